@@ -1,0 +1,18 @@
+"""Train one model together over the internet."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collab.joining import JoinedRun, join
+
+__all__ = ["JoinedRun", "join"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Import torch and the network only when somebody joins a run."""
+    if name in __all__:
+        from collab import joining
+
+        return getattr(joining, name)
+    raise AttributeError(f"module 'collab' has no attribute {name!r}")

@@ -1,0 +1,61 @@
+"""Reducing for others: what auxiliary and backbone peers do in a round."""
+
+import asyncio
+import logging
+
+from collab.averaging.base import Committed
+from collab.averaging.round import RoundEngine, RoundSettings
+from collab.ports import Ports
+from collab.swarm.bundle import Bundle
+from collab.swarm.membership import Membership
+from collab.types import Lineage, PeerId
+
+logger = logging.getLogger(__name__)
+
+
+class Assistant:
+    """Answers every leader's call by joining its round as a reducer without a vector."""
+
+    def __init__(self) -> None:
+        self._calls: asyncio.Queue[tuple[PeerId, int, Lineage]] = asyncio.Queue(maxsize=64)
+        self._under_way: set[tuple[PeerId, int, Lineage]] = set()
+        self.rounds_committed = 0
+
+    def attend(self, epoch: int, lineage: Lineage, leader: PeerId) -> float | None:
+        """The engine's question: we come at once, unless more leaders call than there can be rounds."""
+        call = (leader, epoch, lineage)
+        if call in self._under_way:
+            return 0.0
+        if self._calls.full():
+            return None
+        self._under_way.add(call)
+        self._calls.put_nowait(call)
+        return 0.0
+
+    async def run(self, engine: RoundEngine) -> None:
+        """Follow calls until cancelled."""
+        async with asyncio.TaskGroup() as rounds:
+            while True:
+                rounds.create_task(self._assist(engine, await self._calls.get()))
+
+    async def _assist(self, engine: RoundEngine, call: tuple[PeerId, int, Lineage]) -> None:
+        leader, epoch, lineage = call
+        try:
+            outcome = await engine.assist(leader, epoch, lineage)
+        finally:
+            self._under_way.discard(call)
+        if isinstance(outcome, Committed):
+            self.rounds_committed += 1
+        else:
+            logger.info("round ended without us epoch=%d leader=%s reason=%s", epoch, leader, outcome.text)
+
+
+def assisting_engine(ports: Ports, bundle: Bundle, membership: Membership, assistant: Assistant) -> RoundEngine:
+    """The round engine of a peer that leads and reduces for others, with ``assistant`` answering its calls."""
+    return RoundEngine(
+        ports,
+        RoundSettings.of(bundle.run, bundle.fingerprint, can_reduce=True),
+        leaders=membership.leaders,
+        roster=membership.roster,
+        attend=assistant.attend,
+    )

@@ -1,0 +1,143 @@
+"""The messages of a round as values, and every check that needs no other knowledge.
+
+    member -> leader   join      who I am, what I bring
+    leader -> member   welcome   wait this long for the group | refused | superseded
+    leader -> member   begin     members, weights, spans: the round is fixed
+    member -> leader   done      digests of all spans I hold | failed, with whom to blame
+    leader -> member   commit    the record | abort
+    member -> reducer  parts     round id, then one message a part; the reducer answers with one result a part
+    leader -> peer     call      a group for this epoch forms: are you coming?
+    member -> member   verdict?  what became of this round?
+"""
+
+import math
+from dataclasses import dataclass
+
+from collab.averaging.plan import Span, is_tiling
+from collab.errors import BadMessage
+from collab.net.wire import Message
+from collab.types import Lineage, PeerId
+
+ROUND_PROTOCOL = "collab/round/1"
+PARTS_PROTOCOL = "collab/parts/1"
+CALL_PROTOCOL = "collab/call/1"
+VERDICT_PROTOCOL = "collab/verdict/1"
+
+MAX_MEMBERS = 256
+MAX_ELEMENTS = 1 << 36
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A peer asks a leader for a place in the group of (epoch, lineage)."""
+
+    fingerprint: str
+    epoch: int
+    lineage: Lineage
+    num_elements: int
+    """Length of the vector; 0: brings none, reduces only."""
+    weight: float
+    """Samples behind the vector; 0: brings none, reduces only."""
+    can_reduce: bool
+
+    def to_message(self) -> Message:
+        fields = {
+            "fingerprint": self.fingerprint,
+            "epoch": self.epoch,
+            "lineage": self.lineage,
+            "num_elements": self.num_elements,
+            "weight": self.weight,
+            "can_reduce": self.can_reduce,
+        }
+        return Message("join", fields)
+
+    @classmethod
+    def from_message(cls, message: Message) -> "Join":
+        """Raises ``BadMessage`` for anything malformed; whether the peer may join is the leader's question."""
+        join = cls(
+            fingerprint=message.get("fingerprint", str),
+            epoch=message.get("epoch", int),
+            lineage=Lineage(message.get("lineage", str)),
+            num_elements=message.get("num_elements", int),
+            weight=message.get("weight", float),
+            can_reduce=message.get("can_reduce", bool),
+        )
+        if join.epoch < 0 or not 0 <= join.num_elements <= MAX_ELEMENTS:
+            raise BadMessage(f"join with epoch {join.epoch} and {join.num_elements} elements")
+        if not math.isfinite(join.weight) or join.weight < 0 or (join.weight > 0) != (join.num_elements > 0):
+            raise BadMessage(f"join with weight {join.weight} for {join.num_elements} elements")
+        return join
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One peer of a group."""
+
+    peer: PeerId
+    weight: float
+    """Samples; 0: reduces only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A closed group: who takes part, with what weight, and who reduces what."""
+
+    round_id: str
+    epoch: int
+    lineage: Lineage
+    num_elements: int
+    leader: PeerId
+    members: tuple[Member, ...]
+    spans: tuple[Span, ...]
+
+    @property
+    def contributors(self) -> tuple[Member, ...]:
+        """Members whose vector goes into the mean."""
+        return tuple(member for member in self.members if member.weight > 0)
+
+    def span_of(self, peer: PeerId) -> Span | None:
+        """What ``peer`` reduces, if anything."""
+        return next((span for span in self.spans if span.reducer == peer), None)
+
+    def to_message(self) -> Message:
+        fields = {
+            "round_id": self.round_id,
+            "epoch": self.epoch,
+            "lineage": self.lineage,
+            "num_elements": self.num_elements,
+            "leader": self.leader,
+            "members": [[member.peer, member.weight] for member in self.members],
+            "spans": [[span.reducer, span.start, span.stop] for span in self.spans],
+        }
+        return Message("begin", fields)
+
+    @classmethod
+    def from_message(cls, message: Message) -> "Group":
+        """Raises ``BadMessage`` when malformed, or when members, weights or spans make no sense together."""
+        try:
+            members = tuple(Member(PeerId(str(p)), float(w)) for p, w in message.get("members", list))
+            spans = tuple(Span(PeerId(str(p)), int(a), int(b)) for p, a, b in message.get("spans", list))
+        except (TypeError, ValueError) as error:
+            raise BadMessage(f"begin is malformed: {error!r}") from error
+        group = cls(
+            round_id=message.get("round_id", str),
+            epoch=message.get("epoch", int),
+            lineage=Lineage(message.get("lineage", str)),
+            num_elements=message.get("num_elements", int),
+            leader=PeerId(message.get("leader", str)),
+            members=members,
+            spans=spans,
+        )
+        group._check()
+        return group
+
+    def _check(self) -> None:
+        peers = {member.peer for member in self.members}
+        if len(peers) != len(self.members) or not 0 < len(peers) <= MAX_MEMBERS:
+            raise BadMessage(f"begin names {len(self.members)} members, {len(peers)} different ones")
+        if any(not math.isfinite(member.weight) or member.weight < 0 for member in self.members):
+            raise BadMessage("begin has a weight that is negative or not finite")
+        if not self.contributors or not is_tiling(self.spans, self.num_elements):
+            raise BadMessage("begin has no contributor, or spans that do not cover the vector")
+        if not {span.reducer for span in self.spans} <= peers:
+            raise BadMessage("begin has a reducer that is no member")

@@ -1,0 +1,305 @@
+"""A round from a member's side, and the engine that ties all sides together.
+
+One attempt: join the leader -> BEGIN -> exchange -> DONE -> COMMIT or ABORT. A member that has reported DONE and then
+loses its leader is in doubt: it asks the other members, and follows anybody who knows the verdict; if nobody knows, the
+round did not happen for it, and should that be wrong, its lineage differs from the swarm's and it takes over their state.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from collab.averaging.agreement import CommitRecord
+from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
+from collab.averaging.butterfly import Butterfly, Exchanged, ExchangeFailed
+from collab.averaging.group import Assembly, Leader, Roster
+from collab.averaging.history import History
+from collab.averaging.messages import CALL_PROTOCOL, ROUND_PROTOCOL, Group, Join
+from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.verdicts import Verdicts
+from collab.compression.base import codec_by_name
+from collab.config import Run
+from collab.errors import BadMessage, NetworkError
+from collab.metrics.records import Phase, PhaseReached, RoundEnded
+from collab.net.base import Stream
+from collab.net.wire import Message
+from collab.ports import Ports
+from collab.types import Lineage, PeerId, Vector
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 4
+"""Attempts of one ``average``: enough to lose two peers and a leader; after that the trainer computes on and retries."""
+MAX_WEIGHT_IN_TARGETS = 16.0
+"""A peer that brings more than this many target batches is refused as absurd."""
+
+Attendance = Callable[[int, Lineage, PeerId], float | None]
+"""Answers a leader's call for (epoch, lineage): seconds until we can be there, None when we are not coming."""
+Leaders = Callable[[Lineage, int], list[PeerId]]
+"""Peers to ask to lead the round of a lineage and epoch, best first; all peers see nearly the same list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSettings:
+    """What the engine needs to know of its run and its peer."""
+
+    fingerprint: str
+    codec: str
+    can_reduce: bool
+    max_weight: float
+    """Samples; a heavier contribution is refused as absurd."""
+    timeouts: RoundTimeouts = RoundTimeouts()
+
+    @classmethod
+    def of(cls, run: Run, fingerprint: str, *, can_reduce: bool) -> "RoundSettings":
+        """As the run file says."""
+        max_weight = MAX_WEIGHT_IN_TARGETS * run.strategy.target_batch_size
+        return cls(fingerprint=fingerprint, codec=run.averaging.codec, can_reduce=can_reduce, max_weight=max_weight)
+
+
+class RoundEngine:
+    """Implements ``Averager``, answers other members, and leads when asked to."""
+
+    def __init__(self, ports: Ports, settings: RoundSettings, *, leaders: Leaders, roster: Roster, attend: Attendance) -> None:
+        self._ports, self._settings, self._times = ports, settings, settings.timeouts
+        self._leaders, self._attend = leaders, attend
+        self._butterfly = Butterfly(ports.transport, codec_by_name(settings.codec), settings.timeouts)
+        self._leader = Leader(ports.transport, roster, settings.fingerprint, settings.timeouts, ports.rng)
+        self._assemblies: dict[tuple[int, Lineage], Assembly] = {}
+        self._left_out: dict[tuple[int, Lineage], set[PeerId]] = {}
+        self._verdicts = Verdicts(ports.transport, settings.timeouts)
+        self.history = History(ports.transport, settings.fingerprint)
+
+    async def serve(self) -> None:
+        """Begin to answer: contributors, joiners, calls, and members in doubt."""
+        await self._butterfly.serve()
+        await self._ports.transport.serve(ROUND_PROTOCOL, self._serve_join)
+        await self._ports.transport.serve(CALL_PROTOCOL, self._serve_call)
+        await self._verdicts.serve()
+        await self.history.serve()
+
+    # -- member side -------------------------------------------------------------------------------------------------
+
+    async def average(self, contribution: Contribution) -> Outcome:
+        """See ``Averager``."""
+        join = Join(
+            fingerprint=self._settings.fingerprint,
+            epoch=contribution.epoch,
+            lineage=contribution.lineage,
+            num_elements=len(contribution.vector),
+            weight=contribution.weight,
+            can_reduce=self._settings.can_reduce,
+        )
+        outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
+        unreachable: set[PeerId] = set()
+        for _ in range(ATTEMPTS):
+            candidates = [p for p in self._leaders(contribution.lineage, contribution.epoch) if p not in unreachable]
+            if not candidates:
+                break
+            outcome = await self._attempt(candidates[0], join, contribution.vector)
+            if not isinstance(outcome, Aborted) or outcome.reason in ("refused", "no_quorum"):
+                break
+            if outcome.reason == "leader_lost":
+                unreachable.add(candidates[0])
+        return outcome
+
+    async def assist(self, leader: PeerId, epoch: int, lineage: Lineage) -> Outcome:
+        """Reduce for others in the round that ``leader`` called for."""
+        join = Join(
+            fingerprint=self._settings.fingerprint, epoch=epoch, lineage=lineage, num_elements=0, weight=0.0, can_reduce=True
+        )
+        return await self._attempt(leader, join, None)
+
+    async def _attempt(self, leader: PeerId, join: Join, vector: Vector | None) -> Outcome:
+        started_s = self._ports.clock.monotonic()
+        self._reach(Phase.JOIN_GROUP, join.epoch)
+        try:
+            stream = await self._ports.transport.open(leader, ROUND_PROTOCOL, timeout_s=self._times.open_s)
+        except NetworkError as error:
+            return Aborted(reason="leader_lost", text=f"leader {leader} cannot be reached: {error.message}")
+        group: Group | None = None
+        try:
+            begun = await self._join(stream, join)
+            if not isinstance(begun, Group):
+                return begun
+            group = begun
+            outcome = await self._take_part(stream, group, vector)
+        finally:
+            stream.close()
+            if group is not None:
+                self._butterfly.forget(group.round_id)
+        self._report(group, outcome, started_s)
+        return outcome
+
+    async def _join(self, stream: Stream, join: Join) -> Group | Aborted | Superseded:
+        """Ask for a place and wait for BEGIN."""
+        try:
+            await stream.send(join.to_message(), timeout_s=self._times.reply_s)
+            message = await stream.receive(timeout_s=self._times.reply_s)
+            if message.kind == "welcome":
+                wait_s = self._times.gather_limit_s + self._times.reply_s + self._times.gather_slack_s
+                message = await stream.receive(timeout_s=wait_s)
+            if message.kind == "superseded":
+                return Superseded(text=message.get("text", str))
+            if message.kind in ("abort", "refused"):
+                reason = "refused" if message.kind == "refused" else message.get("reason", str)
+                return Aborted(reason=reason, text=message.get("text", str))
+            group = Group.from_message(message)
+            self._check_group(group, stream.remote, join)
+            return group
+        except NetworkError as error:
+            return Aborted(reason="leader_lost", text=f"leader {stream.remote}: {error.message}")
+
+    def _check_group(self, group: Group, leader: PeerId, join: Join) -> None:
+        mine = [member.weight for member in group.members if member.peer == self._ports.transport.peer_id]
+        if group.leader != leader or (group.epoch, group.lineage) != (join.epoch, join.lineage) or mine != [join.weight]:
+            raise BadMessage(f"leader {leader} began another round than we joined")
+        if join.weight > 0 and group.num_elements != join.num_elements:
+            raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")
+
+    async def _take_part(self, stream: Stream, group: Group, vector: Vector | None) -> Outcome:
+        """From BEGIN to the verdict."""
+        self._reach(Phase.SEND_PARTS, group.epoch)
+        exchange = asyncio.create_task(self._butterfly.exchange(group, vector))
+        limit_s = self._times.part_s * 2 + self._times.finish_s
+        verdict = asyncio.create_task(stream.receive(timeout_s=limit_s))
+        exchanged: Exchanged | None = None
+        try:
+            await asyncio.wait((exchange, verdict), return_when=asyncio.FIRST_COMPLETED)
+            if not verdict.done():
+                exchanged = await self._finish_exchange(stream, exchange, group.epoch)
+            message = await verdict
+            return self._conclude(group, message, exchanged)
+        except NetworkError as error:
+            if exchanged is None:
+                return Aborted(reason="leader_lost", text=f"leader {group.leader} was lost: {error.message}")
+            return await self._resolve_doubt(group, exchanged)
+        finally:
+            for task in (exchange, verdict):
+                task.cancel()
+            await asyncio.gather(exchange, verdict, return_exceptions=True)
+
+    async def _finish_exchange(self, stream: Stream, exchange: asyncio.Task[Exchanged], epoch: int) -> Exchanged | None:
+        """Report how the exchange ended; None when it failed."""
+        try:
+            exchanged = await exchange
+        except ExchangeFailed as failure:
+            fields = {"reason": failure.reason, "text": str(failure), "culprits": list(failure.culprits)}
+            await stream.send(Message("failed", fields), timeout_s=self._times.reply_s)
+            return None
+        self._reach(Phase.BEFORE_COMMIT, epoch)
+        await stream.send(Message("done", {"digests": list(exchanged.digests)}), timeout_s=self._times.reply_s)
+        return exchanged
+
+    def _conclude(self, group: Group, message: Message, exchanged: Exchanged | None) -> Outcome:
+        """Follow the leader's verdict."""
+        self._reach(Phase.COMMIT, group.epoch)
+        if message.kind == "commit" and exchanged is not None:
+            return self._commit(group, CommitRecord.from_fields(message.get("record", dict)), exchanged)
+        self._verdicts.remember(group.round_id, None)
+        if message.kind == "abort":
+            return Aborted(reason=message.get("reason", str), text=message.get("text", str))
+        return Aborted(reason="bad_verdict", text=f"leader {group.leader} sent {message.kind} instead of a verdict")
+
+    def _commit(self, group: Group, record: CommitRecord, exchanged: Exchanged) -> Outcome:
+        contributors = tuple((member.peer, member.weight) for member in group.contributors)
+        is_ours = (record.round_id, record.epoch, record.lineage, record.contributors) == (
+            group.round_id,
+            group.epoch,
+            group.lineage,
+            contributors,
+        )
+        holds = len(record.digests) == len(exchanged.digests) and all(
+            mine in (None, theirs) for mine, theirs in zip(exchanged.digests, record.digests, strict=True)
+        )
+        if not is_ours or not holds:
+            return Aborted(reason="bad_verdict", text=f"leader {group.leader} committed other bytes than this peer holds")
+        if not self._verdicts.remember(group.round_id, record):
+            return Aborted(reason="given_up", text=f"round {group.round_id} was given up before its commit came")
+        if exchanged.mean is None:
+            return Committed(mean=np.empty(0, np.float32), record=record)
+        committed = Committed(mean=exchanged.mean, record=record)
+        self.history.remember(committed)
+        return committed
+
+    async def _resolve_doubt(self, group: Group, exchanged: Exchanged) -> Outcome:
+        """The leader vanished after we reported: ask the other members what they know."""
+        others = [member.peer for member in group.members if member.peer != self._ports.transport.peer_id]
+        record = await self._verdicts.ask(others, group.round_id)
+        if record is not None:
+            return self._commit(group, record, exchanged)
+        self._verdicts.remember(group.round_id, None)
+        return Aborted(reason="leader_lost", text=f"leader {group.leader} was lost before its verdict; no member has one")
+
+    # -- serving others ----------------------------------------------------------------------------------------------
+
+    async def _serve_join(self, stream: Stream) -> None:
+        join = Join.from_message(await stream.receive(timeout_s=self._times.reply_s))
+        key = (join.epoch, join.lineage)
+        refusal = self._refusal(stream.remote, join)
+        if refusal:
+            await stream.send(Message("refused", {"text": refusal}), timeout_s=self._times.reply_s)
+            return
+        await stream.send(Message("welcome"), timeout_s=self._times.reply_s)
+        while not self._verdicts.has_committed(*key):
+            assembly = self._assemblies.get(key)
+            if assembly is None:
+                await self._lead(key, stream, join)
+                return
+            if assembly.is_open:
+                assembly.add(stream, join)
+                await assembly.finished.wait()
+                return
+            await assembly.finished.wait()
+        text = f"epoch {join.epoch} was committed without {stream.remote}"
+        await stream.send(Message("superseded", {"text": text}), timeout_s=self._times.reply_s)
+
+    async def _lead(self, key: tuple[int, Lineage], stream: Stream, join: Join) -> None:
+        """The first joiner's handler leads the round for everybody."""
+        assembly = Assembly(join.epoch, join.lineage, left_out=self._left_out.pop(key, set()))
+        self._assemblies[key] = assembly
+        assembly.add(stream, join)
+        try:
+            result = await self._leader.lead(assembly)
+        finally:
+            del self._assemblies[key]
+        if isinstance(result, CommitRecord):
+            self._verdicts.remember(result.round_id, result)
+        elif result:
+            self._left_out[key] = set(result)
+
+    def _refusal(self, peer: PeerId, join: Join) -> str:
+        if join.fingerprint != self._settings.fingerprint:
+            return f"your run's fingerprint is {join.fingerprint}, this run's is {self._settings.fingerprint}"
+        if join.weight > self._settings.max_weight:
+            return f"a weight of {join.weight} samples is over the limit of {self._settings.max_weight}"
+        if peer in self._left_out.get((join.epoch, join.lineage), ()):
+            return f"your part made an attempt at epoch {join.epoch} fail; you can take part in the next epoch"
+        return ""
+
+    async def _serve_call(self, stream: Stream) -> None:
+        call = await stream.receive(timeout_s=self._times.reply_s)
+        eta_s = None
+        if call.get("fingerprint", str) == self._settings.fingerprint:
+            eta_s = self._attend(call.get("epoch", int), Lineage(call.get("lineage", str)), stream.remote)
+        await stream.send(Message("coming", {"coming": eta_s is not None, "eta_s": eta_s or 0.0}), timeout_s=self._times.reply_s)
+
+    def _reach(self, phase: Phase, epoch: int) -> None:
+        self._ports.observer.observe(PhaseReached(at_s=self._ports.clock.now(), phase=phase, epoch=epoch))
+
+    def _report(self, group: Group, outcome: Outcome, started_s: float) -> None:
+        record = outcome.record if isinstance(outcome, Committed) else None
+        ended = RoundEnded(
+            at_s=self._ports.clock.now(),
+            epoch=group.epoch,
+            round_id=group.round_id,
+            committed=record is not None,
+            contributors=len(record.contributors) if record else 0,
+            samples=record.weight if record else 0.0,
+            seconds=self._ports.clock.monotonic() - started_s,
+            reason="" if record else getattr(outcome, "text", ""),
+        )
+        self._ports.observer.observe(ended)

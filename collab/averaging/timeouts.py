@@ -1,0 +1,23 @@
+"""Every deadline of a round in one place."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTimeouts:
+    """Seconds. Fixed bounds of the first engine; measured rates and arrivals replace them."""
+
+    open_s: float = 3.0
+    """Opening a stream to a peer that is alive takes one round trip; 3 s is ten of the longest."""
+    reply_s: float = 3.0
+    """Answer to a small message."""
+    gather_slack_s: float = 1.0
+    """How much longer than announced a leader waits for a peer that said it is coming."""
+    gather_limit_s: float = 60.0
+    """Longest wait that a peer can announce; whoever needs longer misses the round."""
+    part_s: float = 20.0
+    """Silence on a parts stream after which the other side counts as dead."""
+    finish_s: float = 20.0
+    """Wait for the slowest member's result after one's own is whole."""
+    verdict_s: float = 10.0
+    """How long a member in doubt asks the others before it gives the round up."""

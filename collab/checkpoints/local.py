@@ -1,0 +1,162 @@
+"""Checkpoints on disk: directories that ``transformers`` loads, written whole or not at all.
+
+    epoch-00000120/
+      model.safetensors       parameters and buffers, named as the model names them
+      optimizer.safetensors   optimiser state
+      collab_state.json       epoch, lineage, fingerprint, metrics, SHA-256 of every other file
+      config.json, tokenizer.json, ...  whatever the task wants beside them
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.numpy
+
+from collab.errors import CheckpointFailed, CorruptState, StateError
+from collab.swarm.snapshots import Snapshot
+from collab.types import Lineage
+
+logger = logging.getLogger(__name__)
+
+STATE_FILE = "collab_state.json"
+UNFINISHED = ".unfinished-"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint on disk."""
+
+    path: Path
+    epoch: int
+    num_bytes: int
+
+
+def save_checkpoint(
+    root: Path, snapshot: Snapshot, *, fingerprint: str, files: Mapping[str, bytes], metrics: Mapping[str, Any]
+) -> Checkpoint:
+    """Write a checkpoint under ``root``; it appears under its name only when all of it is on the disk.
+
+    Args:
+        files: further files by name, from the task.
+        metrics: JSON values to keep with it (``eval_loss``).
+
+    Raises:
+        CheckpointFailed: the disk is full or not writable; earlier checkpoints are untouched.
+    """
+    final = root / f"epoch-{snapshot.epoch:08d}"
+    unfinished = root / f"{UNFINISHED}{final.name}"
+    contents = dict(files)
+    contents["model.safetensors"] = _tensors(snapshot, "model.")
+    contents["optimizer.safetensors"] = _tensors(snapshot, "optimizer.")
+    state = {
+        "epoch": snapshot.epoch,
+        "lineage": snapshot.lineage,
+        "fingerprint": fingerprint,
+        "metrics": dict(metrics),
+        "scalars": dict(snapshot.scalars),
+        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(contents.items())},
+    }
+    contents[STATE_FILE] = json.dumps(state, indent=1, sort_keys=True).encode()
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        for name, data in contents.items():
+            _write_synced(unfinished / name, data)
+        replaced = root / f"{UNFINISHED}replaced"
+        if final.exists():  # the same epoch again: the old one stays until the new one is whole
+            final.rename(replaced)
+        unfinished.rename(final)
+        _sync_directory(root)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise CheckpointFailed(
+            f"the checkpoint of epoch {snapshot.epoch} ({sum(map(len, contents.values())) / 1e6:.1f} MB) "
+            f"could not be written to {root}: {error.strerror or error}",
+            hint="free some space or name another --data-dir; the last good checkpoint is untouched",
+        ) from error
+    return Checkpoint(final, snapshot.epoch, sum(map(len, contents.values())))
+
+
+def list_checkpoints(root: Path) -> list[Path]:
+    """Directories of finished checkpoints, newest first."""
+    return sorted((path for path in root.glob("epoch-*") if (path / STATE_FILE).is_file()), reverse=True)
+
+
+def load_newest(root: Path, *, fingerprint: str) -> Snapshot | None:
+    """The newest checkpoint whose every byte is right; damaged ones are named in the log and passed over.
+
+    Raises:
+        StateError: the newest one belongs to another run.
+    """
+    for path in list_checkpoints(root):
+        try:
+            return load_checkpoint(path, fingerprint=fingerprint)
+        except CorruptState as error:
+            logger.warning("checkpoint passed over: %s", error.message)
+    return None
+
+
+def load_checkpoint(path: Path, *, fingerprint: str) -> Snapshot:
+    """Read one checkpoint and verify all of it.
+
+    Raises:
+        CorruptState: a file is missing, cut or changed.
+        StateError: it belongs to another run; both fingerprints are named.
+    """
+    try:
+        state = json.loads((path / STATE_FILE).read_bytes())
+        contents = {name: (path / name).read_bytes() for name in state["sha256"]}
+        damaged = [name for name, data in contents.items() if hashlib.sha256(data).hexdigest() != state["sha256"][name]]
+        if damaged:
+            raise CorruptState(f"{path}: {', '.join(damaged)} is not what was written")
+        if state["fingerprint"] != fingerprint:
+            raise StateError(
+                f"{path} belongs to the run with fingerprint {state['fingerprint']}, this run's is {fingerprint}",
+                hint="the run file was changed since; restore it, or use a new directory for the new run",
+            )
+        tensors = {
+            f"{prefix}.{name}": tensor
+            for prefix in ("model", "optimizer")
+            for name, tensor in safetensors.numpy.load(contents[f"{prefix}.safetensors"]).items()
+        }
+        return Snapshot(
+            epoch=int(state["epoch"]), lineage=Lineage(state["lineage"]), tensors=tensors, scalars=state["scalars"]
+        )
+    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise CorruptState(f"{path} cannot be read: {error!r}") from error
+
+
+def prune(root: Path, keep: int) -> None:
+    """Delete all but the newest ``keep`` checkpoints, and what a crash left unfinished."""
+    for path in [*list_checkpoints(root)[keep:], *root.glob(f"{UNFINISHED}*")]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _tensors(snapshot: Snapshot, prefix: str) -> bytes:
+    tensors = {n.removeprefix(prefix): t for n, t in sorted(snapshot.tensors.items()) if n.startswith(prefix)}
+    data: bytes = safetensors.numpy.save(tensors, {"format": "pt"})  # transformers insists on the word
+    return data
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,56 @@
+"""The real worker: one daemon thread, so that a peer that must leave never waits for a long microbatch."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class ThreadCompute:
+    """Implements ``Compute``. The thread starts with the first work and ends with the process or ``close``."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def run(self, work: Callable[[], T], *, samples: float = 0.0) -> T:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="collab-compute", daemon=True)
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if done.cancelled():
+                return
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(result)  # type: ignore[arg-type]  # a T whenever there is no error
+
+        def call() -> None:
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - handed to whoever awaits the work
+                _in_loop(loop, lambda error=error: settle(None, error))  # type: ignore[misc]
+            else:
+                _in_loop(loop, lambda: settle(result, None))
+
+        self._work.put(call)
+        return await done
+
+    def close(self) -> None:
+        """Let the thread end after what it is doing."""
+        self._work.put(None)
+
+    def _loop(self) -> None:
+        while (call := self._work.get()) is not None:
+            call()
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(callback)

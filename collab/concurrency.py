@@ -1,0 +1,49 @@
+"""How a peer's tasks begin and end together."""
+
+import asyncio
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+
+class Background:
+    """A task group whose remaining tasks are cancelled at its end; a task that fails ends its owner, too."""
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    def create_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run ``coroutine`` until it ends or the owner does."""
+        task = self._group.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self._group.__aexit__(kind, error, trace)
+
+
+async def run_until_first(*coroutines: Coroutine[Any, Any, Any]) -> None:
+    """Run all until the first one returns, then cancel the others.
+
+    Raises:
+        Exception: what one of them raised.
+    """
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result

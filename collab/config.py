@@ -1,0 +1,238 @@
+"""The run file: everything that peers of one run must agree on, validated here and nowhere else.
+
+What is local to a machine (device, data directory, name, microbatch) is a flag and never appears here.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from collab.errors import ConfigError
+
+
+class Section(BaseModel):
+    """Root of all sections: immutable, and an unknown or misspelt field is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+# -- data and task ---------------------------------------------------------------------------------------------------
+
+
+class BuiltinData(Section):
+    """The Python standard library's own source: real text that is on every machine."""
+
+    source: Literal["builtin"] = "builtin"
+    max_megabytes: float = Field(default=8.0, gt=0)
+
+
+class FilesData(Section):
+    """Local text, JSON lines or parquet files; each volunteer needs them under the same path."""
+
+    source: Literal["files"]
+    path: str
+    """A file, a directory or a glob pattern; ``.txt .md .py`` are text, ``.jsonl`` and ``.parquet`` have a field."""
+    text_field: str = "text"
+    max_megabytes: float = Field(default=200.0, gt=0)
+
+
+class HubData(Section):
+    """A dataset of the Hugging Face Hub, streamed; each peer keeps a different part of it on disk."""
+
+    source: Literal["hub"]
+    dataset: str
+    subset: str | None = None
+    split: str = "train"
+    text_field: str = "text"
+    revision: str | None = None
+    max_megabytes: float = Field(default=200.0, gt=0)
+
+
+Data = Annotated[BuiltinData | FilesData | HubData, Field(discriminator="source")]
+
+
+class CausalLMTask(Section):
+    """Next-token prediction with a ``transformers`` causal language model."""
+
+    name: Literal["causal_lm"]
+    model: dict[str, Any]
+    """A ``transformers`` configuration: ``model_type`` and its fields; the vocabulary size is set by the tokenizer."""
+    sequence_length: int = Field(default=128, ge=8)
+    vocab_size: int = Field(default=4096, ge=257)
+    """Size of the byte-level BPE that the backbone trains when ``tokenizer`` is not given."""
+    tokenizer: str | None = None
+    """Path of a ``tokenizer.json`` on the organiser's machine; it travels with the run."""
+    data: Data = BuiltinData()
+    eval_samples: int = Field(default=64, ge=1)
+
+    @model_validator(mode="after")
+    def _check_model(self) -> "CausalLMTask":
+        if not isinstance(self.model.get("model_type"), str):
+            raise ValueError("task.model needs a model_type that transformers knows, for example gpt2 or llama")
+        return self
+
+
+class ImageClassificationTask(Section):
+    """A small perceptron on scikit-learn's digits (1,797 images of 8 x 8): the miniature that runs everywhere."""
+
+    name: Literal["image_classification"]
+    hidden_sizes: tuple[int, ...] = (32,)
+    eval_samples: int = Field(default=297, ge=1, le=1000)
+
+
+Task = Annotated[CausalLMTask | ImageClassificationTask, Field(discriminator="name")]
+
+
+# -- optimisation ----------------------------------------------------------------------------------------------------
+
+
+class Optimizer(Section):
+    """Optimiser of the global step, by name."""
+
+    name: Literal["sgd", "adamw", "lamb", "adamw8bit"] = "adamw"
+    learning_rate: float = Field(default=1e-3, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = Field(default=1e-8, gt=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Of sgd only."""
+
+
+class Schedule(Section):
+    """Learning rate by epoch, as a factor on the optimiser's learning rate."""
+
+    name: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_epochs: int = Field(default=0, ge=0)
+    """Linear rise from ``1 / warmup_epochs`` to 1."""
+    total_epochs: int | None = Field(default=None, gt=0)
+    """Where linear and cosine reach ``final_factor``."""
+    final_factor: float = Field(default=0.0, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _check_length(self) -> "Schedule":
+        if self.name != "constant" and self.total_epochs is None:
+            raise ValueError(f"schedule {self.name} needs total_epochs")
+        if self.total_epochs is not None and self.total_epochs <= self.warmup_epochs:
+            raise ValueError("schedule.total_epochs must be larger than warmup_epochs")
+        return self
+
+
+class Dedloc(Section):
+    """Synchronous training with a global target batch (Diskin et al., NeurIPS 2021)."""
+
+    name: Literal["dedloc"]
+    target_batch_size: int = Field(default=256, ge=1)
+    """Samples that the swarm accumulates for one optimiser step."""
+    max_gradient_norm: float | None = Field(default=1.0, gt=0)
+    """Clip the averaged gradient to this norm; null: do not clip."""
+
+
+class Solo(Section):
+    """No communication: every peer trains alone; the baseline of comparisons."""
+
+    name: Literal["solo"]
+    target_batch_size: int = Field(default=256, ge=1)
+    max_gradient_norm: float | None = Field(default=1.0, gt=0)
+
+
+Strategy = Annotated[Dedloc | Solo, Field(discriminator="name")]
+
+
+class Averaging(Section):
+    """How vectors travel."""
+
+    codec: Literal["none", "float16"] = "float16"
+
+
+class Checkpoints(Section):
+    """What the backbone writes to its disk."""
+
+    every_epochs: int = Field(default=10, ge=1)
+    keep: int = Field(default=3, ge=1)
+
+
+# -- the run ---------------------------------------------------------------------------------------------------------
+
+
+class Run(Section):
+    """One run file."""
+
+    run_id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{2,39}$")
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    microbatch_size: int = Field(default=8, ge=1)
+    """Samples of one forward and backward, unless a volunteer says otherwise."""
+    until_epoch: int | None = Field(default=None, ge=1)
+    """Peers stop after this many global steps; null: never."""
+    task: Task
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    strategy: Strategy = Dedloc(name="dedloc")
+    averaging: Averaging = Averaging()
+    checkpoints: Checkpoints = Checkpoints()
+
+
+def parse_run(text: str, *, origin: str) -> Run:
+    """Validate the text of a run file.
+
+    Args:
+        text: YAML.
+        origin: where it came from, for messages.
+
+    Raises:
+        ConfigError: not YAML, or a field is unknown, missing, of a wrong type or impossible; every problem is listed.
+    """
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{origin} is not YAML: {error}", hint="fix the line named above") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{origin} should be a map of fields, got {type(content).__name__}",
+                          hint="start from the file that 'collab-peer init DIR' writes")
+    try:
+        return Run.model_validate(content)
+    except ValidationError as error:
+        problems = "\n".join(f"  {_place(item['loc'])}: {_problem(item)}" for item in error.errors())
+        raise ConfigError(f"{origin} cannot be used:\n{problems}",
+                          hint="fix the fields named above; 'collab-peer init DIR' documents every one") from error
+
+
+def load_run(path: Path) -> Run:
+    """Read and validate a run file.
+
+    Raises:
+        ConfigError: the file cannot be read or used.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the run file {path}: {error}", hint="make one with 'collab-peer init DIR'") from error
+    return parse_run(text, origin=str(path))
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location) or "run file"
+
+
+def _problem(item: Any) -> str:
+    if item["type"] == "extra_forbidden":
+        return "unknown field (misspelt?)"
+    got = "" if item["type"] == "missing" else f", got {item['input']!r:.80}"
+    return f"{item['msg']}{got}"
+
+
+def fingerprint(run: Run, assets: dict[str, str]) -> str:
+    """What two peers compare to know that they mean the same run.
+
+    Args:
+        run: the validated run file; comments and the order of fields do not matter.
+        assets: SHA-256 in hex of each file that travels with it, by name (``tokenizer.json``).
+
+    Returns:
+        64 hex digits.
+    """
+    canonical = json.dumps({"run": run.model_dump(mode="json"), "assets": assets}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

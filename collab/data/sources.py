@@ -1,0 +1,305 @@
+"""Where training text comes from: an endless variety of places, one iterator of documents.
+
+Train and eval texts are parted by a digest of each document's content, so that a document is on the same side on every
+machine. With the built-in source the documents themselves depend on the machine's Python version, and its eval loss is
+comparable only between peers with the same version.
+"""
+
+import glob
+import hashlib
+import json
+import logging
+import os
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from collab.config import BuiltinData, Data, FilesData, HubData
+from collab.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+_EVAL_ONE_IN = 20
+"""One document of 20 is held out: enough to fill some dozens of eval samples from half a megabyte of text."""
+
+_PIECE_CHARS = 8192
+"""Text files are cut into documents of about this size, so that one long file still has an eval part, and so that
+memory stays flat whatever the file's size."""
+
+_SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
+"""Installed packages differ from machine to machine, and some distributions leave the test suites out."""
+
+_TEXT_SUFFIXES = frozenset({".txt", ".md", ".py"})
+_ROW_SUFFIXES = frozenset({".jsonl", ".parquet"})
+
+_SHUFFLE_BUFFER = 1000
+"""Documents. The order of files is what makes peers' parts differ, and samples are shuffled again when drawn: a small
+buffer is enough, and the first document comes early."""
+
+_FEW_SHARDS = 16
+"""Below this a dataset's files are cut further (parquet row groups), so that peers start at different places."""
+
+
+class Split(StrEnum):
+    """Which side of the data."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Who reads, and from where."""
+
+    seed: int
+    """The run's seed."""
+    peer_id: str
+    """Decides which part of a streamed dataset is read."""
+    base_dir: Path
+    """Where relative paths of the run file start."""
+
+
+def split_of(text: str) -> Split:
+    """The side that a document belongs to, by its content alone."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return Split.EVAL if int.from_bytes(digest[:8], "big") % _EVAL_ONE_IN == 0 else Split.TRAIN
+
+
+def documents(section: Data, split: Split, reader: Reader) -> Iterator[str]:
+    """Iterate the documents of one side, in an order that is the same each time.
+
+    Train text ends after ``section.max_megabytes`` (of UTF-8, 10^6 bytes). Eval text does not: the caller takes what it
+    needs from the start, which with a streamed dataset is the unshuffled start, the same for all peers.
+
+    Raises:
+        DataError: a path matches nothing, a file or dataset cannot be read, the text field is missing, or there is no
+            text on this side.
+    """
+    limit_bytes = section.max_megabytes * 1e6 if split is Split.TRAIN else float("inf")
+    num_seen = num_bytes = 0
+    for text in _all_documents(section, split, reader):
+        if not text or text.isspace():
+            continue
+        num_seen += 1
+        if split_of(text) is not split:
+            continue
+        num_bytes += len(text.encode())
+        yield text
+        if num_bytes >= limit_bytes:
+            return
+    if num_seen == 0:
+        raise DataError(f"no text in {_describe(section)}: everything in it is empty",
+                        hint="point task.data at files or a dataset with text in it")
+    if num_bytes == 0:
+        raise DataError(f"{_describe(section)} has {num_seen} documents and none of them is on the {split} side",
+                        hint=f"give more text: about one document in {_EVAL_ONE_IN} is held out for evaluation")
+
+
+def source_state(section: Data, split: Split, reader: Reader) -> dict[str, Any]:
+    """What decides the documents of ``documents(section, split, reader)``, as JSON values, to key caches with.
+
+    Local files count with size and modification time. A hub dataset without ``revision`` counts by name only: what was
+    streamed once is kept even if the dataset changes.
+
+    Raises:
+        DataError: as :func:`documents`, where it can be known before reading.
+    """
+    state: dict[str, Any] = {"section": section.model_dump(mode="json"), "split": split.value}
+    match section:
+        case BuiltinData():
+            root = _stdlib_folder()
+            files = [root / name for name in _stdlib_names(root)]
+            state |= {"seed": reader.seed, "files": [_file_state(file) for file in files]}
+        case FilesData():
+            state |= {"files": [_file_state(file) for file in matching_files(section.path, reader.base_dir)]}
+        case HubData() if split is Split.TRAIN:
+            state |= {"seed": reader.seed, "peer": reader.peer_id}
+        case HubData():
+            pass
+    return state
+
+
+def _all_documents(section: Data, split: Split, reader: Reader) -> Iterator[str]:
+    match section:
+        case BuiltinData():
+            return _builtin(reader.seed)
+        case FilesData():
+            return _files(section, reader.base_dir)
+        case HubData():
+            return _hub(section, split, reader)
+
+
+def _describe(section: Data) -> str:
+    match section:
+        case BuiltinData():
+            return f"the Python standard library at {_stdlib_folder()}"
+        case FilesData():
+            return f"task.data.path {section.path!r}"
+        case HubData():
+            return f"dataset {section.dataset!r}"
+
+
+def _file_state(file: Path) -> tuple[str, int, int]:
+    try:
+        status = file.stat()
+    except OSError as error:
+        raise DataError(f"cannot read {file}: {error.strerror}", hint="check the file and its permissions") from error
+    return str(file), status.st_size, status.st_mtime_ns
+
+
+# -- the built-in corpus ---------------------------------------------------------------------------------------------
+
+
+def _stdlib_folder() -> Path:
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def _stdlib_names(root: Path) -> list[str]:
+    names: list[str] = []
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name not in _SKIPPED_FOLDERS]
+        names += [os.path.relpath(os.path.join(folder, name), root) for name in files if name.endswith(".py")]
+    return sorted(names)
+
+
+def _builtin(seed: int) -> Iterator[str]:
+    """Whole files, ordered by a digest of seed and name: a shuffle that a missing file does not disturb."""
+    root = _stdlib_folder()
+    names = _stdlib_names(root)
+    if not names:
+        raise DataError(f"this Python has no source files of its standard library under {root}",
+                        hint="use a Python that was installed with its sources, or task.data.source: files")
+    for name in sorted(names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest()):
+        try:
+            yield (root / name).read_text(encoding="utf-8")
+        except (UnicodeDecodeError, OSError) as error:
+            logger.debug("skipped a file of the standard library: file=%s reason=%s", name, error)
+
+
+# -- local files -----------------------------------------------------------------------------------------------------
+
+
+def matching_files(path: str, base_dir: Path) -> list[Path]:
+    """Files that ``task.data.path`` means, sorted; in a directory the hidden and the unknown ones are passed over.
+
+    Raises:
+        DataError: nothing matches, or a file that was named has no known suffix.
+    """
+    full = base_dir / Path(path).expanduser()
+    known = _TEXT_SUFFIXES | _ROW_SUFFIXES
+    kinds = ", ".join(sorted(known))
+    if full.is_file():
+        if full.suffix.lower() not in known:
+            raise DataError(f"task.data.path {full} is no {kinds} file", hint="convert it to one of these")
+        return [full]
+    if full.is_dir():
+        candidates = (file for file in full.rglob("*")
+                      if not any(part.startswith(".") for part in file.relative_to(full).parts))
+    else:
+        candidates = (Path(name) for name in glob.glob(str(full), recursive=True))
+    files = sorted(file for file in candidates if file.suffix.lower() in known and file.is_file())
+    if not files:
+        raise DataError(f"task.data.path {full} matches no {kinds} file",
+                        hint="check the path; every volunteer needs the files under the same path, and a relative one "
+                             f"starts at {base_dir.absolute()}")
+    return files
+
+
+def _files(section: FilesData, base_dir: Path) -> Iterator[str]:
+    readers: dict[str, Callable[[Path, str], Iterator[str]]] = {".jsonl": _json_lines, ".parquet": _parquet}
+    for file in matching_files(section.path, base_dir):
+        try:
+            yield from readers.get(file.suffix.lower(), _text_pieces)(file, section.text_field)
+        except UnicodeDecodeError as error:
+            raise DataError(f"{file} is not UTF-8: {error.reason}",
+                            hint="convert it, for example with iconv") from error
+        except OSError as error:
+            raise DataError(f"cannot read {file}: {error}", hint="check the file and its permissions") from error
+
+
+def _text_pieces(file: Path, _text_field: str) -> Iterator[str]:
+    with file.open(encoding="utf-8") as handle:
+        # Up to the end of the line where the size is reached; a line without end is cut.
+        while piece := handle.read(_PIECE_CHARS) + handle.readline(_PIECE_CHARS):
+            yield piece
+
+
+def _json_lines(file: Path, text_field: str) -> Iterator[str]:
+    with file.open(encoding="utf-8") as handle:
+        for number, line in enumerate(handle, start=1):
+            if line.isspace():
+                continue
+            place = f"{file}, line {number}"
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise DataError(f"{place} is not JSON: {error}",
+                                hint="a .jsonl file has one JSON object per line") from error
+            if not isinstance(row, dict):
+                raise DataError(f"{place} should be an object, got {type(row).__name__}",
+                                hint="a .jsonl file has one JSON object per line")
+            yield _text_of(row, text_field, place)
+
+
+def _parquet(file: Path, text_field: str) -> Iterator[str]:
+    import pyarrow.lib
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(file) as table:
+            if text_field not in table.schema_arrow.names:
+                raise _missing_field(text_field, table.schema_arrow.names, str(file))
+            for rows in table.iter_batches(batch_size=256, columns=[text_field]):
+                for row in rows.to_pylist():
+                    yield _text_of(row, text_field, str(file))
+    except pyarrow.lib.ArrowException as error:
+        raise DataError(f"{file} cannot be read as parquet: {error}", hint="write the file again") from error
+
+
+def _text_of(row: dict[str, Any], text_field: str, place: str) -> str:
+    if text_field not in row:
+        raise _missing_field(text_field, list(row), place)
+    text = row[text_field]
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise DataError(f"field {text_field!r} of {place} should be text, got {type(text).__name__}",
+                        hint="set task.data.text_field to the field that holds the text")
+    # JSON can carry lone surrogates, which are no text and which no tokenizer takes.
+    return text.encode("utf-8", errors="replace").decode()
+
+
+def _missing_field(text_field: str, existing: list[str], place: str) -> DataError:
+    return DataError(f"{place} has no field {text_field!r}; it has: {', '.join(sorted(existing)) or 'none'}",
+                     hint="set task.data.text_field to the one that holds the text")
+
+
+# -- the Hub ---------------------------------------------------------------------------------------------------------
+
+
+def _hub(section: HubData, split: Split, reader: Reader) -> Iterator[str]:
+    import datasets
+    import httpx
+
+    place = _describe(section)
+    try:
+        stream: Any = datasets.load_dataset(section.dataset, section.subset, split=section.split,
+                                            revision=section.revision, streaming=True)
+        if split is Split.TRAIN:
+            stream = _shuffled(stream, reader)
+        for row in stream:
+            yield _text_of(row, section.text_field, place)
+    except (OSError, ValueError, httpx.HTTPError) as error:
+        raise DataError(f"{place} (subset {section.subset}, split {section.split}) cannot be read: {error}",
+                        hint="check the network, the names, and for a private or gated dataset the token") from error
+
+
+def _shuffled(stream: Any, reader: Reader) -> Any:
+    # Older releases of datasets cannot cut files; there peers read a dataset of few files from the same places.
+    if stream.num_shards < _FEW_SHARDS and hasattr(stream, "reshard"):
+        stream = stream.reshard()
+    digest = hashlib.sha256(f"{reader.seed}:{reader.peer_id}".encode()).digest()
+    return stream.shuffle(seed=int.from_bytes(digest[:4], "big"), buffer_size=_SHUFFLE_BUFFER)

@@ -1,0 +1,296 @@
+"""Text to token ids: a byte-level BPE, and documents encoded once into a file that is mapped into memory."""
+
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from collab.config import Data
+from collab.data.sources import Reader, Split, documents, source_state
+from collab.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+END_OF_TEXT = "<|endoftext|>"
+
+_KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
+"""What tokenizers of common models call the token between documents, in order of preference."""
+
+_TOKENIZER_TEXT_BYTES = 8_000_000
+"""Merges of a small vocabulary no longer change with more text, and a core trains 4,096 of them on this in seconds."""
+
+_TOKENIZER_BYTES_PER_TOKEN = 70
+"""A merge and its token, as the JSON of a byte-level BPE writes them."""
+
+_BATCH_BYTES = 1_000_000
+"""Text that is encoded at once; ids as Python integers take about ten times as much memory."""
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+_FORMAT = 1
+"""Part of every cache key; raise it when the same inputs would give other files."""
+
+Progress: TypeAlias = Callable[[int], None]
+"""Called now and then with the bytes of text encoded so far."""
+
+
+def no_progress(_text_bytes: int) -> None:
+    """Tell nobody."""
+
+
+# -- tokenizer -------------------------------------------------------------------------------------------------------
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> str:
+    """Train a byte-level BPE; the same texts give the same tokenizer.
+
+    Args:
+        texts: as many as should count; nothing is skipped.
+        vocab_size: upper limit, >= 257: 256 bytes, ``<|endoftext|>`` with id 0, and merges. Little text gives fewer.
+
+    Returns:
+        The text of a ``tokenizer.json``.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=2, special_tokens=[END_OF_TEXT],
+                                  initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    text: str = tokenizer.to_str(pretty=True)
+    return text
+
+
+def run_tokenizer(section: Data, vocab_size: int, reader: Reader, cache_dir: Path) -> str:
+    """Train the tokenizer of a run on the start of its train text, or take it from the cache.
+
+    Raises:
+        DataError: the text cannot be read, or the cache cannot be written.
+    """
+    key = _digest({"kind": "tokenizer", "source": source_state(section, Split.TRAIN, reader), "vocab_size": vocab_size,
+                   "text_bytes": _TOKENIZER_TEXT_BYTES})
+    path = cache_dir / f"tokenizer-{key}.json"
+
+    def write(handle: BinaryIO) -> None:
+        texts = _up_to(documents(section, Split.TRAIN, reader), _TOKENIZER_TEXT_BYTES)
+        handle.write(train_tokenizer(texts, vocab_size).encode())
+
+    make_once(path, write, lambda: vocab_size * _TOKENIZER_BYTES_PER_TOKEN)
+    return path.read_text(encoding="utf-8")
+
+
+def parse_tokenizer(text: str, *, origin: str) -> Tokenizer:
+    """Read a ``tokenizer.json`` for encoding whole documents: without truncation and padding, special tokens as text.
+
+    Raises:
+        DataError: it is none, or it has no token to put between documents.
+    """
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise DataError(f"{origin} is no tokenizer.json: {error}",
+                        hint="task.tokenizer needs a file that the tokenizers library wrote") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    # A document that mentions <|endoftext|> must not end there.
+    tokenizer.encode_special_tokens = True
+    end_token(tokenizer, origin=origin)
+    return tokenizer
+
+
+def end_token(tokenizer: Tokenizer, *, origin: str = "tokenizer.json") -> tuple[str, int]:
+    """The token between documents, and its id.
+
+    Raises:
+        DataError: the tokenizer has none of the usual ones.
+    """
+    for token in _KNOWN_ENDS:
+        token_id = tokenizer.token_to_id(token)
+        if token_id is not None:
+            return token, token_id
+    raise DataError(f"{origin} has no end-of-text token; looked for {' '.join(_KNOWN_ENDS)}",
+                    hint=f"add {END_OF_TEXT} to it as a special token")
+
+
+def vocabulary_size(tokenizer: Tokenizer) -> int:
+    """One more than the largest id: with gaps among the ids this is more than the number of tokens."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
+# -- blocks ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRequest:
+    """Which text, cut how."""
+
+    section: Data
+    split: Split
+    sequence_length: int
+    """Tokens per block."""
+    max_blocks: int | None
+    """Stop there; None: all text of the split."""
+    reader: Reader
+
+
+def open_blocks(request: BlockRequest, tokenizer_json: str, cache_dir: Path,
+                progress: Progress = no_progress) -> NDArray[Any]:
+    """Encode the text of ``request``, or find it encoded, and map it into memory.
+
+    Documents follow each other with one end-of-text token after each; blocks are cut from that without regard to
+    documents, and tokens that do not fill the last block are dropped. Processes that ask for the same at the same time
+    wait for the first of them.
+
+    Returns:
+        [num_blocks, sequence_length] read-only, uint16 when the vocabulary fits and uint32 otherwise.
+
+    Raises:
+        DataError: text or tokenizer cannot be used, there is not one block of text, or the disk is full.
+    """
+    tokenizer = parse_tokenizer(tokenizer_json, origin="tokenizer.json")
+    dtype = np.dtype(np.uint16 if vocabulary_size(tokenizer) <= 2**16 else np.uint32)
+    key = _digest({"kind": "blocks", "source": source_state(request.section, request.split, request.reader),
+                   "tokenizer": hashlib.sha256(tokenizer_json.encode()).hexdigest(),
+                   "sequence_length": request.sequence_length, "max_blocks": request.max_blocks})
+    path = cache_dir / f"tokens-{request.split}-{key}.bin"
+    writer = _BlockWriter(request, tokenizer, dtype, progress)
+    make_once(path, writer.write, writer.needed_bytes)
+    return np.memmap(path, dtype=dtype, mode="r").reshape(-1, request.sequence_length)
+
+
+class _BlockWriter:
+    def __init__(self, request: BlockRequest, tokenizer: Tokenizer, dtype: np.dtype[Any], progress: Progress) -> None:
+        self._request = request
+        self._tokenizer = tokenizer
+        self._dtype = dtype
+        self._progress = progress
+        self._text_bytes = 0
+        self._token_bytes = 0
+
+    def write(self, handle: BinaryIO) -> None:
+        num_blocks = self._write_blocks(handle)
+        if num_blocks == 0:
+            raise DataError(f"the {self._request.split} text has {self._text_bytes} bytes: not one sample of "
+                            f"{self._request.sequence_length} tokens",
+                            hint="give more text, or lower task.sequence_length")
+        if self._request.max_blocks is not None and num_blocks < self._request.max_blocks:
+            logger.info("less text than asked for: split=%s samples=%d wanted=%d", self._request.split, num_blocks,
+                        self._request.max_blocks)
+
+    def _write_blocks(self, handle: BinaryIO) -> int:
+        length, limit = self._request.sequence_length, self._request.max_blocks
+        pending = np.empty(0, self._dtype)
+        num_blocks = 0
+        for tokens in self._encoded():
+            pending = np.concatenate([pending, tokens])
+            ready = len(pending) // length
+            if limit is not None:
+                ready = min(ready, limit - num_blocks)
+            handle.write(pending[:ready * length].tobytes())
+            pending = pending[ready * length:]
+            num_blocks += ready
+            self._token_bytes = num_blocks * length * self._dtype.itemsize
+            if num_blocks == limit:
+                break
+        return num_blocks
+
+    def _encoded(self) -> Iterator[NDArray[Any]]:
+        _, end_id = end_token(self._tokenizer)
+        texts = documents(self._request.section, self._request.split, self._request.reader)
+        while batch := list(_up_to(texts, _BATCH_BYTES)):
+            encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            parts = [np.array([*encoding.ids, end_id], self._dtype) for encoding in encodings]
+            self._text_bytes += sum(len(text.encode()) for text in batch)
+            yield np.concatenate(parts)
+            self._progress(self._text_bytes)
+
+    def needed_bytes(self) -> int:
+        """From what was written so far; before anything was, a token is taken to stand for three bytes of text."""
+        request = self._request
+        if request.max_blocks is not None:
+            return request.max_blocks * request.sequence_length * self._dtype.itemsize
+        per_text_byte = self._token_bytes / self._text_bytes if self._token_bytes else self._dtype.itemsize / 3
+        return int(request.section.max_megabytes * 1e6 * per_text_byte)
+
+
+def _up_to(texts: Iterator[str], num_bytes: int) -> Iterator[str]:
+    """The next texts, until they have ``num_bytes`` together; the iterator goes on from there."""
+    total = 0
+    while total < num_bytes and (text := next(texts, None)) is not None:
+        total += len(text.encode())
+        yield text
+
+
+# -- the cache -------------------------------------------------------------------------------------------------------
+
+
+def make_once(path: Path, write: Callable[[BinaryIO], None], needed_bytes: Callable[[], int]) -> None:
+    """Make sure that ``path`` exists, whole; ``write`` fills it if nobody did.
+
+    Of several processes one writes and the others wait; if it dies, the next one starts over. What is at ``path`` is
+    never half a file.
+
+    Args:
+        path: where the file belongs; ``.lock`` and ``.partial`` beside it are ours.
+        write: writes the whole file.
+        needed_bytes: asked when the disk is full, for the message.
+
+    Raises:
+        DataError: the disk is full, or the folder cannot be written.
+    """
+    if path.exists():
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.with_suffix(".lock")):
+            if not path.exists():
+                _write_whole(path, write)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DataError(f"no space to write {path}: it needs about {needed_bytes()} bytes, "
+                            f"{_free_bytes(path.parent)} are free",
+                            hint="make room, choose another --data-dir, or lower task.data.max_megabytes") from error
+        raise DataError(f"cannot write {path}: {error.strerror}",
+                        hint="choose another --data-dir, or change its permissions") from error
+
+
+def _write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    # The lock is held, so a partial file that is already there was left by a process that died.
+    partial = path.with_suffix(".partial")
+    try:
+        with partial.open("wb") as handle:
+            write(handle)
+            handle.flush()
+            os.fsync(handle.fileno())
+        partial.rename(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Held by one at a time; the kernel releases it when its holder dies."""
+    with path.open("wb") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder if folder.exists() else folder.absolute().anchor).free
+
+
+def _digest(content: dict[str, Any]) -> str:
+    canonical = json.dumps(content | {"format": _FORMAT}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:32]

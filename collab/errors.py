@@ -1,0 +1,105 @@
+"""The error tree.
+
+A message says what was expected and what came; ``hint`` says what to do next. The command line shows both and no
+traceback. Wrong arguments from a caller are ``ValueError`` and are not part of the tree.
+"""
+
+
+class CollabError(Exception):
+    """Root of every error that a user or a peer can cause."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  -> {self.hint}" if self.hint else self.message
+
+
+# -- what a person wrote ---------------------------------------------------------------------------------------------
+
+
+class ConfigError(CollabError):
+    """A run file, flag or combination of them cannot be used."""
+
+
+class InviteError(CollabError):
+    """An invite is garbled, or belongs to another run."""
+
+
+class RunMismatch(CollabError):
+    """Two peers do not mean the same run: their fingerprints differ."""
+
+
+class DataError(CollabError):
+    """The training data cannot be read, or does not fit the task."""
+
+
+# -- the network -----------------------------------------------------------------------------------------------------
+
+
+class NetworkError(CollabError):
+    """Root of what can go wrong between two peers; a peer survives all of these."""
+
+
+class BootstrapFailed(NetworkError):
+    """None of the addresses in the invite answered; the message lists each with its reason."""
+
+
+class PortTaken(NetworkError):
+    """Another process listens on the port that was asked for."""
+
+
+class PeerUnreachable(NetworkError):
+    """A stream could not be opened: the peer is gone, or does not speak the protocol."""
+
+
+class StreamClosed(NetworkError):
+    """The other side closed the stream or died."""
+
+
+class TimedOut(NetworkError):
+    """The deadline given by the caller passed."""
+
+
+class BadMessage(NetworkError):
+    """Bytes that are no message of ours: wrong magic, over a limit, not msgpack, a field missing or of a wrong type."""
+
+
+class VersionMismatch(NetworkError):
+    """The other side speaks another version of the protocol; the message names both."""
+
+
+# -- rounds ----------------------------------------------------------------------------------------------------------
+
+
+class BadPart(CollabError):
+    """A member's part cannot be used; ``reason`` is one word for counters, and its sender leaves the round."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+# -- state -----------------------------------------------------------------------------------------------------------
+
+
+class StateError(CollabError):
+    """Root of what can be wrong with a snapshot or a checkpoint."""
+
+
+class CorruptState(StateError):
+    """Bytes do not match the digest in their manifest, or end early."""
+
+
+class ShapeMismatch(StateError):
+    """The tensors of a snapshot are not those of this model or optimiser; the message names the first difference."""
+
+
+class CheckpointFailed(StateError):
+    """A checkpoint could not be written; the last good one is untouched."""
+
+
+class NoDonor(StateError):
+    """Nobody reachable serves the state that was asked for."""

@@ -1,0 +1,143 @@
+"""What happens in a peer, as values: for the terminal, the metrics files, and the fault scripts of the simulation."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from collab.types import Lineage, PeerId
+
+
+class Phase(StrEnum):
+    """Moments of a round and of a peer's life that faults and tests can name."""
+
+    ACCUMULATE = "accumulate"
+    JOIN_GROUP = "join_group"
+    SEND_PARTS = "send_parts"
+    REDUCE = "reduce"
+    RETURN_PARTS = "return_parts"
+    BEFORE_COMMIT = "before_commit"
+    COMMIT = "commit"
+    FETCH_STATE = "fetch_state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Root of all events."""
+
+    at_s: float
+    """Swarm time, seconds since the Unix epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseReached(Event):
+    """The peer is about to do ``phase`` of ``epoch``."""
+
+    phase: Phase
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicrobatchDone(Event):
+    """One forward and backward went into the accumulated gradient."""
+
+    epoch: int
+    samples: int
+    loss: float
+    """Mean over the microbatch's samples."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicrobatchSkipped(Event):
+    """A microbatch was thrown away before it touched the accumulated gradient, because of ``reason``."""
+
+    epoch: int
+    samples: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEnded(Event):
+    """One attempt to average is over."""
+
+    epoch: int
+    round_id: str
+    committed: bool
+    contributors: int
+    """Peers whose data is in the mean; 0 when aborted."""
+    samples: float
+    """Total weight behind the mean; 0 when aborted."""
+    seconds: float
+    reason: str
+    """Why it was aborted, in words; empty when committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochFinished(Event):
+    """The replica took an optimiser step; ``epoch`` is the number of steps taken so far."""
+
+    epoch: int
+    lineage: Lineage
+    loss: float
+    """Mean over this peer's own samples of the epoch; NaN when it had none."""
+    own_samples: int
+    sample_ids: tuple[int, ...]
+    """This peer's samples in the step, so that a run can be replayed in one process."""
+    swarm_samples: float
+    contributors: int
+    learning_rate: float
+    seconds: float
+    """Since the previous step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationDone(Event):
+    """The model was evaluated on the held-out split right after ``epoch`` steps."""
+
+    epoch: int
+    loss: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFetched(Event):
+    """A snapshot was taken over from ``donor``."""
+
+    donor: PeerId
+    epoch: int
+    num_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A checkpoint is on disk, whole."""
+
+    epoch: int
+    path: str
+    num_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice(Event):
+    """Something a person should read. ``is_problem`` asks for action, and ``hint`` says which."""
+
+    text: str
+    hint: str = ""
+    is_problem: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmReport(Event):
+    """The swarm as a backbone sees it."""
+
+    epoch: int
+    lineage: Lineage
+    loss: float
+    """Mean over the trainers' last finished epochs, weighted by their speeds; NaN before the first."""
+    eval_loss: float
+    """Of the newest evaluation; NaN before the first."""
+    eval_epoch: int
+    samples_per_s: float
+    trainers: int
+    peers: int

@@ -1,0 +1,111 @@
+"""The network as peers see it: streams of messages between two peers, and a directory of expiring records."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from collab.net.wire import Message
+from collab.types import PeerId
+
+
+class Stream(Protocol):
+    """An ordered, reliable, bidirectional channel of messages to one authenticated peer."""
+
+    @property
+    def remote(self) -> PeerId:
+        """The other side, proven by its key."""
+        ...
+
+    async def send(self, message: Message, *, timeout_s: float) -> None:
+        """Hand ``message`` to the network. Returning does not mean that the other side has it.
+
+        Raises:
+            StreamClosed: the other side is gone.
+            TimedOut: the network did not take it within ``timeout_s``; the stream is closed, as half may be sent.
+        """
+        ...
+
+    async def receive(self, *, timeout_s: float) -> Message:
+        """Next message of the other side.
+
+        Raises:
+            StreamClosed: the other side closed or died.
+            TimedOut: nothing whole came within ``timeout_s``; the stream is closed, as half may have been read.
+            BadMessage, VersionMismatch: what came is no message of ours; the stream is closed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give the stream up, now. What was sent may still arrive. Closing twice is fine."""
+        ...
+
+
+Handler = Callable[[Stream], Awaitable[None]]
+"""Serves one incoming stream; it is closed when the handler returns. A ``NetworkError`` it raises ends only its stream."""
+
+
+class Transport(Protocol):
+    """Streams to peers by their id."""
+
+    @property
+    def peer_id(self) -> PeerId:
+        """Who we are."""
+        ...
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Multiaddresses under which others can dial us, ending in ``/p2p/<peer id>``; empty in client mode."""
+        ...
+
+    async def dial(self, address: str, *, timeout_s: float) -> PeerId:
+        """Connect to a multiaddress, so that streams to its peer can be opened.
+
+        Raises:
+            PeerUnreachable: nobody answers there, or somebody else does.
+            TimedOut: no answer within ``timeout_s``.
+        """
+        ...
+
+    async def open(self, peer: PeerId, protocol: str, *, timeout_s: float) -> Stream:
+        """Open a stream to the handler that ``peer`` serves under ``protocol``.
+
+        Raises:
+            PeerUnreachable: the peer is gone, unknown, or serves no such protocol.
+            TimedOut: no answer within ``timeout_s``.
+        """
+        ...
+
+    async def serve(self, protocol: str, handler: Handler) -> None:
+        """Answer streams for ``protocol`` with ``handler`` until this transport closes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One value in the directory."""
+
+    value: bytes
+    expires_at: float
+    """Swarm time, seconds since the Unix epoch."""
+
+
+class Directory(Protocol):
+    """A distributed table: key -> subkey -> value, each value with an expiry. Nothing in it is to be trusted."""
+
+    async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
+        """Store ``value``; of two values under one subkey the one that expires later stays.
+
+        Returns:
+            Whether at least one keeper of the key took it.
+
+        Raises:
+            TimedOut: no keeper answered within ``timeout_s``.
+        """
+        ...
+
+    async def get(self, key: str, *, timeout_s: float) -> Mapping[str, Entry]:
+        """All unexpired values under ``key``; empty when there are none.
+
+        Raises:
+            TimedOut: no keeper answered within ``timeout_s``.
+        """
+        ...

@@ -1,0 +1,289 @@
+"""The real network: hivemind's libp2p transport and Kademlia DHT, in the peer's own event loop.
+
+Only ``p2pd`` is a child process; it exits when its control connection breaks, so however its peer dies, it dies too.
+hivemind's higher layers (optimiser, averagers, matchmaking, codecs) are not used.
+"""
+
+import asyncio
+import logging
+import shutil
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hivemind.dht.node import DHTNode
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.p2p.p2p_daemon_bindings.utils import (
+    ControlFailure,
+    P2PDaemonError,
+    raise_if_failed,
+    read_pbmsg_safe,
+    write_pbmsg,
+)
+from hivemind.proto import p2pd_pb2
+from hivemind.utils.multiaddr import Multiaddr
+
+from collab.errors import BadMessage, NetworkError, PeerUnreachable, PortTaken, StreamClosed, TimedOut, VersionMismatch
+from collab.net import hivemind_time
+from collab.concurrency import Background
+from collab.net.base import Entry, Handler
+from collab.net.wire import PREFIX, Message, decode, decode_prefix, encode
+from collab.types import PeerId
+
+logger = logging.getLogger(__name__)
+
+DHT_RPC_TIMEOUT_S = 3.0
+"""One Kademlia call without an answer; the caller's own deadline bounds the whole operation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSettings:
+    """How this machine takes part in the network."""
+
+    identity_path: Path
+    """libp2p key file, see ``collab.swarm.identity``."""
+    host: str = "0.0.0.0"  # noqa: S104 - volunteers dial us; loopback is a flag away
+    port: int = 0
+    """TCP port to listen on; 0: any free one."""
+    announce: tuple[str, ...] = ()
+    """Multiaddresses to tell others instead of the local ones."""
+    is_client: bool = False
+    """Dial only, never be dialled (behind a firewall, or on rented notebooks)."""
+
+
+class _Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
+    """p2pd in a session of its own: Ctrl+C in a terminal must not kill it before its peer has said goodbye."""
+
+    @staticmethod
+    def _make_process_args(*args: object, **kwargs: object) -> list[str]:  # hivemind's own hook takes keywords
+        command: list[str] = P2P._make_process_args(*args, **kwargs)
+        setsid = shutil.which("setsid")
+        return [setsid, *command] if setsid else command
+
+
+class HivemindStream:
+    """Implements ``Stream`` on one raw libp2p stream."""
+
+    def __init__(self, remote: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._remote, self._reader, self._writer = remote, reader, writer
+        self._sending = asyncio.Lock()
+
+    @property
+    def remote(self) -> PeerId:
+        return self._remote
+
+    async def send(self, message: Message, *, timeout_s: float) -> None:
+        head, payload = encode(message)
+        try:
+            async with asyncio.timeout(timeout_s), self._sending:
+                self._writer.write(head)
+                if payload:
+                    self._writer.write(payload)
+                await self._writer.drain()
+        except TimeoutError:
+            self.close()
+            raise TimedOut(f"{message.kind} to {self._remote} was not taken within {timeout_s:.1f} s") from None
+        except (ConnectionError, OSError, RuntimeError) as error:  # RuntimeError: the transport is closed already
+            self.close()
+            raise StreamClosed(f"{self._remote} closed the stream") from error
+
+    async def receive(self, *, timeout_s: float) -> Message:
+        try:
+            async with asyncio.timeout(timeout_s):
+                header_bytes, payload_bytes = decode_prefix(await self._reader.readexactly(PREFIX.size))
+                header = await self._reader.readexactly(header_bytes)
+                payload = await self._reader.readexactly(payload_bytes) if payload_bytes else b""
+                return decode(header, payload)
+        except TimeoutError:
+            self.close()
+            raise TimedOut(f"nothing from {self._remote} within {timeout_s:.1f} s") from None
+        except (asyncio.IncompleteReadError, ConnectionError, OSError) as error:
+            self.close()
+            raise StreamClosed(f"{self._remote} closed the stream") from error
+        except (BadMessage, VersionMismatch):
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class HivemindTransport:
+    """Implements ``Transport`` over p2pd."""
+
+    def __init__(self, p2p: P2P, tasks: Background, *, is_client: bool) -> None:
+        self._p2p, self._tasks, self._is_client = p2p, tasks, is_client
+
+    @property
+    def peer_id(self) -> PeerId:
+        return PeerId(self._p2p.peer_id.to_base58())
+
+    async def addresses(self) -> tuple[str, ...]:
+        if self._is_client:
+            return ()
+        return tuple(str(address) for address in await self._p2p.get_visible_maddrs(latest=True))
+
+    async def connected_peers(self) -> frozenset[PeerId]:
+        """Peers with a live connection."""
+        return frozenset(PeerId(info.peer_id.to_base58()) for info in await self._p2p.list_peers())
+
+    async def dial(self, address: str, *, timeout_s: float) -> PeerId:
+        try:
+            maddr = Multiaddr(address)
+            peer = PeerID.from_base58(maddr["p2p"])
+        except Exception as error:  # noqa: BLE001 - hivemind raises unrelated types for a malformed address
+            raise PeerUnreachable(f"{address!r} is no multiaddress ending in /p2p/<peer id>") from error
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._p2p._client.connect(peer, [Multiaddr(address.rpartition("/p2p/")[0])])
+        except TimeoutError:
+            raise TimedOut(f"no answer from {address} within {timeout_s:.1f} s") from None
+        except (ControlFailure, P2PDaemonError, OSError) as error:
+            raise PeerUnreachable(_reason(error)) from error
+        return PeerId(peer.to_base58())
+
+    async def open(self, peer: PeerId, protocol: str, *, timeout_s: float) -> HivemindStream:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._open(peer, protocol)
+        except TimeoutError:
+            raise TimedOut(f"{peer} did not accept {protocol} within {timeout_s:.1f} s") from None
+        except (ControlFailure, P2PDaemonError, OSError, asyncio.IncompleteReadError, ValueError) as error:
+            raise PeerUnreachable(f"cannot open {protocol} to {peer}: {_reason(error)}") from error
+
+    async def _open(self, peer: PeerId, protocol: str) -> HivemindStream:
+        # hivemind's own stream_open leaks the control connection when the daemon refuses
+        reader, writer = await self._p2p._client.control.daemon_connector.open_connection()
+        try:
+            request = p2pd_pb2.StreamOpenRequest(peer=PeerID.from_base58(peer).to_bytes(), proto=[protocol])
+            await write_pbmsg(writer, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=request))
+            response = p2pd_pb2.Response()
+            await read_pbmsg_safe(reader, response)
+            raise_if_failed(response)
+        except BaseException:  # cancellation included: the connection would stay open for ever
+            writer.close()
+            raise
+        return HivemindStream(peer, reader, writer)
+
+    async def serve(self, protocol: str, handler: Handler) -> None:
+        async def accept(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            stream = HivemindStream(PeerId(info.peer_id.to_base58()), reader, writer)
+            self._tasks.create_task(_supervise(protocol, handler, stream))
+
+        await self._p2p.add_binary_stream_handler(protocol, accept)
+
+
+async def _supervise(protocol: str, handler: Handler, stream: HivemindStream) -> None:
+    """The one place where an unexpected error of a handler ends: its stream closes, the peer lives on."""
+    try:
+        await handler(stream)
+    except NetworkError as error:
+        logger.debug("stream ended protocol=%s peer=%s reason=%s", protocol, stream.remote, error)
+    except Exception:
+        logger.exception("handler failed protocol=%s peer=%s", protocol, stream.remote)
+    finally:
+        stream.close()
+
+
+class HivemindDirectory:
+    """Implements ``Directory`` over hivemind's DHT node."""
+
+    def __init__(self, node: DHTNode) -> None:
+        self._node = node
+
+    async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return bool(await self._node.store(key, value, expires_at, subkey=subkey))
+        except TimeoutError:
+            raise TimedOut(f"the DHT did not take {key} within {timeout_s:.1f} s") from None
+
+    async def get(self, key: str, *, timeout_s: float) -> Mapping[str, Entry]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await self._node.get(key, latest=True)
+        except TimeoutError:
+            raise TimedOut(f"the DHT did not answer for {key} within {timeout_s:.1f} s") from None
+        if found is None or not isinstance(found.value, Mapping):
+            return {}
+        return {
+            subkey: Entry(item.value, item.expiration_time)
+            for subkey, item in found.value.items()
+            if isinstance(subkey, str) and isinstance(item.value, bytes)
+        }
+
+
+@asynccontextmanager
+async def open_transport(settings: NetworkSettings) -> AsyncIterator[HivemindTransport]:
+    """Start p2pd and stop it at the end, with every handler still running.
+
+    Raises:
+        PortTaken: somebody else listens on ``settings.port``.
+        NetworkError: p2pd did not start; the message holds its reason.
+    """
+    if settings.port and not settings.is_client:
+        _check_port(settings.host, settings.port)
+    try:
+        p2p = await _Daemon.create(
+            identity_path=str(settings.identity_path),
+            host_maddrs=None if settings.is_client else [f"/ip4/{settings.host}/tcp/{settings.port}"],
+            announce_maddrs=list(settings.announce) or None,
+            no_listen=settings.is_client,
+            check_if_identity_free=False,
+            nat_port_map=False,
+            auto_nat=False,
+            use_relay=False,
+        )
+    except P2PDaemonError as error:
+        raise NetworkError(f"the libp2p daemon did not start: {error}", hint="run 'collab-peer --help'") from error
+    try:
+        async with Background() as tasks:
+            yield HivemindTransport(p2p, tasks, is_client=settings.is_client)
+    finally:
+        await p2p.shutdown()
+
+
+@asynccontextmanager
+async def open_directory(
+    transport: HivemindTransport, known_peers: list[PeerId], *, now: Callable[[], float]
+) -> AsyncIterator[HivemindDirectory]:
+    """Join the DHT through ``known_peers``, which must be connected already; none: start a new DHT.
+
+    Args:
+        now: swarm time; replaces the DHT's own clock for the whole process.
+    """
+    hivemind_time.use(now)
+    node = await DHTNode.create(
+        p2p=transport._p2p,
+        initial_peers=[f"/p2p/{peer}" for peer in known_peers],
+        client_mode=transport._is_client,
+        wait_timeout=DHT_RPC_TIMEOUT_S,
+        ensure_bootstrap_success=False,
+        strict=False,
+    )
+    try:
+        yield HivemindDirectory(node)
+    finally:
+        await node.shutdown()
+
+
+def _check_port(host: str, port: int) -> None:
+    """p2pd itself starts happily, and deaf, when its port is taken."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise PortTaken(
+                f"cannot listen on {host}:{port}: {error.strerror}",
+                hint="choose another --port, or stop the process that listens there",
+            ) from error
+
+
+def _reason(error: Exception) -> str:
+    """p2pd's own words, without the layers that hivemind wraps around them."""
+    text = str(error).removeprefix("Connect failed. msg=").removeprefix("failed to dial: ")
+    return " ".join(text.split()) or type(error).__name__

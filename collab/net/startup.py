@@ -1,0 +1,128 @@
+"""Starting a real peer: key, libp2p, bootstrap peers, swarm time, DHT; the result is a peer's ports."""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from collab.clock import SystemClock
+from collab.compute import ThreadCompute
+from collab.errors import BootstrapFailed, NetworkError
+from collab.concurrency import Background
+from collab.net.hivemind_net import HivemindTransport, NetworkSettings, open_directory, open_transport
+from collab.net.loopback import LoopbackTransport
+from collab.ports import Observer, Ports
+from collab.swarm.identity import Identity, load_or_create_identity
+from collab.swarm.time_sync import measure_offset
+from collab.types import PeerId
+
+logger = logging.getLogger(__name__)
+
+DIAL_TIMEOUT_S = 5.0
+RETRY_PAUSE_S = 1.0
+ALARMING_OFFSET_S = 3.0
+"""A clock that is further off would have its DHT records refused without the correction."""
+RECONNECT_S = 5.0
+"""How often a lost bootstrap peer is looked for: it may have been restarted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartupSettings:
+    """How to get into the network."""
+
+    network: NetworkSettings
+    bootstrap: tuple[str, ...] = ()
+    """Multiaddresses of bootstrap peers; none: this peer is the first."""
+    bootstrap_timeout_s: float = 20.0
+    """How long to keep trying before giving up."""
+    clock_error_s: float = 0.0
+    """Pretend that this machine's clock is off; for tests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A peer that is in the network."""
+
+    ports: Ports
+    identity: Identity
+    bootstrap_peers: tuple[PeerId, ...]
+    """Those that answered."""
+    clock_offset_s: float
+    """What the swarm's clock is ahead of ours; already corrected."""
+
+
+@asynccontextmanager
+async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIterator[Started]:
+    """Bring a peer up, and take it down at the end.
+
+    Raises:
+        ConfigError: the identity cannot be used.
+        PortTaken: somebody else listens on the port.
+        BootstrapFailed: no bootstrap address answered; each is named with its reason.
+    """
+    identity = load_or_create_identity(settings.network.identity_path)
+    async with AsyncExitStack() as stack:
+        outer = await stack.enter_async_context(open_transport(settings.network))
+        tasks = await stack.enter_async_context(Background())
+        transport = LoopbackTransport(outer, tasks)
+        peers = await dial_any(outer, settings.bootstrap, settings.bootstrap_timeout_s)
+        clock = SystemClock(error_s=settings.clock_error_s)
+        offset_s = await measure_offset(transport, clock, peers, timeout_s=DIAL_TIMEOUT_S) or 0.0
+        clock.correct(offset_s)
+        if abs(offset_s) > ALARMING_OFFSET_S:
+            logger.warning("this machine's clock is off by %.0f s; corrected for this run, but please set it", -offset_s)
+        directory = await stack.enter_async_context(open_directory(outer, peers, now=clock.now))
+        tasks.create_task(_stay_connected(outer, settings.bootstrap))
+        compute = ThreadCompute()
+        stack.callback(compute.close)
+        ports = Ports(
+            clock=clock,
+            compute=compute,
+            transport=transport,
+            directory=directory,
+            observer=observer,
+            rng=random.Random(random.SystemRandom().getrandbits(64)),
+        )
+        yield Started(ports=ports, identity=identity, bootstrap_peers=tuple(peers), clock_offset_s=offset_s)
+
+
+async def dial_any(transport: HivemindTransport, addresses: tuple[str, ...], timeout_s: float) -> list[PeerId]:
+    """Dial all addresses at once, again and again, until at least one answers.
+
+    Raises:
+        BootstrapFailed: none did within ``timeout_s``.
+    """
+    if not addresses:
+        return []
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + timeout_s
+    while True:
+        results = await asyncio.gather(*(_dial(transport, address) for address in addresses))
+        reached = [result for result in results if not isinstance(result, NetworkError)]
+        if reached:
+            return reached
+        if loop.time() + RETRY_PAUSE_S >= give_up_s:
+            reasons = "\n".join(f"  {a}: {getattr(r, 'message', r)}" for a, r in zip(addresses, results, strict=True))
+            raise BootstrapFailed(
+                f"none of the {len(addresses)} bootstrap addresses answered within {timeout_s:.0f} s:\n{reasons}",
+                hint="is the backbone running, and can this machine reach its port? ask the organiser for a fresh invite",
+            )
+        await asyncio.sleep(RETRY_PAUSE_S)
+
+
+async def _dial(transport: HivemindTransport, address: str) -> PeerId | NetworkError:
+    try:
+        return await transport.dial(address, timeout_s=DIAL_TIMEOUT_S)
+    except NetworkError as error:
+        return error
+
+
+async def _stay_connected(transport: HivemindTransport, addresses: tuple[str, ...]) -> None:
+    """Look for lost bootstrap peers for ever: a restarted backbone knows nobody until somebody dials it."""
+    while addresses:
+        await asyncio.sleep(RECONNECT_S)
+        connected = await transport.connected_peers()
+        lost = [address for address in addresses if PeerId(address.rpartition("/p2p/")[2]) not in connected]
+        await asyncio.gather(*(_dial(transport, address) for address in lost))

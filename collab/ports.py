@@ -1,0 +1,61 @@
+"""The ports that a peer lives on. Real runs and simulations differ in these and in nothing else.
+
+Waiting needs no port: every coroutine waits with ``asyncio`` (``sleep``, ``timeout``, queues), and the simulation runs
+them on an event loop whose clock jumps. Network ports are in :mod:`collab.net.base`.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from collab.metrics.records import Event
+from collab.net.base import Directory, Transport
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Time as the swarm has it."""
+
+    def now(self) -> float:
+        """Swarm time: seconds since the Unix epoch, the machine's clock corrected by the measured offset."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never jump, for measuring durations; equal to the running event loop's ``time()``."""
+        ...
+
+
+class Compute(Protocol):
+    """Where work that would block the event loop runs: one worker, in order of arrival."""
+
+    async def run(self, work: Callable[[], T], *, samples: float = 0.0) -> T:
+        """Run ``work`` and return its result, or raise what it raised.
+
+        Args:
+            work: called once, never concurrently with other work of this peer.
+            samples: training samples behind the work. The simulation charges ``samples / samples_per_s`` of virtual
+                time; a real machine takes the time it takes.
+        """
+        ...
+
+
+class Observer(Protocol):
+    """Who wants to know what happens: terminal, metrics, the fault scripts of the simulation."""
+
+    def observe(self, event: Event) -> None:
+        """Take note of ``event``; must return at once and never raise."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Everything a peer needs from its surroundings."""
+
+    clock: Clock
+    compute: Compute
+    transport: Transport
+    directory: Directory
+    observer: Observer
+    rng: random.Random

@@ -1,0 +1,121 @@
+"""The strategy port: a strategy decides, it never sends.
+
+After each microbatch it sees the replica, and the swarm through three narrow doors: progress, averager, worker.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from collab.averaging.base import Averager, Committed
+from collab.types import Lineage, PeerId, Vector
+
+T = TypeVar("T")
+
+
+class Replica(Protocol):
+    """The model as strategies see it; ``collab.training.replica.Replica`` is the real one."""
+
+    epoch: int
+    lineage: Lineage
+
+    @property
+    def samples(self) -> int:
+        """Samples behind the accumulated gradient."""
+        ...
+
+    def mean_gradient(self) -> Vector:
+        """[num_elements] float32: accumulated gradient over its samples."""
+        ...
+
+    def clear(self) -> None:
+        """Forget the accumulated gradient."""
+        ...
+
+    def step(self, gradient: Vector, lineage: Lineage) -> None:
+        """One optimiser step; the replica is then one epoch further, on ``lineage``."""
+        ...
+
+
+class Progress(Protocol):
+    """How far the swarm is towards its next step."""
+
+    async def has_reached(self, target_samples: int) -> bool:
+        """Whether all trainers of our history together have ``target_samples``, as far as they have said."""
+        ...
+
+
+class Worker(Protocol):
+    """The peer's compute port."""
+
+    async def run(self, work: Callable[[], T], *, samples: float = 0.0) -> T:
+        """Run ``work`` off the event loop."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swarm:
+    """What a strategy may use."""
+
+    peer_id: PeerId
+    progress: Progress
+    averager: Averager
+    worker: Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """The replica took its step."""
+
+    contributors: int
+    swarm_samples: float
+    was_ours_used: bool
+    """Whether this peer's samples are in the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """No step yet: compute on. ``reason`` tells of a lost round; empty: the target is not reached."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfStep:
+    """The swarm went on without us: take over its state; what is accumulated stays."""
+
+    reason: str
+
+
+Decision = Stepped | Waiting | OutOfStep
+
+
+class Strategy(Protocol):
+    """One training algorithm."""
+
+    @property
+    def follows_swarm(self) -> bool:
+        """Whether all replicas share one history, so that a peer that differs must resynchronise."""
+        ...
+
+    async def after_microbatch(self, replica: Replica, swarm: Swarm) -> Decision:
+        """Called after every microbatch, and by nobody else; may take as long as a round."""
+        ...
+
+    def apply(self, replica: Replica, committed: Committed) -> None:
+        """The step of a round that committed without this peer, exactly as its members took it. Runs on the worker."""
+        ...
+
+
+def clip_to_norm(gradient: Vector, max_norm: float | None) -> Vector:
+    """``gradient`` scaled down to Euclidean norm ``max_norm`` if it is longer; None: unchanged.
+
+    The norm is summed in float64, so that every peer finds the same factor for the same bytes.
+    """
+    if max_norm is None:
+        return gradient
+    norm = math.sqrt(float(np.dot(gradient.astype(np.float64), gradient.astype(np.float64))))
+    return gradient if norm <= max_norm else gradient * np.float32(max_norm / norm)

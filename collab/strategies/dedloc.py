@@ -1,0 +1,50 @@
+"""DeDLOC: synchronous training with a global target batch."""
+
+from collab.averaging.base import Aborted, Committed, Contribution, Superseded
+from collab.strategies.base import Decision, OutOfStep, Replica, Stepped, Swarm, Waiting, clip_to_norm
+
+
+class Dedloc:
+    """Accumulate until the swarm has ``target_batch_size`` samples, average, take one step.
+
+    Update rule, with s_i samples and mean gradient g_i on peer i::
+
+        g = sum_i s_i g_i / sum_i s_i        w <- optimiser(w, clip(g))        as soon as sum_i s_i >= target
+
+    which is large-batch training, whatever the number and speed of the peers.
+
+    A lost round: nothing is applied and nothing is forgotten. The peer computes on, and brings everything it has
+    accumulated to the next attempt. A peer that missed a committed round takes over the swarm's state and brings its
+    gradient, now one step stale, to the next round.
+
+    Source: Diskin et al., "Distributed Deep Learning in Open Collaborations" (NeurIPS 2021), section 3.
+    """
+
+    follows_swarm = True
+
+    def __init__(self, *, target_batch_size: int, max_gradient_norm: float | None) -> None:
+        self._target, self._max_norm = target_batch_size, max_gradient_norm
+
+    async def after_microbatch(self, replica: Replica, swarm: Swarm) -> Decision:
+        if not await swarm.progress.has_reached(self._target) or replica.samples == 0:
+            return Waiting()
+        gradient = await swarm.worker.run(replica.mean_gradient)
+        contribution = Contribution(
+            epoch=replica.epoch, lineage=replica.lineage, vector=gradient, weight=float(replica.samples)
+        )
+        outcome = await swarm.averager.average(contribution)
+        if isinstance(outcome, Aborted):
+            return Waiting(outcome.text)
+        if isinstance(outcome, Superseded):
+            return OutOfStep(outcome.text)
+        committed = outcome
+        await swarm.worker.run(lambda: self.apply(replica, committed))
+        is_used = swarm.peer_id in dict(outcome.record.contributors)
+        if is_used:
+            replica.clear()
+        return Stepped(
+            contributors=len(outcome.record.contributors), swarm_samples=outcome.record.weight, was_ours_used=is_used
+        )
+
+    def apply(self, replica: Replica, committed: Committed) -> None:
+        replica.step(clip_to_norm(committed.mean, self._max_norm), committed.lineage)

@@ -1,0 +1,34 @@
+"""Training alone: the baseline of every comparison."""
+
+import hashlib
+
+from collab.averaging.agreement import local_lineage
+from collab.averaging.base import Committed
+from collab.strategies.base import Decision, Replica, Stepped, Swarm, Waiting, clip_to_norm
+
+
+class Solo:
+    """Plain large-batch training on one machine; nothing is sent.
+
+    Update rule: ``w <- optimiser(w, clip(g))`` as soon as the peer itself has ``target_batch_size`` samples.
+
+    A lost round cannot happen.
+    """
+
+    follows_swarm = False
+
+    def __init__(self, *, target_batch_size: int, max_gradient_norm: float | None) -> None:
+        self._target, self._max_norm = target_batch_size, max_gradient_norm
+
+    async def after_microbatch(self, replica: Replica, swarm: Swarm) -> Decision:
+        samples = replica.samples
+        if samples < self._target:
+            return Waiting()
+        gradient = clip_to_norm(await swarm.worker.run(replica.mean_gradient), self._max_norm)
+        lineage = local_lineage(replica.lineage, hashlib.sha256(gradient.tobytes()).hexdigest())
+        await swarm.worker.run(lambda: replica.step(gradient, lineage))
+        replica.clear()
+        return Stepped(contributors=1, swarm_samples=float(samples), was_ours_used=True)
+
+    def apply(self, replica: Replica, committed: Committed) -> None:
+        raise ValueError("a peer that trains alone takes no part in rounds")

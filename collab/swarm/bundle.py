@@ -1,0 +1,94 @@
+"""The run as it travels: run file and assets, served by every peer and verified against the invite's fingerprint."""
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+
+from collab.config import Run, fingerprint, parse_run
+from collab.errors import BadMessage, BootstrapFailed, ConfigError, NetworkError, RunMismatch
+from collab.net.base import Stream, Transport
+from collab.net.wire import MAX_PAYLOAD_BYTES, Message
+from collab.types import PeerId
+
+logger = logging.getLogger(__name__)
+
+BUNDLE_PROTOCOL = "collab/run/1"
+TIMEOUT_S = 20.0
+MAX_ASSETS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A validated run file and the files that travel with it (``tokenizer.json``)."""
+
+    run: Run
+    assets: dict[str, bytes]
+
+    @property
+    def fingerprint(self) -> str:
+        """64 hex digits; two peers with equal ones mean the same run."""
+        return fingerprint(self.run, {name: hashlib.sha256(data).hexdigest() for name, data in self.assets.items()})
+
+
+async def serve_bundle(transport: Transport, bundle: Bundle) -> None:
+    """Answer newcomers that have only an invite."""
+
+    async def answer(stream: Stream) -> None:
+        await stream.receive(timeout_s=TIMEOUT_S)
+        fields = {"run": bundle.run.model_dump_json(), "assets": list(bundle.assets)}
+        await stream.send(Message("run", fields), timeout_s=TIMEOUT_S)
+        for name, data in bundle.assets.items():
+            await stream.send(Message("asset", {"name": name}, data), timeout_s=TIMEOUT_S)
+        await stream.receive(timeout_s=TIMEOUT_S)  # "thanks": everything arrived
+
+    await transport.serve(BUNDLE_PROTOCOL, answer)
+
+
+async def fetch_bundle(transport: Transport, peers: list[PeerId], expected_fingerprint: str) -> Bundle:
+    """The run that ``expected_fingerprint`` names, from the first of ``peers`` that has it.
+
+    Raises:
+        RunMismatch: a peer serves another run; both fingerprints are named.
+        ConfigError: the run needs a newer version of this package.
+        BootstrapFailed: nobody answered.
+    """
+    failures = []
+    for peer in peers:
+        try:
+            bundle = await _fetch_from(transport, peer)
+        except NetworkError as error:
+            failures.append(f"  {peer}: {error.message}")
+            continue
+        if bundle.fingerprint != expected_fingerprint:
+            raise RunMismatch(
+                f"the invite is for the run with fingerprint {expected_fingerprint}, "
+                f"but {peer} serves run {bundle.run.run_id!r} with fingerprint {bundle.fingerprint}",
+                hint="ask the organiser for a fresh invite: the run file was changed after yours was made",
+            )
+        return bundle
+    raise BootstrapFailed("nobody could tell what the run is:\n" + "\n".join(failures), hint="ask the organiser for help")
+
+
+async def _fetch_from(transport: Transport, peer: PeerId) -> Bundle:
+    stream = await transport.open(peer, BUNDLE_PROTOCOL, timeout_s=TIMEOUT_S)
+    try:
+        await stream.send(Message("get"), timeout_s=TIMEOUT_S)
+        answer = await stream.receive(timeout_s=TIMEOUT_S)
+        names = answer.get("assets", list)
+        if len(names) > MAX_ASSETS:
+            raise BadMessage(f"{len(names)} assets are over the limit of {MAX_ASSETS}")
+        try:
+            run = parse_run(json.dumps(json.loads(answer.get("run", str))), origin=f"the run of {peer}")
+        except ValueError as error:
+            raise ConfigError(f"the run of {peer} is not JSON: {error}") from error
+        assets: dict[str, bytes] = {}
+        for name in names:
+            message = await stream.receive(timeout_s=TIMEOUT_S)
+            if message.kind != "asset" or message.get("name", str) != name or len(message.payload) > MAX_PAYLOAD_BYTES:
+                raise BadMessage(f"expected the asset {name!r}")
+            assets[name] = bytes(message.payload)
+        await stream.send(Message("thanks"), timeout_s=TIMEOUT_S)
+        return Bundle(run, assets)
+    finally:
+        stream.close()

@@ -1,0 +1,91 @@
+"""A peer's identity: its libp2p Ed25519 key. The peer id holds the public key, so a signature needs no other lookup."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import base58
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from collab.errors import ConfigError
+from collab.types import PeerId
+
+PRIVATE_PREFIX = bytes((0x08, 0x01, 0x12, 0x40))
+"""libp2p's protobuf for a private key: field 1 = type 1 (Ed25519), field 2 = 64 bytes, seed then public key."""
+PUBLIC_PREFIX = bytes((0x00, 0x24, 0x08, 0x01, 0x12, 0x20))
+"""Identity multihash of 36 bytes holding libp2p's protobuf for an Ed25519 public key of 32 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A key pair. Never logged, never sent."""
+
+    key: Ed25519PrivateKey
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> "Identity":
+        """Identity of a 32-byte seed; the simulation derives these from its own."""
+        return cls(Ed25519PrivateKey.from_private_bytes(seed))
+
+    @property
+    def peer_id(self) -> PeerId:
+        """libp2p peer id in base58."""
+        return PeerId(base58.b58encode(PUBLIC_PREFIX + self.key.public_key().public_bytes_raw()).decode())
+
+    def sign(self, content: bytes) -> bytes:
+        """64-byte signature of ``content``."""
+        return self.key.sign(content)
+
+    def to_libp2p(self) -> bytes:
+        """Content of a libp2p key file."""
+        return PRIVATE_PREFIX + self.key.private_bytes_raw() + self.key.public_key().public_bytes_raw()
+
+
+def load_or_create_identity(path: Path) -> Identity:
+    """Identity kept in a libp2p key file (mode 0600); made at the first call.
+
+    Raises:
+        ConfigError: the file cannot be read or written, or is no Ed25519 key.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return _create(path)
+    except OSError as error:
+        raise ConfigError(f"cannot read the identity {path}: {error}", hint="check its owner; it should be yours") from error
+    if len(content) != len(PRIVATE_PREFIX) + 64 or not content.startswith(PRIVATE_PREFIX):
+        raise ConfigError(f"{path} is not an Ed25519 key", hint="move the file away; a new identity is made at the next start")
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o600)
+    return Identity.from_seed(content[len(PRIVATE_PREFIX) :][:32])
+
+
+def _create(path: Path) -> Identity:
+    identity = Identity(Ed25519PrivateKey.generate())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(identity.to_libp2p())
+    except FileExistsError:
+        return load_or_create_identity(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write the identity {path}: {error}",
+                          hint="name a writable directory with --data-dir") from error
+    return identity
+
+
+def is_signed_by(peer: PeerId, content: bytes, signature: bytes) -> bool:
+    """Whether ``signature`` over ``content`` was made with the key inside ``peer``; False for a malformed id."""
+    try:
+        raw = base58.b58decode(peer)
+    except ValueError:
+        return False
+    if len(raw) != len(PUBLIC_PREFIX) + 32 or not raw.startswith(PUBLIC_PREFIX):
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(raw[len(PUBLIC_PREFIX) :]).verify(signature, content)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

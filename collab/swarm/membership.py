@@ -1,0 +1,125 @@
+"""Our place in the swarm: what we say of ourselves, when we say it, and what others' words mean for us."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from collab.averaging.group import Expected
+from collab.ports import Clock
+from collab.swarm.progress import HEARTBEAT_S, ProgressBoard, SwarmView
+from collab.swarm.records import PeerRecord, PeerState
+from collab.types import Lineage, PeerId, Role
+
+logger = logging.getLogger(__name__)
+
+REFRESH_S = 1.0
+"""How often the view is renewed when nothing else renews it."""
+REPORT_S = 0.5
+"""Progress is published at most this often before the target is in sight."""
+
+
+class Membership:
+    """Speaks for one peer. Implements the strategies' ``Progress`` and answers the round engine's questions."""
+
+    def __init__(self, board: ProgressBoard, clock: Clock, our_record: Callable[[], PeerRecord]) -> None:
+        """
+        Args:
+            our_record: makes our record as of now.
+        """
+        self._board, self._clock, self._our_record = board, clock, our_record
+        self._was_called = False
+
+    @property
+    def view(self) -> SwarmView:
+        """The swarm as last seen."""
+        return self._board.view
+
+    async def report(self) -> SwarmView:
+        """Publish our record and read everybody's."""
+        await self._board.publish(self._our_record())
+        return await self._board.refresh()
+
+    async def keep_alive(self) -> None:
+        """Heartbeat until cancelled."""
+        while True:
+            if self._board.since_published_s >= HEARTBEAT_S:
+                await self._board.publish(self._our_record())
+            await self._board.refresh()
+            await asyncio.sleep(REFRESH_S)
+
+    # -- strategies' Progress ----------------------------------------------------------------------------------------
+
+    async def has_reached(self, target_samples: int) -> bool:
+        """Publishes only when it matters: the target may be reached, a leader called, or it is time to be heard."""
+        record = self._our_record()
+        others = [r for r in self.view.trainers(record.epoch, record.lineage) if r.peer != record.peer]
+        now = self._clock.now()
+        expected = record.samples + sum(r.samples + r.samples_per_s * max(0.0, now - r.said_at) for r in others)
+        is_in_sight = expected >= target_samples or self._was_called
+        if not is_in_sight and self._board.since_published_s < REPORT_S:
+            return False
+        self._was_called = False
+        await self._board.publish(record)
+        if not is_in_sight:
+            return False
+        view = await self._board.refresh()
+        return view.samples(record.epoch, record.lineage) >= target_samples
+
+    # -- the round engine's questions --------------------------------------------------------------------------------
+
+    def attend(self, epoch: int, lineage: Lineage, busy_for_s: float) -> float | None:
+        """Answer a leader's call: we look at the board as soon as our microbatch is done, in ``busy_for_s``."""
+        record = self._our_record()
+        if record.state is not PeerState.TRAINING or (record.epoch, record.lineage) != (epoch, lineage):
+            return None
+        self._was_called = True
+        return busy_for_s
+
+    async def roster(self, epoch: int, lineage: Lineage) -> Expected:
+        """Who should be in the group of (epoch, lineage)."""
+        view = await self._board.refresh()
+        return Expected(
+            trainers=frozenset(record.peer for record in view.trainers(epoch, lineage)),
+            helpers=frozenset(record.peer for record in view.helpers()),
+        )
+
+    def leaders(self, lineage: Lineage, epoch: int) -> list[PeerId]:
+        """Whom to ask to lead, best first."""
+        return self.view.leaders(epoch, lineage)
+
+    # -- where we stand ----------------------------------------------------------------------------------------------
+
+    def is_out_of_step(self) -> bool:
+        """Whether most trainers are on another history than ours, and not behind it."""
+        record = self._our_record()
+        consensus = SwarmView(tuple(r for r in self.view.records if r.peer != record.peer), self.view.at_s).consensus()
+        if consensus is None or consensus == (record.epoch, record.lineage):
+            return False
+        supporters = len(self.view.trainers(*consensus))
+        companions = len([r for r in self.view.trainers(record.epoch, record.lineage) if r.peer != record.peer]) + 1
+        if consensus[0] == record.epoch:
+            return (supporters, consensus[1]) > (companions, record.lineage)
+        return consensus[0] > record.epoch
+
+    def donors(self) -> list[PeerId]:
+        """Whom to ask for state, best first: trainers of the majority's history, then backbones."""
+        me = self._our_record().peer
+        others = SwarmView(tuple(r for r in self.view.records if r.peer != me), self.view.at_s)
+        consensus = others.consensus()
+        trainers = [record.peer for record in others.trainers(*consensus)] if consensus else []
+        return trainers + [record.peer for record in others.records if record.role is Role.BACKBONE]
+
+    def trainers_ahead(self, epoch: int) -> list[PeerId]:
+        """Other trainers that may have gone on from ``epoch``, nearest first."""
+        me = self._our_record().peer
+        ahead = [record for record in self.view.all_trainers() if record.peer != me and record.epoch >= epoch]
+        return [record.peer for record in sorted(ahead, key=lambda record: record.epoch)]
+
+    def is_last_trainer(self) -> bool:
+        """Whether no other trainer is known to hold our history."""
+        record = self._our_record()
+        return all(r.peer == record.peer for r in self.view.trainers(record.epoch, record.lineage))
+
+    def backbones(self) -> list[PeerRecord]:
+        """Backbone peers that are alive."""
+        return [record for record in self.view.records if record.role is Role.BACKBONE]

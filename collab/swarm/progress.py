@@ -1,0 +1,142 @@
+"""The progress board: what all peers say about themselves, read together.
+
+``SwarmView`` is pure; ``ProgressBoard`` publishes and refreshes it through the directory.
+"""
+
+import hashlib
+import logging
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from collab.errors import BadMessage, NetworkError
+from collab.ports import Ports
+from collab.swarm.identity import Identity
+from collab.swarm.records import PeerRecord, PeerState, pack_record, unpack_record
+from collab.types import Lineage, PeerId, Role
+
+logger = logging.getLogger(__name__)
+
+RECORD_LIFE_S = 15.0
+"""A peer that has said nothing for this long is gone."""
+HEARTBEAT_S = 4.0
+"""A third of the life: two lost stores in a row do not make a peer look dead."""
+DIRECTORY_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmView:
+    """All fresh records at one moment."""
+
+    records: tuple[PeerRecord, ...]
+    """Of peers that are alive, sorted by peer id."""
+    at_s: float
+    """Swarm time."""
+
+    def trainers(self, epoch: int, lineage: Lineage) -> tuple[PeerRecord, ...]:
+        """Trainers that train on this very history."""
+        return tuple(record for record in self.all_trainers() if (record.epoch, record.lineage) == (epoch, lineage))
+
+    def all_trainers(self) -> tuple[PeerRecord, ...]:
+        """Trainers that hold a state."""
+        return tuple(r for r in self.records if r.role is Role.TRAINER and r.state is PeerState.TRAINING)
+
+    def helpers(self) -> tuple[PeerRecord, ...]:
+        """Auxiliary and backbone peers."""
+        return tuple(record for record in self.records if record.role is not Role.TRAINER)
+
+    def samples(self, epoch: int, lineage: Lineage) -> int:
+        """Accumulated by all trainers of one history towards its next step, as they last said."""
+        return sum(record.samples for record in self.trainers(epoch, lineage))
+
+    def seconds_to(self, target: int, epoch: int, lineage: Lineage) -> float:
+        """Predicted wait until the trainers have ``target`` samples: what they said, carried on at their speeds."""
+        trainers = self.trainers(epoch, lineage)
+        speed = sum(record.samples_per_s for record in trainers)
+        expected = sum(r.samples + r.samples_per_s * max(0.0, self.at_s - r.said_at) for r in trainers)
+        if expected >= target:
+            return 0.0
+        return (target - expected) / speed if speed > 0 else math.inf
+
+    def consensus(self) -> tuple[int, Lineage] | None:
+        """Epoch and lineage that most trainers hold; of equally many the later epoch. None without trainers."""
+        votes = Counter((record.epoch, record.lineage) for record in self.all_trainers())
+        if not votes:
+            return None
+        return max(votes, key=lambda history: (votes[history], history[0], history[1]))
+
+    def leaders(self, epoch: int, lineage: Lineage) -> list[PeerId]:
+        """Peers to ask to lead a round, best first: backbones, then the others in an order drawn from the round."""
+
+        def rank(record: PeerRecord) -> tuple[bool, bytes]:
+            return (
+                record.role is not Role.BACKBONE,
+                hashlib.sha256(f"{epoch}:{lineage}:{record.peer}".encode()).digest(),
+            )
+
+        able = [r for r in self.records if r.can_be_dialled and r.state in (PeerState.SERVING, PeerState.TRAINING)]
+        able = [r for r in able if r.role is not Role.TRAINER or (r.epoch, r.lineage) == (epoch, lineage)]
+        return [record.peer for record in sorted(able, key=rank)]
+
+
+class ProgressBoard:
+    """Publishes our record and reads everybody's."""
+
+    def __init__(self, ports: Ports, identity: Identity, fingerprint: str) -> None:
+        self._ports, self._identity, self._fingerprint = ports, identity, fingerprint
+        self._key = f"{fingerprint[:32]}.peers"
+        self._latest: PeerRecord | None = None
+        self._published_s = -math.inf
+        self._view = SwarmView((), 0.0)
+        self._refused: Counter[PeerId] = Counter()
+
+    @property
+    def view(self) -> SwarmView:
+        """What the last refresh saw, our own newest word included."""
+        return self._view
+
+    @property
+    def since_published_s(self) -> float:
+        """Seconds since our record was last stored."""
+        return self._ports.clock.monotonic() - self._published_s
+
+    async def publish(self, record: PeerRecord) -> None:
+        """Store our record; a directory that does not answer is logged, and the next heartbeat tries again."""
+        self._latest = record
+        self._published_s = self._ports.clock.monotonic()
+        try:
+            await self._ports.directory.store(
+                self._key,
+                record.peer,
+                pack_record(record, self._identity),
+                expires_at=self._ports.clock.now() + RECORD_LIFE_S,
+                timeout_s=DIRECTORY_TIMEOUT_S,
+            )
+        except NetworkError as error:
+            logger.warning("the swarm does not hear us: %s", error)
+
+    async def refresh(self) -> SwarmView:
+        """Read everybody's records; keeps the previous view when the directory does not answer."""
+        try:
+            entries = await self._ports.directory.get(self._key, timeout_s=DIRECTORY_TIMEOUT_S)
+        except NetworkError as error:
+            logger.warning("the swarm's records cannot be read: %s", error)
+            entries = {}
+        records = {record.peer: record for record in self._view.records if self._is_fresh(record)} if not entries else {}
+        for subkey, entry in entries.items():
+            try:
+                record = unpack_record(entry.value, PeerId(subkey))
+            except BadMessage as error:
+                self._refused[PeerId(subkey)] += 1
+                logger.debug("record refused peer=%s reason=%s", subkey, error)
+                continue
+            if record.fingerprint == self._fingerprint and record.state is not PeerState.LEFT and self._is_fresh(record):
+                records[record.peer] = record
+        if self._latest is not None and self._latest.state is not PeerState.LEFT:
+            records[self._latest.peer] = self._latest
+        self._view = SwarmView(tuple(records[peer] for peer in sorted(records)), self._ports.clock.now())
+        return self._view
+
+    def _is_fresh(self, record: PeerRecord) -> bool:
+        """Not older than a record's life, nor from a future that no clock error explains."""
+        return abs(self._ports.clock.now() - record.said_at) <= RECORD_LIFE_S

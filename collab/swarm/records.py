@@ -1,0 +1,107 @@
+"""What peers tell each other through the directory: signed, bounded, expiring."""
+
+import math
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, get_type_hints
+
+import msgpack
+
+from collab.errors import BadMessage
+from collab.swarm.identity import Identity, is_signed_by
+from collab.types import Lineage, PeerId, Role
+
+MAX_RECORD_BYTES = 2048
+"""A record of ours takes about 500 bytes; the rest is room for names and addresses."""
+MAX_NAME_CHARACTERS = 40
+
+
+class PeerState(StrEnum):
+    """What a peer is busy with."""
+
+    SYNCING = "syncing"
+    """Fetching the swarm's state; not part of any quorum."""
+    TRAINING = "training"
+    SERVING = "serving"
+    """Backbone and auxiliary peers."""
+    LEFT = "left"
+    """Said goodbye; the record only outlives it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerRecord:
+    """One peer's word about itself. Nothing in it is proven but who said it."""
+
+    peer: PeerId
+    fingerprint: str
+    name: str
+    role: Role
+    state: PeerState
+    said_at: float
+    """Swarm time."""
+    can_be_dialled: bool
+    epoch: int = 0
+    """Global steps taken."""
+    lineage: Lineage = Lineage("")
+    samples: int = 0
+    """Accumulated towards the next step."""
+    samples_per_s: float = 0.0
+    microbatch_s: float = 0.0
+    """Seconds of one microbatch, recently."""
+    loss: float = math.nan
+    """Mean over the samples of the peer's last finished epoch; NaN before the first."""
+    total_samples: int = 0
+    """Committed by this peer since it joined."""
+    epochs_contributed: int = 0
+    checkpoint_epoch: int = -1
+    """Newest checkpoint on a backbone's disk; -1: none."""
+    eval_epoch: int = -1
+    """Epoch of ``eval_loss``; -1: none yet."""
+    eval_loss: float = math.nan
+
+
+def pack_record(record: PeerRecord, identity: Identity) -> bytes:
+    """Signed bytes of ``record``."""
+    body: bytes = msgpack.packb({field.name: getattr(record, field.name) for field in fields(record)})
+    signed: bytes = msgpack.packb([body, identity.sign(body)])
+    return signed
+
+
+def unpack_record(data: bytes, peer: PeerId) -> PeerRecord:
+    """Record of ``peer`` from the directory.
+
+    Raises:
+        BadMessage: too large, malformed, not signed by ``peer``, or holding impossible values.
+    """
+    if len(data) > MAX_RECORD_BYTES:
+        raise BadMessage(f"record of {len(data)} bytes is over the limit of {MAX_RECORD_BYTES}")
+    try:
+        body, signature = msgpack.unpackb(data)
+        if not is_signed_by(peer, body, signature):
+            raise BadMessage(f"record is not signed by {peer}")
+        return _checked(msgpack.unpackb(body), peer)
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+        raise BadMessage(f"record is malformed: {error!r}") from error
+
+
+def _checked(values: Any, peer: PeerId) -> PeerRecord:
+    hints = get_type_hints(PeerRecord)
+    converted: dict[str, Any] = {}
+    for field in fields(PeerRecord):
+        value, kind = values[field.name], hints[field.name]
+        kind = getattr(kind, "__supertype__", kind)
+        if kind is float and isinstance(value, int):
+            value = float(value)
+        if issubclass(kind, StrEnum):
+            value = kind(value)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise BadMessage(f"record field {field.name} should be {kind.__name__}, got {type(value).__name__}")
+        converted[field.name] = value
+    record = PeerRecord(**converted)
+    numbers = (record.epoch, record.samples, record.total_samples, record.epochs_contributed)
+    speeds = (record.samples_per_s, record.microbatch_s, record.said_at)
+    if record.peer != peer or min(numbers) < 0 or not all(math.isfinite(speed) and speed >= 0 for speed in speeds):
+        raise BadMessage("record holds impossible values")
+    if len(record.name) > MAX_NAME_CHARACTERS:
+        raise BadMessage(f"name of {len(record.name)} characters is over the limit of {MAX_NAME_CHARACTERS}")
+    return record

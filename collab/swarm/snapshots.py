@@ -1,0 +1,144 @@
+"""Snapshots: the shared state of a replica at one epoch, as bytes that can be checked.
+
+A packed snapshot is one safetensors file and a manifest with the SHA-256 of each chunk; nothing is ever unpickled.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from collab.errors import BadMessage, CorruptState
+from collab.net.wire import Message
+from collab.types import Lineage
+
+CHUNK_BYTES = 1 << 20
+"""What is verified, and lost when a donor dies: 0.4 s of a 20 Mbit/s link."""
+MAX_SNAPSHOT_BYTES = 1 << 40
+SCALARS = "collab.scalars"
+"""Key of the JSON scalars in the safetensors metadata."""
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Parameters, buffers and optimiser state after ``epoch`` steps. Immutable: its arrays belong to it alone."""
+
+    epoch: int
+    lineage: Lineage
+    tensors: Tensors
+    """``model.<name>`` and ``optimizer.<name of parameter>.<key>``."""
+    scalars: Mapping[str, Any]
+    """What is no tensor in the optimiser's state, under the same names; JSON values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a newcomer must know before it accepts a byte."""
+
+    fingerprint: str
+    epoch: int
+    lineage: Lineage
+    num_bytes: int
+    chunk_digests: tuple[bytes, ...]
+    """SHA-256 of each chunk of ``CHUNK_BYTES``; the last one may be shorter."""
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits over all chunk digests: names these bytes."""
+        return hashlib.sha256(b"".join(self.chunk_digests)).hexdigest()
+
+    def to_message(self) -> Message:
+        fields = {
+            "fingerprint": self.fingerprint,
+            "epoch": self.epoch,
+            "lineage": self.lineage,
+            "num_bytes": self.num_bytes,
+        }
+        return Message("manifest", fields, b"".join(self.chunk_digests))
+
+    @classmethod
+    def from_message(cls, message: Message) -> "Manifest":
+        """Raises ``BadMessage`` when malformed or inconsistent."""
+        digests = bytes(message.payload)
+        num_bytes = message.get("num_bytes", int)
+        chunks = tuple(digests[start : start + 32] for start in range(0, len(digests), 32))
+        if not 0 < num_bytes <= MAX_SNAPSHOT_BYTES or len(digests) != 32 * -(-num_bytes // CHUNK_BYTES):
+            raise BadMessage(f"manifest of {num_bytes} bytes has {len(digests)} bytes of chunk digests")
+        return cls(
+            fingerprint=message.get("fingerprint", str),
+            epoch=message.get("epoch", int),
+            lineage=Lineage(message.get("lineage", str)),
+            num_bytes=num_bytes,
+            chunk_digests=chunks,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSnapshot:
+    """A snapshot as bytes with their manifest."""
+
+    manifest: Manifest
+    data: bytes
+
+    def chunk(self, index: int) -> memoryview:
+        """Chunk ``index`` without a copy."""
+        return memoryview(self.data)[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES]
+
+
+def pack(snapshot: Snapshot, *, fingerprint: str) -> PackedSnapshot:
+    """Serialise; the same snapshot gives the same bytes."""
+    tensors = {name: np.ascontiguousarray(snapshot.tensors[name]) for name in sorted(snapshot.tensors)}
+    metadata = {SCALARS: json.dumps(snapshot.scalars, sort_keys=True)}
+    data = safetensors.numpy.save(tensors, metadata)
+    view = memoryview(data)
+    digests = tuple(
+        hashlib.sha256(view[start : start + CHUNK_BYTES]).digest() for start in range(0, len(data), CHUNK_BYTES)
+    )
+    manifest = Manifest(
+        fingerprint=fingerprint,
+        epoch=snapshot.epoch,
+        lineage=snapshot.lineage,
+        num_bytes=len(data),
+        chunk_digests=digests,
+    )
+    return PackedSnapshot(manifest, data)
+
+
+def check_chunk(manifest: Manifest, index: int, chunk: bytes | bytearray | memoryview) -> None:
+    """Refuse a chunk that is not what the manifest promises.
+
+    Raises:
+        CorruptState: its length or digest differs.
+    """
+    expected = min(CHUNK_BYTES, manifest.num_bytes - index * CHUNK_BYTES)
+    if memoryview(chunk).nbytes != expected or hashlib.sha256(chunk).digest() != manifest.chunk_digests[index]:
+        raise CorruptState(
+            f"chunk {index} of the snapshot of epoch {manifest.epoch} is not what its manifest promises",
+            hint="it was changed on the way or on the donor's side; another donor is asked",
+        )
+
+
+def unpack(packed: PackedSnapshot) -> Snapshot:
+    """Verify and parse.
+
+    Raises:
+        CorruptState: the bytes do not match their manifest or are no safetensors file.
+    """
+    for index in range(len(packed.manifest.chunk_digests)):
+        check_chunk(packed.manifest, index, packed.chunk(index))
+    try:
+        tensors = safetensors.numpy.load(packed.data)
+        header_bytes = int.from_bytes(packed.data[:8], "little")
+        scalars = json.loads(json.loads(packed.data[8 : 8 + header_bytes]).get("__metadata__", {}).get(SCALARS, "{}"))
+    except (safetensors.SafetensorError, ValueError, KeyError, AttributeError) as error:
+        raise CorruptState(f"the snapshot of epoch {packed.manifest.epoch} is no safetensors file: {error}") from error
+    manifest = packed.manifest
+    return Snapshot(epoch=manifest.epoch, lineage=manifest.lineage, tensors=tensors, scalars=scalars)

@@ -1,0 +1,37 @@
+"""The first state of a run: a freshly initialised model, made once by the organiser's backbone."""
+
+import torch
+
+from collab.averaging.agreement import genesis
+from collab.swarm.bundle import Bundle
+from collab.swarm.snapshots import Snapshot, pack
+from collab.tasks.base import Task
+from collab.training.optimizers import build_optimizer
+from collab.training.replica import Replica
+from collab.types import Lineage
+
+
+def make_genesis(bundle: Bundle, task: Task) -> Snapshot:
+    """Snapshot of epoch 0: parameters drawn with the run's seed, no optimiser state yet.
+
+    Everybody fetches these bytes, since other versions of torch may draw other numbers from the same seed.
+    """
+    replica = build_replica(bundle, task, torch.device("cpu"))
+    empty = replica.snapshot()
+    digest = pack(empty, fingerprint=bundle.fingerprint).manifest.digest
+    lineage = Lineage(genesis(bundle.fingerprint, digest))
+    return Snapshot(epoch=0, lineage=lineage, tensors=empty.tensors, scalars=empty.scalars)
+
+
+def build_replica(bundle: Bundle, task: Task, device: torch.device) -> Replica:
+    """A replica of the run's model on ``device``, initialised with the run's seed; the global generator is left alone."""
+    from collab.training.precision import best_precision
+
+    run = bundle.run
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)
+        model = task.build_model()
+    model.to(device)
+    return Replica(
+        model, build_optimizer(run.optimizer, model), run.schedule, device=device, precision=best_precision(device)
+    )

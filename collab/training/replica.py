@@ -1,0 +1,235 @@
+"""The model as the swarm sees it: one vector of accumulated gradient in, one mean gradient out, a state to hand on."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from collab import config
+from collab.errors import ShapeMismatch
+from collab.swarm.snapshots import Snapshot
+from collab.tasks.base import Batch
+from collab.training.layout import VectorLayout
+from collab.training.precision import LossScale, Precision
+from collab.training.schedule import learning_rate_factor
+from collab.types import Lineage, Vector
+
+logger = logging.getLogger(__name__)
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What of ours went into a step."""
+
+    sample_ids: tuple[int, ...] = ()
+    loss: float = math.nan
+    """Mean over these samples."""
+
+
+LossFunction = Callable[[torch.nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchReport:
+    """What one forward and backward did."""
+
+    samples: int
+    loss: float
+    """Mean over the samples; may be NaN or Inf when skipped."""
+    skipped: str
+    """Why nothing was accumulated; empty when it was."""
+
+
+class Replica:
+    """Model, optimiser, and the gradient accumulated since the last step. Not thread-safe: one worker drives it.
+
+    The accumulated gradient is touched only by microbatches that are finite as a whole, so that one bad microbatch
+    (overflow, broken sample) stays its own.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        schedule: config.Schedule,
+        *,
+        device: torch.device,
+        precision: Precision = Precision.FLOAT32,
+    ) -> None:
+        """
+        Args:
+            model: float32 parameters, already on ``device``.
+            optimizer: over the model's parameters; its present learning rates are the schedule's factor 1.
+        """
+        self.model, self.optimizer = model, optimizer
+        self.layout = VectorLayout(model)
+        self.epoch = 0
+        self.lineage = Lineage("")
+        self._schedule, self._device, self._precision = schedule, device, precision
+        self._scale = LossScale() if precision is Precision.FLOAT16 else None
+        self._base_rates = [float(group["lr"]) for group in optimizer.param_groups]
+        self._microbatch = torch.zeros(self.layout.num_elements, device=device)
+        self._accumulated = torch.zeros(self.layout.num_elements, device=device)
+        self._samples = 0
+        self._loss_sum = 0.0
+        self._sample_ids: list[int] = []
+        self.used = Used()
+
+    # -- accumulation ------------------------------------------------------------------------------------------------
+
+    @property
+    def samples(self) -> int:
+        """Samples behind the accumulated gradient."""
+        return self._samples
+
+    @property
+    def sample_ids(self) -> tuple[int, ...]:
+        """Ids of these samples, in order."""
+        return tuple(self._sample_ids)
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over these samples; NaN when there are none."""
+        return self._loss_sum / self._samples if self._samples else math.nan
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step, first parameter group."""
+        return self._base_rates[0] * learning_rate_factor(self._schedule, self.epoch)
+
+    def accumulate(self, batch: Batch, loss_function: LossFunction) -> MicrobatchReport:
+        """Forward and backward on ``batch``; adds its gradient, weighted by samples, if all of it is finite."""
+        tensors = {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.tensors.items()}
+        self.model.train()
+        self.model.zero_grad(set_to_none=True)
+        with self._precision.autocast(self._device):
+            loss = loss_function(self.model, tensors)
+        scale = self._scale.value if self._scale else 1.0
+        (loss.float() * scale).backward()  # type: ignore[no-untyped-call]
+        return self.take_gradients(batch.sample_ids, float(loss.detach()), scale=scale)
+
+    def take_gradients(self, sample_ids: tuple[int, ...], loss: float, *, scale: float = 1.0) -> MicrobatchReport:
+        """Accumulate the gradients that stand in the parameters now (mean over the samples, times ``scale``)."""
+        samples = len(sample_ids)
+        self.layout.gather_gradients(self._microbatch)
+        self.model.zero_grad(set_to_none=True)
+        is_finite = math.isfinite(loss) and bool(torch.isfinite(self._microbatch).all())
+        if self._scale:
+            self._scale.update(is_finite)
+        if not is_finite:
+            return MicrobatchReport(samples, loss, "the loss or its gradient is not finite")
+        self._accumulated.add_(self._microbatch, alpha=samples / scale)
+        self._samples += samples
+        self._loss_sum += loss * samples
+        self._sample_ids.extend(sample_ids)
+        return MicrobatchReport(samples, loss, "")
+
+    def mean_gradient(self) -> Vector:
+        """[num_elements] float32 on the CPU: accumulated gradient over its samples; a copy.
+
+        Raises:
+            ValueError: no samples yet.
+        """
+        if not self._samples:
+            raise ValueError("there is no gradient before the first microbatch")
+        return (self._accumulated / self._samples).cpu().numpy()
+
+    def clear(self) -> None:
+        """Forget the accumulated gradient: it is in a committed mean; ``used`` remembers its samples."""
+        self.used = Used(self.sample_ids, self.loss)
+        self._accumulated.zero_()
+        self._samples, self._loss_sum = 0, 0.0
+        self._sample_ids.clear()
+
+    # -- the global step ---------------------------------------------------------------------------------------------
+
+    def step(self, gradient: Vector, lineage: Lineage) -> None:
+        """One optimiser step with ``gradient``; afterwards the replica is one epoch further on ``lineage``.
+
+        Args:
+            gradient: [num_elements] float32, finite. Equal bytes on equal replicas give equal replicas.
+        """
+        self.layout.scatter_gradients(gradient)
+        factor = learning_rate_factor(self._schedule, self.epoch)
+        for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
+            group["lr"] = base * factor
+        self.optimizer.step()
+        self.model.zero_grad(set_to_none=True)
+        self.epoch += 1
+        self.lineage = lineage
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """A copy of everything shared: parameters, buffers, optimiser state, epoch, lineage."""
+        tensors: dict[str, Any] = {}
+        scalars: dict[str, Any] = {}
+        for name, tensor in self._model_tensors().items():
+            tensors[f"model.{name}"] = _to_numpy(tensor)
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    tensors[f"optimizer.{name}.{key}"] = _to_numpy(value)
+                else:
+                    scalars[f"optimizer.{name}.{key}"] = value
+        return Snapshot(epoch=self.epoch, lineage=self.lineage, tensors=tensors, scalars=scalars)
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Take over a snapshot. What was accumulated stays: it is this peer's own work.
+
+        Raises:
+            ShapeMismatch: its tensors are not those of this model or optimiser; nothing was changed.
+        """
+        own = self._model_tensors()
+        theirs = {n.removeprefix("model."): t for n, t in snapshot.tensors.items() if n.startswith("model.")}
+        if set(own) != set(theirs):
+            name = min(set(own) ^ set(theirs))
+            where = "the snapshot lacks" if name in own else "this model lacks"
+            raise ShapeMismatch(f"{where} the tensor {name}", hint="the state belongs to another model")
+        for name, tensor in own.items():
+            if tuple(tensor.shape) != tuple(theirs[name].shape):
+                raise ShapeMismatch(
+                    f"tensor {name} has shape {tuple(tensor.shape)} here and {tuple(theirs[name].shape)} in the snapshot",
+                    hint="the state belongs to another model",
+                )
+        state = self._optimizer_state(snapshot)
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(torch.from_numpy(np.array(theirs[name])))
+        self.optimizer.load_state_dict(state)
+        self.epoch, self.lineage = snapshot.epoch, snapshot.lineage
+
+    def _optimizer_state(self, snapshot: Snapshot) -> dict[str, Any]:
+        """``state_dict`` for the optimiser: its own groups with the snapshot's state."""
+        packed = self.optimizer.state_dict()
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        known = set(names.values())
+        state: dict[str, dict[str, Any]] = {name: {} for name in known}
+        for source in (snapshot.tensors, snapshot.scalars):
+            for full_name, value in source.items():
+                if not full_name.startswith("optimizer."):
+                    continue
+                name, _, key = full_name.removeprefix("optimizer.").rpartition(".")
+                if name not in known:
+                    raise ShapeMismatch(f"the snapshot has optimiser state for {name}, which this model lacks")
+                state[name][key] = torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+        order = [names[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]]
+        packed["state"] = {index: state[name] for index, name in enumerate(order) if state[name]}
+        return packed
+
+    def _model_tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and persistent buffers by name, each storage once (tied weights under their first name)."""
+        tensors: dict[str, torch.Tensor] = {}
+        seen: set[int] = set()
+        for name, tensor in self.model.state_dict(keep_vars=True).items():
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                tensors[name] = tensor.detach()
+        return tensors
+
+
+def _to_numpy(tensor: torch.Tensor) -> Any:
+    return tensor.detach().cpu().contiguous().numpy().copy()

@@ -1,0 +1,53 @@
+"""What a trainer knows of itself: speed, loss, totals; the source of its record."""
+
+import math
+
+from collab.swarm.records import PeerState
+from collab.training.replica import MicrobatchReport, Used
+
+SMOOTHING = 0.3
+"""Weight of the newest microbatch in the running mean: follows a change of speed within about five."""
+
+
+class Vitals:
+    """Running figures of one trainer."""
+
+    def __init__(self) -> None:
+        self.state = PeerState.SYNCING
+        self.samples_per_s = 0.0
+        self.microbatch_s = 0.0
+        self.loss = math.nan
+        """Mean over our samples of the last step that used any."""
+        self.total_samples = 0
+        self.epochs_contributed = 0
+        self.skipped_in_a_row = 0
+        self.eval_epoch = -1
+        self.eval_loss = math.nan
+        self._busy_since_s: float | None = None
+
+    def begin_microbatch(self, now_s: float) -> None:
+        """A forward and backward begins."""
+        self._busy_since_s = now_s
+
+    def end_microbatch(self, report: MicrobatchReport, seconds: float) -> None:
+        """It ended after ``seconds``; a skipped one tells nothing of our speed."""
+        self._busy_since_s = None
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if report.skipped else 0
+        if report.skipped or seconds <= 0:
+            return
+        share = SMOOTHING if self.microbatch_s else 1.0
+        self.microbatch_s += share * (seconds - self.microbatch_s)
+        self.samples_per_s += share * (report.samples / seconds - self.samples_per_s)
+
+    def busy_for_s(self, now_s: float) -> float:
+        """Expected seconds until the present microbatch is done; one that is late may take as long again."""
+        if self._busy_since_s is None:
+            return 0.0
+        elapsed_s = now_s - self._busy_since_s
+        return max(self.microbatch_s - elapsed_s, elapsed_s, 0.0)
+
+    def end_epoch(self, used: Used) -> None:
+        """A step used our samples."""
+        self.loss = used.loss
+        self.total_samples += len(used.sample_ids)
+        self.epochs_contributed += 1

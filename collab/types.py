@@ -1,0 +1,27 @@
+"""The few words that every layer shares."""
+
+from enum import StrEnum
+from typing import NewType, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+PeerId = NewType("PeerId", str)
+"""A libp2p peer id in base58. It contains the peer's Ed25519 public key."""
+
+Lineage = NewType("Lineage", str)
+"""Digest chain of all committed rounds, 64 hex digits; equal lineages mean equal histories."""
+
+Vector: TypeAlias = NDArray[np.float32]
+"""[num_elements] float32 on the CPU, in the order fixed by ``collab.training.layout``."""
+
+
+class Role(StrEnum):
+    """What a peer does in the swarm."""
+
+    TRAINER = "trainer"
+    """Computes gradients, and reduces unless it is in client mode."""
+    AUXILIARY = "auxiliary"
+    """Reduces for others, without a vector of its own."""
+    BACKBONE = "backbone"
+    """Bootstrap, leader of choice, reducer, keeper of state, checkpoints and metrics."""

@@ -1,0 +1,235 @@
+"""The backbone role: bootstrap, leader of choice, reducer, keeper of state and checkpoints. Needs no GPU."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from collab.averaging.assistant import Assistant, assisting_engine
+from collab.checkpoints.local import load_newest, prune, save_checkpoint
+from collab.concurrency import run_until_first
+from collab.errors import CheckpointFailed, CorruptState, NoDonor
+from collab.metrics.records import CheckpointSaved, Notice, StateFetched, SwarmReport
+from collab.ports import Ports
+from collab.swarm.bundle import Bundle, serve_bundle
+from collab.swarm.handover import serve_handover
+from collab.swarm.identity import Identity
+from collab.swarm.membership import Membership
+from collab.swarm.progress import ProgressBoard, SwarmView
+from collab.swarm.records import PeerRecord, PeerState
+from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
+from collab.swarm.state_transfer import StateServer, Wanted, fetch_state
+from collab.swarm.time_sync import serve_time
+from collab.types import Lineage, PeerId, Role
+
+logger = logging.getLogger(__name__)
+
+FOLLOW_S = 0.5
+"""How often the backbone looks where the swarm stands."""
+EVALUATION_WAIT_S = 15.0
+"""How long a checkpoint waits for the evaluation that a trainer makes of its epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackboneSettings:
+    """What the organiser decides on the machine."""
+
+    name: str
+    checkpoint_dir: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What a backbone needs of the task, without holding a model itself."""
+
+    make_first_state: Callable[[], Snapshot]
+    checkpoint_files: Callable[[], Mapping[str, bytes]]
+
+
+class Backbone:
+    """One backbone peer over the ports."""
+
+    def __init__(
+        self, ports: Ports, identity: Identity, bundle: Bundle, workshop: Workshop, settings: BackboneSettings
+    ) -> None:
+        self._ports, self._bundle, self._workshop, self._settings = ports, bundle, workshop, settings
+        self._packed: PackedSnapshot | None = None
+        self._saved_epoch = -1
+        self._saving = asyncio.Lock()
+        self._reported: tuple[int, Lineage] | None = None
+        self.assistant = Assistant()
+        self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
+        self._engine = assisting_engine(ports, bundle, self.membership, self.assistant)
+
+    async def begin(self) -> None:
+        """Restore or make the run's state and begin to answer."""
+        await self._restore()
+        transport, fingerprint = self._ports.transport, self._bundle.fingerprint
+        await serve_time(transport, self._ports.clock)
+        await serve_bundle(transport, self._bundle)
+        await StateServer(transport, fingerprint, self._provide).serve()
+        await serve_handover(transport, fingerprint, self._take)
+        await self._engine.serve()
+        await self.membership.report()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop``; ``begin`` comes first."""
+        await run_until_first(
+            self.membership.keep_alive(), self.assistant.run(self._engine), self._follow(), stop.wait()
+        )
+        async with self._saving:  # a checkpoint under way is finished first
+            pass
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    async def _restore(self) -> None:
+        root, fingerprint = self._settings.checkpoint_dir, self._bundle.fingerprint
+        snapshot = await self._ports.compute.run(lambda: load_newest(root, fingerprint=fingerprint))
+        if snapshot is None:
+            first = await self._ports.compute.run(self._workshop.make_first_state)
+            await self._save(first, {})
+        else:
+            logger.info("resuming epoch=%d from=%s", snapshot.epoch, root)
+            self._saved_epoch = snapshot.epoch
+            self._packed = await self._ports.compute.run(lambda: pack(snapshot, fingerprint=fingerprint))
+
+    async def _provide(self, epoch: int | None) -> PackedSnapshot | None:
+        packed = self._packed
+        return packed if packed is not None and epoch in (None, packed.manifest.epoch) else None
+
+    async def _take(self, peer: PeerId, epoch: int) -> bool:
+        """A trainer that leaves offers its state."""
+        await self._fetch_and_save(epoch, [peer])
+        return self._saved_epoch >= epoch
+
+    async def _follow(self) -> None:
+        """Watch where the swarm stands: report it, and fetch a checkpoint when one is due."""
+        every, until = self._bundle.run.checkpoints.every_epochs, self._bundle.run.until_epoch
+        is_told = False
+        while True:
+            view = self.membership.view
+            consensus = view.consensus()
+            if consensus is not None:
+                self._report(view, consensus)
+                due = consensus[0] // every * every if until is None or consensus[0] < until else until
+                if due > self._saved_epoch:
+                    donors = [r.peer for r in view.all_trainers() if r.epoch >= due and r.lineage]
+                    await self._fetch_and_save(due, donors)
+            if until is not None and self._saved_epoch >= until and not is_told:
+                is_told = True
+                text = f"the run is finished: epoch {until} is saved in {self._settings.checkpoint_dir}"
+                self._notice(text, "press Ctrl+C to stop serving it")
+            await asyncio.sleep(FOLLOW_S)
+
+    async def _fetch_and_save(self, epoch: int, donors: list[PeerId]) -> None:
+        async with self._saving:
+            if epoch <= self._saved_epoch:
+                return
+            started_s = self._ports.clock.monotonic()
+            try:
+                packed, donor = await fetch_state(
+                    self._ports.transport, donors, fingerprint=self._bundle.fingerprint, wanted=Wanted(epoch=epoch)
+                )
+                snapshot = await self._ports.compute.run(lambda: unpack(packed))
+            except (NoDonor, CorruptState) as error:
+                logger.info("no snapshot of epoch %d yet: %s", epoch, error.message)
+                return
+            seconds = self._ports.clock.monotonic() - started_s
+            now, num_bytes = self._ports.clock.now(), packed.manifest.num_bytes
+            self._ports.observer.observe(
+                StateFetched(at_s=now, donor=donor, epoch=epoch, num_bytes=num_bytes, seconds=seconds)
+            )
+            try:
+                await self._save(snapshot, await self._evaluation_of(epoch))
+            except CheckpointFailed as error:
+                self._packed = packed  # the newest state is served all the same
+                self._notice(error.message, error.hint, is_problem=True)
+
+    async def _evaluation_of(self, epoch: int) -> dict[str, float]:
+        """What a trainer measured at ``epoch``; waits a while for it."""
+        give_up_s = self._ports.clock.monotonic() + EVALUATION_WAIT_S
+        while self._ports.clock.monotonic() < give_up_s:
+            losses = [record.eval_loss for record in self.membership.view.records if record.eval_epoch == epoch]
+            if losses:
+                return {"eval_loss": losses[0]}
+            await asyncio.sleep(FOLLOW_S)
+            await self.membership.report()
+        return {}
+
+    async def _save(self, snapshot: Snapshot, metrics: Mapping[str, float]) -> None:
+        started_s = self._ports.clock.monotonic()
+        root, run = self._settings.checkpoint_dir, self._bundle.run
+
+        def write() -> CheckpointSaved:
+            saved = save_checkpoint(
+                root,
+                snapshot,
+                fingerprint=self._bundle.fingerprint,
+                files=self._workshop.checkpoint_files(),
+                metrics=metrics,
+            )
+            prune(root, run.checkpoints.keep)
+            return CheckpointSaved(
+                at_s=self._ports.clock.now(), epoch=saved.epoch, path=str(saved.path), num_bytes=saved.num_bytes, seconds=0.0
+            )
+
+        event = await self._ports.compute.run(write)
+        self._packed = await self._ports.compute.run(lambda: pack(snapshot, fingerprint=self._bundle.fingerprint))
+        self._saved_epoch = snapshot.epoch
+        self._ports.observer.observe(replace(event, seconds=self._ports.clock.monotonic() - started_s))
+        await self.membership.report()
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def _report(self, view: SwarmView, consensus: tuple[int, Lineage]) -> None:
+        if consensus == self._reported:
+            return
+        self._reported = consensus
+        trainers = view.all_trainers()
+        self._ports.observer.observe(
+            SwarmReport(
+                at_s=view.at_s,
+                epoch=consensus[0],
+                lineage=consensus[1],
+                loss=swarm_loss(view),
+                eval_loss=newest_evaluation(view)[1],
+                eval_epoch=newest_evaluation(view)[0],
+                samples_per_s=sum(record.samples_per_s for record in trainers),
+                trainers=len(trainers),
+                peers=len(view.records),
+            )
+        )
+
+    def _notice(self, text: str, hint: str, *, is_problem: bool = False) -> None:
+        self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text, hint=hint, is_problem=is_problem))
+
+    def record(self) -> PeerRecord:
+        """Our word to the swarm, as of now."""
+        manifest = self._packed.manifest if self._packed else None
+        return PeerRecord(
+            peer=self._ports.transport.peer_id,
+            fingerprint=self._bundle.fingerprint,
+            name=self._settings.name,
+            role=Role.BACKBONE,
+            state=PeerState.SERVING,
+            epoch=manifest.epoch if manifest else 0,
+            lineage=manifest.lineage if manifest else Lineage(""),
+            can_be_dialled=True,
+            checkpoint_epoch=self._saved_epoch,
+            said_at=self._ports.clock.now(),
+        )
+
+
+def swarm_loss(view: SwarmView) -> float:
+    """Mean of the trainers' losses, weighted by their speeds; NaN when none has one."""
+    known = [(r.loss, max(r.samples_per_s, 1e-9)) for r in view.all_trainers() if math.isfinite(r.loss)]
+    total = sum(weight for _, weight in known)
+    return sum(loss * weight for loss, weight in known) / total if known else math.nan
+
+
+def newest_evaluation(view: SwarmView) -> tuple[int, float]:
+    """Epoch and loss of the newest evaluation that any peer tells of; (-1, NaN) when there is none."""
+    told = [(record.eval_epoch, record.eval_loss) for record in view.records if record.eval_epoch >= 0]
+    return max(told, default=(-1, math.nan))

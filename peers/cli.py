@@ -1,0 +1,153 @@
+"""The command ``collab-peer``. Everything heavy is imported inside the commands, so that ``--help`` is instant."""
+
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+app = typer.Typer(
+    name="collab-peer",
+    help="Train one model together over the internet.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error; to standard error.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
+InviteText = Annotated[str, typer.Argument(metavar="INVITE", help="The invite, or a file that holds it.")]
+
+
+@app.command()
+def init(
+    directory: Annotated[Path, typer.Argument(help="Directory of the new run.")],
+    run_id: Annotated[str, typer.Option(help="Name of the run; default: the directory's name.")] = "",
+) -> None:
+    """Write DIRECTORY/run.yaml, with every field explained, and the owner's key."""
+    from peers.organising import init_run
+
+    _run_plain(lambda: init_run(directory, run_id))
+
+
+@app.command()
+def backbone(
+    directory: Annotated[Path, typer.Argument(help="Directory of the run, made with 'collab-peer init'.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",  # noqa: S104 - a backbone is dialled
+    port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
+    announce: Annotated[
+        list[str] | None, typer.Option(help="Public multiaddress to put into invites, such as /ip4/1.2.3.4/tcp/4000.")
+    ] = None,
+    invite_file: Annotated[Path | None, typer.Option(help="Write the invite here, too.")] = None,
+    as_json: AsJson = False,
+    log_level: LogLevel = "warning",
+) -> None:
+    """Start the backbone of a run: bootstrap, state, checkpoints. Needs no GPU. Prints the invite."""
+    from peers.process import configure_logging, run_peer
+
+    configure_logging(log_level)
+    from peers.hosting import HostOptions, host as serve
+
+    options = HostOptions(
+        directory=directory, host=host, port=port, announce=tuple(announce or ()), invite_file=invite_file, as_json=as_json
+    )
+    raise typer.Exit(run_peer(lambda stop: serve(options, stop)))
+
+
+@app.command()
+def join(
+    invite: InviteText,
+    role: Annotated[str, typer.Option(help="trainer or auxiliary (lends bandwidth only).")] = "trainer",
+    name: Annotated[str, typer.Option(help="What others see; default: this machine's name.")] = "",
+    data_dir: Annotated[Path | None, typer.Option(help="Where this peer keeps its key and metrics.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Leave after contributing to so many steps.", min=1)] = None,
+    microbatch_size: Annotated[int | None, typer.Option(help="Samples of one forward and backward.", min=1)] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
+    client: Annotated[bool, typer.Option("--client", help="Dial only: for machines that nobody can reach.")] = False,
+    clock_error_s: Annotated[float, typer.Option(hidden=True, help="Pretend that the clock is off; for tests.")] = 0.0,
+    as_json: AsJson = False,
+    log_level: LogLevel = "warning",
+) -> None:
+    """Join a run and train until Ctrl+C or until it is finished."""
+    from peers.process import configure_logging, run_peer
+
+    configure_logging(log_level)
+    from collab.types import Role
+    from peers.joining import JoinOptions, join as take_part
+    from peers.places import claim_data_dir
+    from peers.wiring import Reach, invite_from
+
+    if role not in (Role.TRAINER, Role.AUXILIARY):
+        raise typer.BadParameter(f"expected trainer or auxiliary, got {role!r}", param_hint="--role")
+
+    async def main(stop: "asyncio.Event") -> None:
+        with claim_data_dir(data_dir, invite_from(invite).run_id) as claimed:
+            options = JoinOptions(
+                invite=invite,
+                role=Role(role),
+                name=(name or platform.node() or "peer")[:40],
+                data_dir=claimed,
+                reach=Reach(host=host, port=port, is_client=client, clock_error_s=clock_error_s),
+                epochs=epochs,
+                microbatch_size=microbatch_size,
+                device=device,
+                as_json=as_json,
+            )
+            await take_part(options, stop)
+
+    raise typer.Exit(run_peer(main))
+
+
+@app.command()
+def status(invite: InviteText, as_json: AsJson = False, log_level: LogLevel = "error") -> None:
+    """Show who is in the swarm and how far it is."""
+    from peers.process import configure_logging
+
+    configure_logging(log_level)
+    from peers.status import run_status
+
+    _run_plain(lambda: run_status(invite, as_json=as_json))
+
+
+@app.command()
+def demo(
+    peers: Annotated[int, typer.Option(help="Trainers on this machine.", min=1, max=16)] = 3,
+    epochs: Annotated[int, typer.Option(help="Global steps.", min=1)] = 40,
+    directory: Annotated[Path | None, typer.Option(help="Where the run lives; default: a new one under runs/.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a small language model with a backbone and several trainers, all on this machine."""
+    from peers.demo import DemoOptions, run_demo
+
+    _run_plain(lambda: run_demo(DemoOptions(peers=peers, epochs=epochs, directory=directory, as_json=as_json)))
+
+
+def _run_plain(command: "Callable[[], object]") -> None:
+    """Run a command; an error of ours becomes words and exit code 1."""
+    from collab.errors import CollabError
+    from peers.process import EXIT_ERROR, announce, leaves
+
+    problems: list[CollabError] = []
+    try:
+        command()
+    except* CollabError as errors:
+        problems = leaves(errors)
+    for problem in problems:
+        announce(f"error: {problem}")
+    if problems:
+        raise typer.Exit(EXIT_ERROR)
+
+
+def main() -> None:
+    """Entry point of the console script; every option can also come as COLLAB_<COMMAND>_<OPTION>."""
+    app(auto_envvar_prefix="COLLAB")
+
+
+if __name__ == "__main__":
+    main()

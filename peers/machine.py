@@ -1,0 +1,57 @@
+"""A trainer on this machine: device, data, model. Imports torch; only commands that train import this module."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from collab.errors import ConfigError
+from collab.net.startup import Started
+from collab.swarm.bundle import Bundle
+from collab.tasks.base import Task
+from collab.tasks.registry import build_task
+from collab.training.genesis import build_replica
+from collab.training.replica import Replica
+from collab.training.trainer import Trainer, TrainerSettings
+
+if TYPE_CHECKING:
+    from peers.joining import JoinOptions
+
+
+def choose_device(wanted: str | None) -> torch.device:
+    """The device a volunteer named, else the first GPU, else the CPU.
+
+    Raises:
+        ConfigError: the named device is not there.
+    """
+    if wanted is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {wanted!r} cannot be used: {error}", hint="try --device cpu") from error
+    return device
+
+
+async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions", cache: Path) -> Trainer:
+    """Prepare data and model on the worker thread, and wire them to the network.
+
+    Raises:
+        ConfigError, DataError: the device, the model or the data cannot be used here.
+    """
+    peer_id = started.ports.transport.peer_id
+
+    def prepare() -> tuple[Task, Replica]:
+        task = build_task(bundle.run, assets=bundle.assets, cache_dir=cache, peer_id=peer_id)
+        _ = task.num_samples  # reads or encodes the data now, not in the first microbatch
+        return task, build_replica(bundle, task, choose_device(options.device))
+
+    task, replica = await started.ports.compute.run(prepare)
+    settings = TrainerSettings(
+        name=options.name,
+        microbatch_size=options.microbatch_size or bundle.run.microbatch_size,
+        can_be_dialled=not options.reach.is_client,
+        max_epochs=options.epochs,
+    )
+    return Trainer(started.ports, started.identity, bundle, task, replica, settings)

@@ -1,0 +1,79 @@
+"""Where a peer keeps its things, one directory for one process."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from collab.errors import ConfigError
+
+RUN_FILE = "run.yaml"
+OWNER_KEY = "owner.key"
+
+
+@dataclass(frozen=True, slots=True)
+class DataDir:
+    """A directory that this process has to itself."""
+
+    path: Path
+
+    @property
+    def identity(self) -> Path:
+        """libp2p key file."""
+        return self.path / "identity.key"
+
+    @property
+    def metrics(self) -> Path:
+        """Events as JSON lines."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Root of the checkpoints of a backbone."""
+        return self.path / "checkpoints"
+
+
+def cache_dir() -> Path:
+    """Encoded data, shared by all peers of this user."""
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "collab"
+
+
+@contextmanager
+def claim_data_dir(chosen: Path | None, run_id: str) -> Iterator[DataDir]:
+    """The directory of this process: ``chosen``, or the first one under the user's data that nobody uses.
+
+    Raises:
+        ConfigError: ``chosen`` cannot be written, or another process uses it.
+    """
+    if chosen is not None:
+        with _claimed(chosen) as path:
+            if path is None:
+                raise ConfigError(f"another peer uses {chosen}", hint="stop it, or name another directory with --data-dir")
+            yield DataDir(path)
+        return
+    base = Path(os.environ.get("XDG_DATA_HOME", "~/.local/share")).expanduser() / "collab" / run_id
+    for number in count(1):
+        with _claimed(base / f"peer-{number}") as path:
+            if path is not None:
+                yield DataDir(path)
+                return
+
+
+@contextmanager
+def _claimed(path: Path) -> Iterator[Path | None]:
+    """``path`` under a lock that ends with the process; None when another process holds it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / ".lock").open("w")
+    except OSError as error:
+        raise ConfigError(f"cannot write to {path}: {error.strerror}", hint="name a writable --data-dir") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+            return
+        yield path

@@ -1,0 +1,75 @@
+"""One peer as a process: signals, logging, errors in words, exit codes."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+from collab.errors import CollabError
+
+LEAVE_LIMIT_S = 4.5
+"""After the first Ctrl+C or SIGTERM; preemptible machines give little more."""
+EXIT_ERROR = 1
+EXIT_AT_ONCE = 130
+
+Main = Callable[[asyncio.Event], Awaitable[None]]
+"""Runs a peer until the event is set."""
+
+
+def run_peer(main: Main) -> int:
+    """Run ``main`` until it ends or a signal asks to leave; returns the exit code.
+
+    First SIGINT or SIGTERM: leave cleanly within ``LEAVE_LIMIT_S``. Second: now.
+    """
+    problems: list[CollabError] = []
+    try:
+        asyncio.run(_supervise(main))
+    except* CollabError as errors:
+        problems = leaves(errors)
+    for problem in problems:
+        announce(f"error: {problem}")
+    return EXIT_ERROR if problems else 0
+
+
+async def _supervise(main: Main) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    peer = asyncio.ensure_future(main(stop))
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(EXIT_AT_ONCE)  # p2pd sees its control connection break, and exits too
+        announce("leaving: finishing what is under way (again to leave at once)")
+        stop.set()
+        loop.call_later(LEAVE_LIMIT_S, peer.cancel)
+
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signum, on_signal)
+    try:
+        await peer
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+
+
+def leaves(group: BaseExceptionGroup[CollabError]) -> list[CollabError]:
+    """The errors of a group, however deeply nested."""
+    found: list[CollabError] = []
+    for error in group.exceptions:
+        found.extend(leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return found
+
+
+def configure_logging(level: str) -> None:
+    """Log to standard error; hivemind's own handlers and colours are switched off when it is imported."""
+    os.environ.setdefault("HIVEMIND_LOGLEVEL", "WARNING")
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    for name in ("hivemind", "httpx", "filelock"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def announce(line: str) -> None:
+    """Say something to the person at the terminal, wherever standard output goes."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - this is the command line

@@ -1,0 +1,149 @@
+"""What a volunteer sees: a live panel on a terminal, plain lines elsewhere, JSON lines for programs."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from collab.metrics.records import (
+    CheckpointSaved,
+    EpochFinished,
+    EvaluationDone,
+    Event,
+    MicrobatchSkipped,
+    Notice,
+    PhaseReached,
+    RoundEnded,
+    StateFetched,
+    SwarmReport,
+)
+from collab.metrics.sinks import event_fields
+from collab.swarm.progress import SwarmView
+
+
+class JsonScreen:
+    """One JSON object a line for every event but the phases."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def observe(self, event: Event) -> None:
+        if not isinstance(event, PhaseReached):
+            print(json.dumps(event_fields(event)), file=self._out, flush=True)  # noqa: T201
+
+
+class LineScreen:
+    """One plain line for what a person wants to know."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def observe(self, event: Event) -> None:
+        line = words(event)
+        if line:
+            print(f"{time.strftime('%H:%M:%S')}  {line}", file=self._out, flush=True)  # noqa: T201
+
+
+def words(event: Event) -> str:
+    """An event in words; empty when it is not worth a line."""
+    if isinstance(event, EpochFinished):
+        share = 100 * event.own_samples / event.swarm_samples if event.swarm_samples else 0.0
+        loss = f"{event.loss:.4f}" if math.isfinite(event.loss) else "-"
+        rate = event.swarm_samples / event.seconds if event.seconds > 0 else 0.0
+        others = event.contributors - (1 if event.own_samples else 0)
+        return (
+            f"epoch {event.epoch}  loss {loss}  swarm {rate:.1f} samples/s  "
+            f"averaged with {others} other{'s' if others != 1 else ''}  you gave {share:.0f} %"
+        )
+    if isinstance(event, SwarmReport):
+        loss = f"{event.loss:.4f}" if math.isfinite(event.loss) else "-"
+        return f"epoch {event.epoch}  loss {loss}  swarm {event.samples_per_s:.1f} samples/s  {event.trainers} trainers"
+    if isinstance(event, RoundEnded) and not event.committed:
+        return f"a round of epoch {event.epoch} was lost, nothing of your work with it: {event.reason}"
+    if isinstance(event, MicrobatchSkipped):
+        return f"left out one microbatch of {event.samples} samples: {event.reason}"
+    if isinstance(event, EvaluationDone):
+        return f"epoch {event.epoch}  loss on held-out text {event.loss:.4f}"
+    if isinstance(event, StateFetched):
+        return f"took over epoch {event.epoch} ({event.num_bytes / 1e6:.1f} MB in {event.seconds:.1f} s)"
+    if isinstance(event, CheckpointSaved):
+        return f"saved epoch {event.epoch} in {event.path} ({event.num_bytes / 1e6:.1f} MB)"
+    if isinstance(event, Notice):
+        return f"{'problem: ' if event.is_problem else ''}{event.text}" + (f"\n  -> {event.hint}" if event.hint else "")
+    return ""
+
+
+class LivePanel:
+    """A panel that stays in place: is all well, how far are we, what did I give."""
+
+    def __init__(self, title: str, view: Callable[[], SwarmView]) -> None:
+        from rich.live import Live
+
+        self._title, self._view = title, view
+        self._last: EpochFinished | None = None
+        self._last_at_s = time.monotonic()
+        self._own_samples = 0
+        self._swarm_samples = 0.0
+        self._trouble = ""
+        self._notes: list[str] = []
+        self._live = Live(get_renderable=self.render, refresh_per_second=2, transient=False)
+
+    def __enter__(self) -> "LivePanel":
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._live.__exit__(*exc)
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, EpochFinished):
+            self._last, self._last_at_s, self._trouble = event, time.monotonic(), ""
+            self._own_samples += event.own_samples
+            self._swarm_samples += event.swarm_samples
+        elif isinstance(event, RoundEnded):
+            self._trouble = "" if event.committed else event.reason
+        elif line := words(event):
+            self._notes = [*self._notes[-3:], line]
+
+    def render(self) -> Any:
+        """The panel as of now."""
+        from rich.console import Group
+        from rich.panel import Panel
+        from rich.table import Table
+        from rich.text import Text
+
+        view, last = self._view(), self._last
+        table = Table.grid(padding=(0, 2))
+        trainers = view.all_trainers()
+        speed = sum(record.samples_per_s for record in trainers)
+        rows = [
+            ("swarm", f"{len(trainers)} trainers, {len(view.helpers())} helpers, {speed:.1f} samples/s"),
+            ("epoch", f"{last.epoch if last else '-'}"),
+            ("loss", f"{last.loss:.4f}" if last and math.isfinite(last.loss) else "-"),
+            ("you gave", f"{100 * self._own_samples / self._swarm_samples:.1f} %" if self._swarm_samples else "-"),
+        ]
+        for name, value in rows:
+            table.add_row(Text(name, style="dim"), Text(value))
+        notes = [Text(note, style="dim") for note in self._notes]
+        return Panel(Group(Text(self.health(), style="bold"), table, *notes), title=Text(self._title))
+
+    def health(self) -> str:
+        """In words, whether all is well."""
+        ago = time.monotonic() - self._last_at_s
+        if self._trouble:
+            return f"the last round was lost, your work was not: {self._trouble}"
+        if self._last is None:
+            return f"joining: waiting for the first step ({ago:.0f} s)"
+        others = self._last.contributors - 1
+        return f"healthy: averaged with {others} other{'s' if others != 1 else ''} {ago:.0f} s ago"
+
+
+def choose_screen(*, as_json: bool, title: str, view: Callable[[], SwarmView]) -> "JsonScreen | LineScreen | LivePanel":
+    """JSON when asked for, the panel on a terminal, lines elsewhere."""
+    if as_json:
+        return JsonScreen(sys.stdout)
+    if sys.stdout.isatty():
+        return LivePanel(title, view)
+    return LineScreen(sys.stdout)
