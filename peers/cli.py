@@ -125,7 +125,8 @@ def demo(
     """Train a small language model with a backbone and several trainers, all on this machine."""
     from peers.demo import DemoOptions, run_demo
 
-    _run_plain(lambda: run_demo(DemoOptions(peers=peers, epochs=epochs, directory=directory, as_json=as_json)))
+    options = DemoOptions(peers=peers, epochs=epochs, directory=directory, as_json=as_json)
+    raise typer.Exit(run_demo(options))
 
 
 def _run_plain(command: "Callable[[], object]") -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import logging
 import os
 import tempfile
@@ -15,7 +16,7 @@ from collab.errors import ConfigError
 from collab.metrics.records import Notice
 from collab.metrics.sinks import Fanout, JsonLines
 from collab.net.hivemind_net import NetworkSettings
-from collab.net.startup import StartupSettings, start_peer
+from collab.net.startup import StartupSettings, is_loopback, start_peer
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
@@ -25,7 +26,6 @@ from peers.joining import Relay
 from peers.places import OWNER_KEY, RUN_FILE, DataDir, cache_dir, claim_data_dir
 from peers.process import announce
 from peers.screen import LivePanel, choose_screen
-from peers.wiring import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +70,10 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
                 stack.enter_context(screen)
             relay.observe(Notice(at_s=started.ports.clock.now(), text=f"serving run {run.run_id}"))
             await backbone.run(stop)
+            if options.as_json:
+                record = backbone.record()
+                summary = {"id": record.peer, "role": record.role, "epoch": record.epoch, "lineage": record.lineage}
+                print(json.dumps({"event": "Summary", **summary}), flush=True)  # noqa: T201
     announce("the backbone has left; start it again with the same command to carry on")
 
 

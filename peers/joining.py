@@ -70,9 +70,9 @@ async def _train(started: Started, bundle: Bundle, options: JoinOptions, relay: 
         return
     trainer = building.result()
     with ExitStack() as stack:
-        relay.sink = _sinks(options, bundle, lambda: trainer.membership.view, stack)
+        relay.sink = _sinks(options, bundle, lambda: trainer.participant.membership.view, stack)
         await trainer.run(stop)
-    record, vitals = trainer.record(), trainer.vitals
+    record, vitals = trainer.participant.record(), trainer.participant.vitals
     _summarise(
         options,
         {

@@ -11,8 +11,9 @@ from collab.swarm.bundle import Bundle
 from collab.tasks.base import Task
 from collab.tasks.registry import build_task
 from collab.training.genesis import build_replica
+from collab.training.participant import Participant, ParticipantSettings
 from collab.training.replica import Replica
-from collab.training.trainer import Trainer, TrainerSettings
+from collab.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from peers.joining import JoinOptions
@@ -48,10 +49,10 @@ async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions"
         return task, build_replica(bundle, task, choose_device(options.device))
 
     task, replica = await started.ports.compute.run(prepare)
-    settings = TrainerSettings(
+    settings = ParticipantSettings(
         name=options.name,
-        microbatch_size=options.microbatch_size or bundle.run.microbatch_size,
         can_be_dialled=not options.reach.is_client,
         max_epochs=options.epochs,
     )
-    return Trainer(started.ports, started.identity, bundle, task, replica, settings)
+    participant = Participant(started.ports, started.identity, bundle, replica, settings)
+    return Trainer(participant, task, microbatch_size=options.microbatch_size or bundle.run.microbatch_size)

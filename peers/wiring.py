@@ -1,7 +1,5 @@
-"""Putting a real peer together from an invite or a run directory."""
+"""From what a person typed to a peer in the network."""
 
-import ipaddress
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -9,13 +7,11 @@ from pathlib import Path
 
 from collab.errors import InviteError
 from collab.net.hivemind_net import NetworkSettings
-from collab.net.startup import Started, StartupSettings, start_peer
+from collab.net.startup import Started, StartupSettings, default_host, open_run
 from collab.ports import Observer
-from collab.swarm.bundle import Bundle, fetch_bundle
-from collab.swarm.invite import Invite, read_invite
+from collab.swarm.bundle import Bundle
+from collab.swarm.invite import PREFIX, Invite, read_invite
 from peers.places import DataDir
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +19,7 @@ class Reach:
     """How this machine can be reached."""
 
     host: str | None = None
-    """Address to listen on; None: loopback when the whole run is on this machine, else every address."""
+    """Address to listen on; None: see ``default_host``."""
     port: int = 0
     is_client: bool = False
     clock_error_s: float = 0.0
@@ -35,12 +31,11 @@ def invite_from(text: str) -> Invite:
     Raises:
         InviteError: neither.
     """
-    path = Path(text)
-    if not text.startswith("collab1-") and len(text) < 4096 and path.is_file():
+    if not text.startswith(PREFIX) and Path(text).is_file():
         try:
-            text = path.read_text(encoding="utf-8")
+            text = Path(text).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InviteError(f"cannot read the invite from {path}: {error}") from error
+            raise InviteError(f"cannot read the invite from {text}: {error}") from error
     return read_invite(text)
 
 
@@ -48,29 +43,13 @@ def invite_from(text: str) -> Invite:
 async def start_from_invite(
     invite: Invite, data_dir: DataDir, reach: Reach, observer: Observer
 ) -> AsyncIterator[tuple[Started, Bundle]]:
-    """Get into the swarm that ``invite`` names, and learn its run.
-
-    Raises:
-        BootstrapFailed, RunMismatch, ConfigError: see ``start_peer`` and ``fetch_bundle``.
-    """
-    is_local = all(is_loopback(address) for address in invite.addresses)
+    """Get into the swarm that ``invite`` names; see ``open_run``."""
     network = NetworkSettings(
         identity_path=data_dir.identity,
-        host=reach.host or ("127.0.0.1" if is_local else "0.0.0.0"),  # noqa: S104 - volunteers are dialled by others
+        host=reach.host or default_host(invite),
         port=reach.port,
         is_client=reach.is_client,
     )
     settings = StartupSettings(network=network, bootstrap=invite.addresses, clock_error_s=reach.clock_error_s)
-    async with start_peer(settings, observer) as started:
-        peers = list(started.bootstrap_peers)
-        bundle = await fetch_bundle(started.ports.transport, peers, invite.fingerprint)
-        yield started, bundle
-
-
-def is_loopback(address: str) -> bool:
-    """Whether a multiaddress names this machine only."""
-    parts = address.split("/")
-    try:
-        return parts[1] in ("ip4", "ip6") and ipaddress.ip_address(parts[2]).is_loopback
-    except (IndexError, ValueError):
-        return False
+    async with open_run(invite, settings, observer) as opened:
+        yield opened

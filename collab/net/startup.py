@@ -1,6 +1,7 @@
 """Starting a real peer: key, libp2p, bootstrap peers, swarm time, DHT; the result is a peer's ports."""
 
 import asyncio
+import ipaddress
 import logging
 import random
 from collections.abc import AsyncIterator
@@ -14,7 +15,9 @@ from collab.concurrency import Background
 from collab.net.hivemind_net import HivemindTransport, NetworkSettings, open_directory, open_transport
 from collab.net.loopback import LoopbackTransport
 from collab.ports import Observer, Ports
+from collab.swarm.bundle import Bundle, fetch_bundle
 from collab.swarm.identity import Identity, load_or_create_identity
+from collab.swarm.invite import Invite
 from collab.swarm.time_sync import measure_offset
 from collab.types import PeerId
 
@@ -86,6 +89,35 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
             rng=random.Random(random.SystemRandom().getrandbits(64)),
         )
         yield Started(ports=ports, identity=identity, bootstrap_peers=tuple(peers), clock_offset_s=offset_s)
+
+
+@asynccontextmanager
+async def open_run(
+    invite: Invite, settings: StartupSettings, observer: Observer
+) -> AsyncIterator[tuple[Started, Bundle]]:
+    """Get into the swarm that ``invite`` names, and learn its run.
+
+    Raises:
+        RunMismatch, ConfigError: the swarm serves another run, or one that this version cannot read.
+        BootstrapFailed: see ``start_peer``.
+    """
+    async with start_peer(settings, observer) as started:
+        bundle = await fetch_bundle(started.ports.transport, list(started.bootstrap_peers), invite.fingerprint)
+        yield started, bundle
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a multiaddress names this machine only."""
+    parts = address.split("/")
+    try:
+        return parts[1] in ("ip4", "ip6") and ipaddress.ip_address(parts[2]).is_loopback
+    except (IndexError, ValueError):
+        return False
+
+
+def default_host(invite: Invite) -> str:
+    """Where to listen: loopback when the whole run is on this machine, else every address."""
+    return "127.0.0.1" if all(is_loopback(address) for address in invite.addresses) else "0.0.0.0"  # noqa: S104
 
 
 async def dial_any(transport: HivemindTransport, addresses: tuple[str, ...], timeout_s: float) -> list[PeerId]:

@@ -111,14 +111,21 @@ class Replica:
         (loss.float() * scale).backward()  # type: ignore[no-untyped-call]
         return self.take_gradients(batch.sample_ids, float(loss.detach()), scale=scale)
 
-    def take_gradients(self, sample_ids: tuple[int, ...], loss: float, *, scale: float = 1.0) -> MicrobatchReport:
-        """Accumulate the gradients that stand in the parameters now (mean over the samples, times ``scale``)."""
+    def take_gradients(
+        self, sample_ids: tuple[int, ...], loss: float | None, *, scale: float = 1.0
+    ) -> MicrobatchReport:
+        """Accumulate the gradients that stand in the parameters now (mean over the samples, times ``scale``).
+
+        Args:
+            loss: mean over the samples; None when the caller does not know it.
+        """
         samples = len(sample_ids)
         self.layout.gather_gradients(self._microbatch)
         self.model.zero_grad(set_to_none=True)
-        is_finite = math.isfinite(loss) and bool(torch.isfinite(self._microbatch).all())
+        is_finite = (loss is None or math.isfinite(loss)) and bool(torch.isfinite(self._microbatch).all())
         if self._scale:
             self._scale.update(is_finite)
+        loss = math.nan if loss is None else loss
         if not is_finite:
             return MicrobatchReport(samples, loss, "the loss or its gradient is not finite")
         self._accumulated.add_(self._microbatch, alpha=samples / scale)

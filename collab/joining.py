@@ -1,0 +1,240 @@
+"""``collab.join``: the swarm around a training loop that exists already.
+
+    with collab.join(model, optimizer, invite) as swarm:
+        for x, y in batches:
+            loss = loss_function(model(x), y)
+            loss.backward()
+            swarm.step(samples=len(x), loss=loss.item())    # instead of optimizer.step() and zero_grad()
+
+The peer's event loop lives in a background thread; ``step`` blocks while a round is under way, as a synchronous
+strategy must.
+"""
+
+import asyncio
+import platform
+import threading
+import time
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+
+from collab import config
+from collab.errors import CollabError, ConfigError
+from collab.metrics.sinks import Fanout, Sink
+from collab.net.hivemind_net import NetworkSettings
+from collab.net.startup import StartupSettings, default_host, open_run
+from collab.swarm.bundle import Bundle
+from collab.swarm.invite import Invite, read_invite
+from collab.training.optimizers import build_optimizer
+from collab.training.participant import Participant, ParticipantSettings
+from collab.training.replica import Replica
+from collab.types import Lineage
+
+T = TypeVar("T")
+COMPARED = ("lr", "weight_decay", "betas", "eps", "momentum")
+"""Hyper-parameters that must be the run's on every peer, since all take the same step."""
+
+
+def join(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    invite: str,
+    *,
+    name: str = "",
+    data_dir: Path | None = None,
+    is_client: bool = False,
+    sinks: tuple[Sink, ...] = (),
+) -> "JoinedRun":
+    """Join a run with a model and an optimiser of one's own; returns when the model holds the swarm's state.
+
+    Args:
+        model: of the run's architecture, float32, on its device; its parameters are overwritten.
+        optimizer: as the run file says; None: made from the run file.
+        invite: what the organiser sent.
+        data_dir: keeps this peer's key; None: a new identity each time.
+        is_client: dial only; for machines that nobody can reach.
+        sinks: are told what happens.
+
+    Raises:
+        CollabError: the invite, the network, the model or the optimiser does not fit; the message says what to do.
+    """
+    joined = JoinedRun(model, optimizer, read_invite(invite), name=name, is_client=is_client, sinks=sinks)
+    joined._start(data_dir)
+    return joined
+
+
+class JoinedRun:
+    """A run that this process takes part in. Use it as a context manager, from one thread."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        invite: Invite,
+        *,
+        name: str,
+        is_client: bool,
+        sinks: tuple[Sink, ...],
+    ) -> None:
+        self._model, self._optimizer, self._invite = model, optimizer, invite
+        self._name, self._is_client, self._sinks = name or platform.node()[:40] or "peer", is_client, sinks
+        self._loop = asyncio.new_event_loop()
+        self._ready: Future[Participant] = Future()
+        self._stop = asyncio.Event()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._next_id = 0
+        self._computing_since_s = time.monotonic()
+
+    # -- the user's side ---------------------------------------------------------------------------------------------
+
+    def step(self, samples: int, loss: float | None = None) -> bool:
+        """Hand in the gradients that ``backward`` left (mean over ``samples``), and take the global step when it is due.
+
+        Args:
+            samples: behind the gradients, at least 1.
+            loss: mean over them; only shown to others.
+
+        Returns:
+            Whether the model took a step of the swarm.
+
+        Raises:
+            CollabError: the peer cannot go on.
+        """
+        participant = self._participant()
+        ids = tuple(range(self._next_id, self._next_id + samples))
+        self._next_id += samples
+        report = participant.replica.take_gradients(ids, loss)
+        participant.note_microbatch(report, time.monotonic() - self._computing_since_s)
+        stepped = self._call(participant.after_microbatch(report))
+        self._computing_since_s = time.monotonic()
+        participant.vitals.begin_microbatch(self._computing_since_s)
+        return stepped
+
+    @property
+    def epoch(self) -> int:
+        """Global steps that the model has taken."""
+        return self._participant().replica.epoch
+
+    @property
+    def lineage(self) -> Lineage:
+        """Digest of the model's history."""
+        return self._participant().replica.lineage
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has reached its last epoch."""
+        return self._participant().is_finished
+
+    def leave(self) -> None:
+        """Say goodbye and end the background thread. Leaving twice is fine."""
+        if self._thread is None:
+            return
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self._thread = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    # -- the background thread ---------------------------------------------------------------------------------------
+
+    def _start(self, data_dir: Path | None) -> None:
+        self._thread = threading.Thread(target=self._run, args=(data_dir,), name="collab-peer", daemon=True)
+        self._thread.start()
+        try:
+            self._ready.result()
+        except BaseException:
+            self.leave()
+            raise
+
+    def _run(self, data_dir: Path | None) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            with TemporaryDirectory(prefix="collab-") as folder:
+                self._loop.run_until_complete(self._live((data_dir or Path(folder)) / "identity.key"))
+        except BaseException as error:  # noqa: BLE001 - handed to the user's thread, whatever it is
+            self._failure = error
+            if not self._ready.done():
+                self._ready.set_exception(_first(error))
+        finally:
+            self._loop.close()
+
+    async def _live(self, identity_path: Path) -> None:
+        network = NetworkSettings(
+            identity_path=identity_path, host=default_host(self._invite), is_client=self._is_client
+        )
+        settings = StartupSettings(network=network, bootstrap=self._invite.addresses)
+        async with open_run(self._invite, settings, Fanout(*self._sinks)) as (started, bundle):
+            participant_settings = ParticipantSettings(name=self._name, can_be_dialled=not self._is_client)
+            replica = self._replica(bundle)
+            participant = Participant(started.ports, started.identity, bundle, replica, participant_settings)
+            await participant.begin()
+            await participant.synchronise()
+            heartbeat = asyncio.create_task(participant.membership.keep_alive())
+            self._ready.set_result(participant)
+            stopping = asyncio.create_task(self._stop.wait())
+            await asyncio.wait((heartbeat, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await participant.leave(is_urgent=not participant.is_finished)
+            heartbeat.cancel()
+            await asyncio.gather(heartbeat, return_exceptions=True)
+
+    def _replica(self, bundle: Bundle) -> Replica:
+        expected = build_optimizer(bundle.run.optimizer, self._model)
+        optimizer = self._optimizer or expected
+        check_optimizer(optimizer, expected, bundle.run.optimizer, self._model)
+        device = next(self._model.parameters()).device
+        return Replica(self._model, optimizer, bundle.run.schedule, device=device)
+
+    def _participant(self) -> Participant:
+        if self._failure is not None:
+            raise CollabError(f"this peer has stopped: {_first(self._failure)}", hint="join again") from self._failure
+        if self._thread is None:
+            raise CollabError("this peer has left the run", hint="join again")
+        return self._ready.result()
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+def check_optimizer(
+    ours: torch.optim.Optimizer, expected: torch.optim.Optimizer, section: config.Optimizer, model: torch.nn.Module
+) -> None:
+    """All peers take the same step, so their optimisers must be the same.
+
+    Raises:
+        ConfigError: another class, parameter or hyper-parameter than the run file says; both values are named.
+    """
+    hint = "build it as the run file says, or pass None and the run's own optimiser is used"
+    if type(ours) is not type(expected):
+        raise ConfigError(
+            f"the run trains with {section.name} ({type(expected).__name__}), this is {type(ours).__name__}", hint=hint
+        )
+    theirs = {id(p): group for group in expected.param_groups for p in group["params"]}
+    own = {id(p): group for group in ours.param_groups for p in group["params"]}
+    for parameter_name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if id(parameter) not in own:
+            raise ConfigError(f"the optimiser lacks the parameter {parameter_name}", hint=hint)
+        for key in COMPARED:
+            here, there = own[id(parameter)].get(key), theirs[id(parameter)].get(key)
+            if here != there:
+                raise ConfigError(f"{key} of {parameter_name} is {here} here and {there} in the run file", hint=hint)
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error itself, without the groups that task groups wrap around it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,204 @@
+"""A peer that holds a replica: everything a trainer does but computing gradients.
+
+``Trainer`` adds a task and the training loop; ``collab.join`` puts the user's own loop in its place.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from collab.averaging.round import RoundEngine, RoundSettings
+from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, Notice
+from collab.ports import Ports
+from collab.strategies.base import OutOfStep, Stepped, Swarm, Waiting
+from collab.strategies.registry import build_strategy
+from collab.swarm.bundle import Bundle, serve_bundle
+from collab.swarm.handover import offer_state
+from collab.swarm.identity import Identity
+from collab.swarm.membership import Membership
+from collab.swarm.progress import ProgressBoard
+from collab.swarm.records import PeerRecord, PeerState
+from collab.swarm.state_transfer import StateServer
+from collab.swarm.time_sync import serve_time
+from collab.training.replica import MicrobatchReport, Replica, Used
+from collab.training.state_sync import StateSync
+from collab.training.vitals import Vitals
+from collab.types import Lineage, Role
+
+logger = logging.getLogger(__name__)
+
+URGENT_HANDOVER_S = 2.0
+"""For the last trainer to hand its state to a backbone when it is asked to leave."""
+FINAL_HANDOVER_S = 120.0
+"""The same when the run is finished and nobody is in a hurry."""
+SKIPS_BEFORE_RENEWAL = 8
+"""Microbatches in a row that are not finite before the replica itself is suspected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParticipantSettings:
+    """What is this machine's own business."""
+
+    name: str
+    can_be_dialled: bool = True
+    max_epochs: int | None = None
+    """Finished after contributing to this many steps."""
+
+
+class Participant:
+    """Keeps one replica in the swarm: rounds, state, records, goodbye."""
+
+    def __init__(
+        self, ports: Ports, identity: Identity, bundle: Bundle, replica: Replica, settings: ParticipantSettings
+    ) -> None:
+        self.ports, self.bundle, self.replica = ports, bundle, replica
+        self._settings = settings
+        self.vitals = Vitals()
+        self._strategy = build_strategy(bundle.run.strategy)
+        self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
+        self._engine = RoundEngine(
+            ports,
+            RoundSettings.of(bundle.run, bundle.fingerprint, can_reduce=settings.can_be_dialled),
+            leaders=self.membership.leaders,
+            roster=self.membership.roster,
+            attend=lambda epoch, lineage, _: self._attend(epoch, lineage),
+        )
+        self._sync = StateSync(
+            ports, replica, self._strategy, self.membership, self._engine.history, bundle.fingerprint
+        )
+        self._swarm = Swarm(
+            peer_id=ports.transport.peer_id, progress=self.membership, averager=self._engine, worker=ports.compute
+        )
+        self._last_step_s = 0.0
+
+    def _attend(self, epoch: int, lineage: Lineage) -> float | None:
+        """Answer a leader's call; a peer whose gradients are not finite at the moment sits the round out."""
+        if self.vitals.skipped_in_a_row:
+            return None
+        return self.membership.attend(epoch, lineage, self.vitals.busy_for_s(self.ports.clock.monotonic()))
+
+    # -- training -------------------------------------------------------------------------------------------------------
+
+    async def after_microbatch(self, report: MicrobatchReport) -> bool:
+        """Let the strategy decide and follow it; whether the replica took a step."""
+        if report.skipped:
+            await self._sit_out()
+            return False
+        decision = await self._strategy.after_microbatch(self.replica, self._swarm)
+        if isinstance(decision, Waiting) and decision.reason:
+            logger.info("round lost epoch=%d reason=%s", self.replica.epoch, decision.reason)
+        if isinstance(decision, Stepped):
+            self._note_step(decision)
+            if self.is_checkpoint_due:
+                await self._sync.keep()
+        if isinstance(decision, OutOfStep) or (self._strategy.follows_swarm and self.membership.is_out_of_step()):
+            await self.synchronise()
+        return isinstance(decision, Stepped)
+
+    async def _sit_out(self) -> None:
+        """A microbatch was not finite. One is bad luck; many in a row are a broken replica, so its state is renewed."""
+        if self.vitals.skipped_in_a_row % SKIPS_BEFORE_RENEWAL == 0:
+            text = f"{self.vitals.skipped_in_a_row} microbatches in a row were not finite; taking over the swarm's state"
+            hint = "if this goes on, check this machine's memory and drivers; the swarm never sees these gradients"
+            self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint, is_problem=True))
+            self.replica.lineage = Lineage("")  # whatever we hold is not the swarm's history any more
+            await self.synchronise()
+
+    # -- life -----------------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Begin to answer other peers; joins no round yet."""
+        transport = self.ports.transport
+        await serve_time(transport, self.ports.clock)
+        await serve_bundle(transport, self.bundle)
+        await StateServer(transport, self.bundle.fingerprint, self._sync.provide).serve()
+        await self._engine.serve()
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether a backbone will want the state of this epoch."""
+        return self.is_finished or self.replica.epoch % self.bundle.run.checkpoints.every_epochs == 0
+
+    async def synchronise(self) -> None:
+        """Take over the swarm's state, and say so."""
+        self.vitals.state = PeerState.SYNCING
+        await self._sync.synchronise()
+        self.vitals.state = PeerState.TRAINING
+        self._last_step_s = self.ports.clock.monotonic()
+        await self.membership.report()
+
+    async def leave(self, *, is_urgent: bool) -> None:
+        """Say goodbye; when the newest state would leave with us, a backbone takes it first. Leaving twice is fine."""
+        if self.vitals.state is PeerState.LEFT:
+            return
+        if self.vitals.state is PeerState.TRAINING and (self.is_finished or self.membership.is_last_trainer()):
+            epoch = self.replica.epoch
+            behind = [record.peer for record in self.membership.backbones() if record.checkpoint_epoch < epoch]
+            timeout_s = URGENT_HANDOVER_S if is_urgent else FINAL_HANDOVER_S
+            await offer_state(self.ports.transport, behind, self.bundle.fingerprint, epoch, timeout_s)
+        self.vitals.state = PeerState.LEFT
+        await self.membership.report()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do for this machine."""
+        until, mine = self.bundle.run.until_epoch, self._settings.max_epochs
+        return (until is not None and self.replica.epoch >= until) or (
+            mine is not None and self.vitals.epochs_contributed >= mine
+        )
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def record(self) -> PeerRecord:
+        """Our word to the swarm, as of now."""
+        vitals, replica = self.vitals, self.replica
+        return PeerRecord(
+            peer=self.ports.transport.peer_id,
+            fingerprint=self.bundle.fingerprint,
+            name=self._settings.name,
+            role=Role.TRAINER,
+            state=vitals.state,
+            epoch=replica.epoch,
+            lineage=replica.lineage,
+            samples=replica.samples,
+            samples_per_s=vitals.samples_per_s,
+            microbatch_s=vitals.microbatch_s,
+            loss=vitals.loss,
+            total_samples=vitals.total_samples,
+            epochs_contributed=vitals.epochs_contributed,
+            can_be_dialled=self._settings.can_be_dialled,
+            eval_epoch=vitals.eval_epoch,
+            eval_loss=vitals.eval_loss,
+            said_at=self.ports.clock.now(),
+        )
+
+    def note_microbatch(self, report: MicrobatchReport, seconds: float) -> None:
+        """Book one microbatch that took ``seconds``."""
+        self.vitals.end_microbatch(report, seconds)
+        now, epoch = self.ports.clock.now(), self.replica.epoch
+        if report.skipped:
+            logger.warning("microbatch left out epoch=%d reason=%s", epoch, report.skipped)
+            event = MicrobatchSkipped(at_s=now, epoch=epoch, samples=report.samples, reason=report.skipped)
+            self.ports.observer.observe(event)
+            return
+        done = MicrobatchDone(at_s=now, epoch=epoch, samples=report.samples, loss=report.loss, seconds=seconds)
+        self.ports.observer.observe(done)
+
+    def _note_step(self, decision: Stepped) -> None:
+        used = self.replica.used if decision.was_ours_used else Used()
+        if decision.was_ours_used:
+            self.vitals.end_epoch(used)
+        now_s = self.ports.clock.monotonic()
+        finished = EpochFinished(
+            at_s=self.ports.clock.now(),
+            epoch=self.replica.epoch,
+            lineage=self.replica.lineage,
+            loss=used.loss,
+            own_samples=len(used.sample_ids),
+            sample_ids=used.sample_ids,
+            swarm_samples=decision.swarm_samples,
+            contributors=decision.contributors,
+            learning_rate=self.replica.learning_rate,
+            seconds=now_s - self._last_step_s,
+        )
+        self._last_step_s = now_s
+        self.ports.observer.observe(finished)

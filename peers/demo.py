@@ -1,0 +1,289 @@
+"""``collab-peer demo``: a whole swarm of real processes on this machine, from nothing to a model that writes."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collab.errors import CollabError
+from peers.places import OWNER_KEY, RUN_FILE
+from peers.process import announce, run_peer
+
+START_LIMIT_S = 120.0
+"""For the backbone to train the tokenizer and print its invite."""
+STOP_LIMIT_S = 10.0
+PROMPT = "def read_file(path):\n"
+RUN_TEXT = """\
+# Written by 'collab-peer demo': a small GPT-2 on the Python standard library's own source.
+run_id: demo
+seed: 7
+microbatch_size: 8
+until_epoch: {epochs}
+task:
+  name: causal_lm
+  model: {{model_type: gpt2, n_layer: 3, n_head: 4, n_embd: 128, attn_pdrop: 0.0, embd_pdrop: 0.0, resid_pdrop: 0.0}}
+  sequence_length: 128
+  vocab_size: 2048
+  data: {{source: builtin, max_megabytes: 6}}
+  eval_samples: 64
+optimizer: {{name: adamw, learning_rate: 0.004, weight_decay: 0.05, betas: [0.9, 0.95]}}
+schedule: {{name: cosine, warmup_epochs: {warmup}, total_epochs: {total}, final_factor: 0.05}}
+strategy: {{name: dedloc, target_batch_size: 64, max_gradient_norm: 1.0}}
+averaging: {{codec: float16}}
+checkpoints: {{every_epochs: {checkpoint_every}, keep: 2}}
+"""
+
+
+class DemoFailed(CollabError):
+    """A process of the demo ended before its time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What can be chosen."""
+
+    peers: int
+    epochs: int
+    directory: Path | None
+    as_json: bool
+
+
+@dataclass(slots=True)
+class Child:
+    """One peer process, with what it said."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    log: Path
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def last(self, kind: str) -> dict[str, Any] | None:
+        """Its newest event of a kind."""
+        return next((event for event in reversed(self.events) if event["event"] == kind), None)
+
+
+def run_demo(options: DemoOptions) -> int:
+    """Run the demo; returns the exit code.
+
+    Raises:
+        DemoFailed: a process ended early; the message holds the end of its log.
+    """
+    return run_peer(lambda stop: _demo(options, stop))
+
+
+async def _demo(options: DemoOptions, stop: asyncio.Event) -> None:
+    started_s = time.monotonic()
+    directory = options.directory or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
+    write_run(directory, options.epochs)
+    invite = directory / "invite.txt"
+    async with _swarm() as spawn:
+        say("starting a backbone, then training a tokenizer on Python's own source ...")
+        backbone = await spawn(
+            "backbone", directory, ["backbone", str(directory), "--host", "127.0.0.1", "--invite-file", str(invite), "--json"]
+        )
+        await _wait_for(invite, backbone, stop)
+        say(f"starting {options.peers} trainers; join from another terminal with\n\n  collab-peer join {invite}\n")
+        trainers = []
+        for number in range(1, options.peers + 1):
+            data_dir = str(directory / f"trainer-{number}")
+            arguments = ["join", str(invite), "--name", f"trainer-{number}", "--data-dir", data_dir, "--json"]
+            trainers.append(await spawn(f"trainer-{number}", directory, arguments))
+        shown = asyncio.create_task(_narrate(backbone, options.epochs))
+        await _until_done(trainers, backbone, stop)
+        if not stop.is_set():
+            await _saved(backbone, options.epochs)
+        shown.cancel()
+    report = _report(options, directory, backbone, trainers, time.monotonic() - started_s)
+    _finish(report, options, invite, is_complete=not stop.is_set())
+
+
+def write_run(directory: Path, epochs: int) -> None:
+    """Make the run directory of a demo of so many epochs."""
+    from collab.swarm.identity import load_or_create_identity
+
+    text = RUN_TEXT.format(
+        epochs=epochs, warmup=min(10, epochs // 4), total=max(epochs, 2), checkpoint_every=max(1, min(25, epochs // 4))
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / RUN_FILE).write_text(text, encoding="utf-8")
+    load_or_create_identity(directory / OWNER_KEY)
+
+
+# -- processes -------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _swarm() -> AsyncIterator[Any]:
+    """Starts peers and ends all of them, however the demo ends."""
+    children: list[Child] = []
+    readers: list[asyncio.Task[None]] = []
+
+    async def spawn(name: str, directory: Path, arguments: list[str]) -> Child:
+        log = directory / f"{name}.log"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        with log.open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *_dying_with_us(),
+                sys.executable,
+                "-m",
+                "peers.cli",
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # Ctrl+C reaches the demo only, which then stops everybody in order
+                env=environment,
+                limit=1 << 22,
+            )
+        child = Child(name, process, log)
+        children.append(child)
+        readers.append(asyncio.create_task(_read(child)))
+        return child
+
+    try:
+        yield spawn
+    finally:
+        await asyncio.gather(*(_end(child) for child in children))
+        await asyncio.gather(*readers)
+
+
+def _dying_with_us() -> list[str]:
+    """Where util-linux can do it, peers die with the demo even when it is killed."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+
+
+async def _read(child: Child) -> None:
+    stdout = child.process.stdout
+    while stdout is not None and (line := await stdout.readline()):
+        try:
+            child.events.append(json.loads(line))
+        except ValueError:
+            continue  # a library printed something
+
+
+async def _end(child: Child) -> None:
+    if child.process.returncode is None:
+        child.process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(child.process.wait(), STOP_LIMIT_S)
+        except TimeoutError:
+            child.process.kill()
+            await child.process.wait()
+
+
+async def _wait_for(invite: Path, backbone: Child, stop: asyncio.Event) -> None:
+    give_up_s = time.monotonic() + START_LIMIT_S
+    while not invite.exists() and not stop.is_set():
+        _check(backbone)
+        if time.monotonic() > give_up_s:
+            raise DemoFailed(f"the backbone made no invite within {START_LIMIT_S:.0f} s", hint=f"read {backbone.log}")
+        await asyncio.sleep(0.1)
+
+
+async def _until_done(trainers: list[Child], backbone: Child, stop: asyncio.Event) -> None:
+    while any(trainer.process.returncode is None for trainer in trainers) and not stop.is_set():
+        for child in (backbone, *trainers):
+            _check(child)
+        await asyncio.sleep(0.2)
+    for trainer in trainers:
+        _check(trainer)
+
+
+async def _saved(backbone: Child, epochs: int) -> None:
+    """The last trainer left only after the backbone had its state; this is for what the pipe still holds."""
+    give_up_s = time.monotonic() + STOP_LIMIT_S
+    while (backbone.last("CheckpointSaved") or {}).get("epoch") != epochs and time.monotonic() < give_up_s:
+        await asyncio.sleep(0.1)
+
+
+def _check(child: Child) -> None:
+    if child.process.returncode not in (None, 0):
+        tail = "\n".join(child.log.read_text(errors="replace").splitlines()[-12:])
+        raise DemoFailed(f"{child.name} ended with code {child.process.returncode}:\n{tail}", hint=f"read {child.log}")
+
+
+# -- words -----------------------------------------------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    """To the person at the terminal; standard output is kept for results."""
+    announce(f"{time.strftime('%H:%M:%S')}  {text}")
+
+
+async def _narrate(backbone: Child, epochs: int) -> None:
+    """Tell how far the swarm is, as its backbone sees it."""
+    told = -1
+    while True:
+        report = backbone.last("SwarmReport")
+        if report is not None and report["epoch"] > told and report["loss"] == report["loss"]:
+            told = report["epoch"]
+            held_out = f"  held-out {report['eval_loss']:.3f}" if report["eval_epoch"] >= 0 else ""
+            say(
+                f"epoch {told:>4}/{epochs}  loss {report['loss']:.3f}{held_out}  "
+                f"{report['samples_per_s']:.0f} samples/s  {report['trainers']} trainers"
+            )
+        await asyncio.sleep(2.0)
+
+
+def _report(
+    options: DemoOptions, directory: Path, backbone: Child, trainers: list[Child], seconds: float
+) -> dict[str, Any]:
+    """The object that ``--json`` prints."""
+    saved = backbone.last("CheckpointSaved") or {}
+    state = json.loads((Path(saved["path"]) / "collab_state.json").read_bytes()) if saved else {}
+    steps = [event for trainer in trainers for event in trainer.events if event["event"] == "EpochFinished"]
+    peers = [
+        {
+            "id": summary["id"],
+            "role": summary["role"],
+            "epochs_contributed": summary["epochs_contributed"],
+            "samples": summary["samples"],
+            "lineage": summary["lineage"],
+        }
+        for trainer in trainers
+        if (summary := trainer.last("Summary")) is not None
+    ]
+    summary = backbone.last("Summary") or {}
+    keeper = {"id": summary.get("id"), "role": "backbone", "epochs_contributed": 0, "samples": 0}
+    return {
+        "run_id": "demo",
+        "epochs": state.get("epoch", 0),
+        "peers": [*peers, {**keeper, "lineage": state.get("lineage")}],
+        "first_loss": _loss_of(steps, min((step["epoch"] for step in steps), default=0)),
+        "last_loss": _loss_of(steps, max((step["epoch"] for step in steps), default=0)),
+        "eval_loss": state.get("metrics", {}).get("eval_loss"),
+        "seconds": round(seconds, 1),
+        "checkpoint": saved.get("path"),
+        "directory": str(directory),
+    }
+
+
+def _loss_of(steps: list[dict[str, Any]], epoch: int) -> float | None:
+    """Mean training loss of one epoch over all samples of the trainers of this demo."""
+    own = [(step["loss"], step["own_samples"]) for step in steps if step["epoch"] == epoch and step["own_samples"]]
+    total = sum(samples for _, samples in own)
+    return sum(loss * samples for loss, samples in own) / total if total else None
+
+
+def _finish(report: dict[str, Any], options: DemoOptions, invite: Path, *, is_complete: bool) -> None:
+    if report["first_loss"] is not None:
+        losses = f"loss {report['first_loss']:.3f} -> {report['last_loss']:.3f}"
+        say(f"{report['epochs']} epochs in {report['seconds']:.0f} s, {losses}, held-out {report['eval_loss'] or float('nan'):.3f}")
+    if is_complete and report["checkpoint"]:
+        from collab.tasks.causal_lm import sample_text
+
+        text = sample_text(Path(report["checkpoint"]), PROMPT, max_new_tokens=80, seed=1)
+        say(f"the model writes:\n\n{text}\n")
+        say(f"checkpoint, for transformers' AutoModelForCausalLM.from_pretrained: {report['checkpoint']}")
+        say(f"while a demo runs, join it from another terminal with: collab-peer join {invite}")
+    if options.as_json:
+        print(json.dumps(report), flush=True)  # noqa: T201

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Set up, then lint, type check and test: the same as CI. Arguments go to pytest only (`bash scripts/test.sh -k round`);
+# ruff and mypy always see everything. Stops at the first of the three that fails, with its exit status.
+set -euo pipefail
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+bash "$root/scripts/setup.sh"
+cd "$root"
+
+# Peers share the machine: one thread each, two threads under load are several times slower.
+export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# No test needs the network beyond this machine; one that tries fails at once.
+export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1
+
+printf 'test: ruff\n'
+.venv/bin/ruff check collab peers scripts tests
+printf 'test: mypy\n'
+.venv/bin/mypy --strict collab peers scripts
+printf 'test: pytest\n'
+exec .venv/bin/python -m pytest "$@"
