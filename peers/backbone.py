@@ -79,8 +79,7 @@ class Backbone:
         await run_until_first(
             self.membership.keep_alive(), self.assistant.run(self._engine), self._follow(), stop.wait()
         )
-        async with self._saving:  # a checkpoint under way is finished first
-            pass
+        await self._saving.acquire()  # a checkpoint under way is finished first
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -90,6 +89,7 @@ class Backbone:
         if snapshot is None:
             first = await self._ports.compute.run(self._workshop.make_first_state)
             await self._save(first, {})
+            self._packed = await self._ports.compute.run(lambda: pack(first, fingerprint=fingerprint))
         else:
             logger.info("resuming epoch=%d from=%s", snapshot.epoch, root)
             self._saved_epoch = snapshot.epoch
@@ -101,8 +101,12 @@ class Backbone:
 
     async def _take(self, peer: PeerId, epoch: int) -> bool:
         """A trainer that leaves offers its state."""
-        await self._fetch_and_save(epoch, [peer])
-        return self._saved_epoch >= epoch
+        async with self._saving:
+            if epoch > self._saved_epoch:
+                packed = await self._fetch(epoch, [peer])
+                if packed is not None:
+                    await self._keep(packed, self._evaluation_now(epoch))
+            return self._packed is not None and self._packed.manifest.epoch >= epoch
 
     async def _follow(self) -> None:
         """Watch where the swarm stands: report it, and fetch a checkpoint when one is due."""
@@ -115,48 +119,57 @@ class Backbone:
                 self._report(view, consensus)
                 due = consensus[0] // every * every if until is None or consensus[0] < until else until
                 if due > self._saved_epoch:
-                    donors = [r.peer for r in view.all_trainers() if r.epoch >= due and r.lineage]
-                    await self._fetch_and_save(due, donors)
+                    await self._checkpoint(due, [r.peer for r in view.all_trainers() if r.epoch >= due and r.lineage])
             if until is not None and self._saved_epoch >= until and not is_told:
                 is_told = True
                 text = f"the run is finished: epoch {until} is saved in {self._settings.checkpoint_dir}"
                 self._notice(text, "press Ctrl+C to stop serving it")
             await asyncio.sleep(FOLLOW_S)
 
-    async def _fetch_and_save(self, epoch: int, donors: list[PeerId]) -> None:
+    async def _checkpoint(self, epoch: int, donors: list[PeerId]) -> None:
+        packed = await self._fetch(epoch, donors)
+        if packed is None:
+            return
+        evaluation = await self._evaluation_of(epoch)
         async with self._saving:
-            if epoch <= self._saved_epoch:
-                return
-            started_s = self._ports.clock.monotonic()
-            try:
-                packed, donor = await fetch_state(
-                    self._ports.transport, donors, fingerprint=self._bundle.fingerprint, wanted=Wanted(epoch=epoch)
-                )
-                snapshot = await self._ports.compute.run(lambda: unpack(packed))
-            except (NoDonor, CorruptState) as error:
-                logger.info("no snapshot of epoch %d yet: %s", epoch, error.message)
-                return
-            seconds = self._ports.clock.monotonic() - started_s
-            now, num_bytes = self._ports.clock.now(), packed.manifest.num_bytes
-            self._ports.observer.observe(
-                StateFetched(at_s=now, donor=donor, epoch=epoch, num_bytes=num_bytes, seconds=seconds)
+            if epoch > self._saved_epoch:
+                await self._keep(packed, evaluation)
+
+    async def _fetch(self, epoch: int, donors: list[PeerId]) -> PackedSnapshot | None:
+        """The snapshot of ``epoch``, verified; None when nobody can give it now."""
+        started_s = self._ports.clock.monotonic()
+        try:
+            packed, donor = await fetch_state(
+                self._ports.transport, donors, fingerprint=self._bundle.fingerprint, wanted=Wanted(epoch=epoch)
             )
-            try:
-                await self._save(snapshot, await self._evaluation_of(epoch))
-            except CheckpointFailed as error:
-                self._packed = packed  # the newest state is served all the same
-                self._notice(error.message, error.hint, is_problem=True)
+        except NoDonor as error:
+            logger.info("no snapshot of epoch %d yet: %s", epoch, error.message)
+            return None
+        now, seconds = self._ports.clock.now(), self._ports.clock.monotonic() - started_s
+        fetched = StateFetched(at_s=now, donor=donor, epoch=epoch, num_bytes=packed.manifest.num_bytes, seconds=seconds)
+        self._ports.observer.observe(fetched)
+        return packed
+
+    async def _keep(self, packed: PackedSnapshot, evaluation: Mapping[str, float]) -> None:
+        """Serve a snapshot from now on, and write it to the disk."""
+        self._packed = packed
+        try:
+            snapshot = await self._ports.compute.run(lambda: unpack(packed))
+            await self._save(snapshot, evaluation)
+        except (CheckpointFailed, CorruptState) as error:
+            self._notice(error.message, error.hint, is_problem=True)
+
+    def _evaluation_now(self, epoch: int) -> dict[str, float]:
+        """What trainers say they measured at ``epoch``."""
+        losses = [record.eval_loss for record in self.membership.view.records if record.eval_epoch == epoch]
+        return {"eval_loss": losses[0]} if losses else {}
 
     async def _evaluation_of(self, epoch: int) -> dict[str, float]:
-        """What a trainer measured at ``epoch``; waits a while for it."""
+        """The same, but waits for the trainer that is measuring."""
         give_up_s = self._ports.clock.monotonic() + EVALUATION_WAIT_S
-        while self._ports.clock.monotonic() < give_up_s:
-            losses = [record.eval_loss for record in self.membership.view.records if record.eval_epoch == epoch]
-            if losses:
-                return {"eval_loss": losses[0]}
+        while not (evaluation := self._evaluation_now(epoch)) and self._ports.clock.monotonic() < give_up_s:
             await asyncio.sleep(FOLLOW_S)
-            await self.membership.report()
-        return {}
+        return evaluation
 
     async def _save(self, snapshot: Snapshot, metrics: Mapping[str, float]) -> None:
         started_s = self._ports.clock.monotonic()
@@ -176,7 +189,6 @@ class Backbone:
             )
 
         event = await self._ports.compute.run(write)
-        self._packed = await self._ports.compute.run(lambda: pack(snapshot, fingerprint=self._bundle.fingerprint))
         self._saved_epoch = snapshot.epoch
         self._ports.observer.observe(replace(event, seconds=self._ports.clock.monotonic() - started_s))
         await self.membership.report()

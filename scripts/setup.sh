@@ -58,16 +58,20 @@ if [[ -f "$stamp" && -x "$venv/bin/python" && "$(<"$stamp")" == "$(digest)" ]]; 
 fi
 
 rm -f "$stamp"
-if [[ ! -x "$venv/bin/python" ]]; then
+if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then  # none yet, or its making was interrupted
     python="$(find_python)"
     say "making $venv with $("$python" --version)"
     "$python" -m venv "$venv"
 fi
 
-pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
+install() {
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$root/constraints.txt" "$@" ||
+        fail "pip could not install what collab needs; its reason is above" \
+            "check the network and the free disk space (about 4 GB), then run this again: it goes on where it stopped"
+}
 say "installing torch (minutes the first time)"
-pip install --quiet --constraint "$root/constraints.txt" torch==2.13.0
+install torch==2.13.0
 say "installing collab and what its demo and tests need"
-pip install --quiet --constraint "$root/constraints.txt" --editable "$root[dev]"
+install --editable "$root[dev]"
 digest >"$stamp"
 say "ready: $venv"

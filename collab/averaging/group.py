@@ -30,7 +30,7 @@ class Expected:
     """Who should be in a group, as the leader sees the swarm."""
 
     trainers: frozenset[PeerId]
-    """Fresh trainers with the group's epoch and lineage: the electorate of the quorum."""
+    """Fresh trainers that may be at the group's epoch: they are called, and a group needs a majority of them."""
     helpers: frozenset[PeerId]
     """Auxiliary and backbone peers that reduce for others."""
 

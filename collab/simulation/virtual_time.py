@@ -53,7 +53,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Virtual seconds since the simulation started."""
         return self._now_s
 
-    def call_soon(  # type: ignore[override]  # the stub has no room for our narrower type variable
+    def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """As asyncio's, in order of arrival."""
@@ -63,13 +63,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     call_soon_threadsafe = call_soon
 
-    def call_later(  # type: ignore[override]
+    def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """As asyncio's, in virtual seconds."""
         return self.call_at(self._now_s + delay, callback, *args, context=context)
 
-    def call_at(  # type: ignore[override]
+    def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """As asyncio's; timers of the same instant run in the order in which they were made."""

@@ -76,10 +76,14 @@ class Membership:
         return busy_for_s
 
     async def roster(self, epoch: int, lineage: Lineage) -> Expected:
-        """Who should be in the group of (epoch, lineage)."""
+        """Who should be in the group of (epoch, lineage).
+
+        Trainers one epoch behind count, since their records may lag behind a step that they have taken; so do those
+        ahead, since a group that the swarm has left behind must not find itself a majority.
+        """
         view = await self._board.refresh()
         return Expected(
-            trainers=frozenset(record.peer for record in view.trainers(epoch, lineage)),
+            trainers=frozenset(record.peer for record in view.all_trainers() if record.epoch >= epoch - 1),
             helpers=frozenset(record.peer for record in view.helpers()),
         )
 

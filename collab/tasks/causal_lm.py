@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import transformers
 from numpy.typing import NDArray
+from torch.nn import functional
 
 from collab.config import CausalLMTask
 from collab.data.sources import Reader, Split
@@ -78,8 +79,10 @@ class CausalLM:
 
     def loss(self, model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Cross entropy of the next token; samples are of one length: the mean over tokens is that over samples."""
-        loss: torch.Tensor = model(input_ids=tensors["input_ids"], labels=tensors["input_ids"], use_cache=False).loss
-        return loss
+        ids = tensors["input_ids"]
+        # Not the model's own loss: which one that is depends on the name of its class.
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+        return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
     def evaluate(self, model: torch.nn.Module) -> float:
         """Mean loss on at most ``eval_samples`` blocks, the first of the held-out text.

@@ -28,7 +28,7 @@ class Trainer:
         await run_until_first(self.participant.membership.keep_alive(), self._train_and_leave(stop))
 
     async def _train_and_leave(self, stop: asyncio.Event) -> None:
-        training = asyncio.create_task(self._train())
+        training = asyncio.create_task(self._train(stop))
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait((training, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -42,9 +42,9 @@ class Trainer:
             await asyncio.gather(training, stopping, return_exceptions=True)
         await self.participant.leave(is_urgent=stop.is_set())
 
-    async def _train(self) -> None:
+    async def _train(self, stop: asyncio.Event) -> None:
         await self.participant.synchronise()
-        while not self.participant.is_finished:
+        while not (stop.is_set() or self.participant.is_finished):
             sample_ids = self._sampler.next(self._microbatch_size)
             report = await self._accumulate(sample_ids)
             if await self.participant.after_microbatch(report) and self.participant.is_checkpoint_due:

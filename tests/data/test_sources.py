@@ -1,0 +1,174 @@
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from collab.config import BuiltinData, FilesData, HubData
+from collab.data.sources import Reader, Split, documents, matching_files, source_state, split_of
+from collab.errors import DataError
+
+
+def reader(base_dir: Path, *, seed: int = 0, peer_id: str = "a") -> Reader:
+    return Reader(seed=seed, peer_id=peer_id, base_dir=base_dir)
+
+
+def numbered(count: int) -> list[str]:
+    return [f"This is document number {index}." for index in range(count)]
+
+
+def read(section: FilesData | HubData | BuiltinData, who: Reader) -> tuple[list[str], list[str]]:
+    return list(documents(section, Split.TRAIN, who)), list(documents(section, Split.EVAL, who))
+
+
+def write_lines(path: Path, rows: Iterable[object]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_builtin_corpus_is_python_source_up_to_the_limit(tmp_path: Path) -> None:
+    texts = list(documents(BuiltinData(max_megabytes=0.3), Split.TRAIN, reader(tmp_path)))
+    sizes = [len(text.encode()) for text in texts]
+    assert sum(sizes) >= 300_000 > sum(sizes[:-1])
+    assert sum("import " in text for text in texts) > len(texts) / 2
+
+
+def test_builtin_corpus_has_one_order_per_seed(tmp_path: Path) -> None:
+    section = BuiltinData(max_megabytes=0.2)
+    first, again, other = (list(documents(section, Split.TRAIN, reader(tmp_path, seed=seed))) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_jsonl_and_parquet_rows_are_documents_and_each_is_on_one_side(tmp_path: Path) -> None:
+    texts = numbered(200)
+    write_lines(tmp_path / "a.jsonl", ({"body": text, "id": 1} for text in texts[:100]))
+    pq.write_table(pa.table({"body": texts[100:], "id": list(range(100))}), tmp_path / "b.parquet")
+    train, held_out = read(FilesData(source="files", path=".", text_field="body"), reader(tmp_path))
+    assert sorted(train + held_out) == sorted(texts)
+    assert 0 < len(held_out) < 40
+    assert all(split_of(text) is Split.EVAL for text in held_out)
+
+
+def test_long_text_file_is_cut_into_documents_that_add_up_to_it(tmp_path: Path) -> None:
+    text = "".join(f"line {index} of a long book\n" for index in range(20_000))
+    (tmp_path / "book.txt").write_text(text)
+    train, held_out = read(FilesData(source="files", path="book.txt"), reader(tmp_path))
+    assert len("".join(train)) + len("".join(held_out)) == len(text)
+    assert held_out
+    assert all(piece.endswith("\n") and len(piece) < 10_000 for piece in train + held_out)
+
+
+def test_directory_is_read_in_sorted_order_without_hidden_and_unknown_files(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.md", "sub/c.py", ".git/d.txt", "e.bin", "sub/.f.txt"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_text(name)
+    files = [str(file.relative_to(tmp_path / "data")) for file in matching_files("data", tmp_path)]
+    assert files == ["a.md", "b.txt", "sub/c.py"]
+    assert matching_files("data/*.txt", tmp_path) == [tmp_path / "data" / "b.txt"]
+
+
+def test_path_that_matches_nothing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere/\*\.txt matches no .*\.jsonl") as caught:
+        list(documents(FilesData(source="files", path="nowhere/*.txt"), Split.TRAIN, reader(tmp_path)))
+    assert str(tmp_path) in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_missing_text_field_names_those_that_exist(tmp_path: Path, name: str) -> None:
+    if name.endswith("jsonl"):
+        write_lines(tmp_path / name, [{"title": "x", "content": "y"}])
+    else:
+        pq.write_table(pa.table({"title": ["x"], "content": ["y"]}), tmp_path / name)
+    with pytest.raises(DataError, match="no field 'text'; it has: content, title"):
+        list(documents(FilesData(source="files", path=name), Split.TRAIN, reader(tmp_path)))
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("a.jsonl", b'{"text": "good"}\n{"text": \n', "line 2 is not JSON"),
+    ("a.jsonl", b'["text"]\n', "line 1 should be an object, got list"),
+    ("a.jsonl", b'{"text": 3}\n', "should be text, got int"),
+    ("a.txt", b"caf\xe9 au lait\n", "is not UTF-8"),
+    ("a.txt", b" \n\n", "everything in it is empty"),
+    ("a.parquet", b"PAR1 and then nothing", "cannot be read as parquet"),
+    ("a.csv", b"text\n", "is no .*parquet.* file"),
+])
+def test_file_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path, name: str, content: bytes,
+                                                           message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        list(documents(FilesData(source="files", path=name), Split.TRAIN, reader(tmp_path)))
+    assert name in caught.value.message
+    assert caught.value.hint
+
+
+def test_too_little_text_for_an_eval_side_says_how_many_documents_there_are(tmp_path: Path) -> None:
+    text = next(text for text in numbered(100) if split_of(text) is Split.TRAIN)
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.raises(DataError, match="has 1 documents and none of them is on the eval side"):
+        list(documents(FilesData(source="files", path="a.txt"), Split.EVAL, reader(tmp_path)))
+
+
+def test_lone_surrogates_of_json_become_text(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "half \\ud800 {index}"}}\n' for index in range(3)))
+    assert read(FilesData(source="files", path="a.jsonl"), reader(tmp_path))[0][0].startswith("half ? ")
+
+
+def test_changed_file_changes_the_state_that_caches_are_keyed_with(tmp_path: Path) -> None:
+    section = FilesData(source="files", path="a.txt")
+    (tmp_path / "a.txt").write_text("one")
+    before = source_state(section, Split.TRAIN, reader(tmp_path))
+    assert source_state(section, Split.TRAIN, reader(tmp_path)) == before
+    (tmp_path / "a.txt").write_text("one and more")
+    assert source_state(section, Split.TRAIN, reader(tmp_path)) != before
+
+
+def hub_dataset(tmp_path: Path) -> HubData:
+    # `datasets` streams a local folder by the code that streams a repository of the Hub.
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    pq.write_table(pa.table({"text": numbered(400)}), folder / "train.parquet", row_group_size=20)
+    return HubData(source="hub", dataset=str(folder), max_megabytes=0.003)
+
+
+def test_peers_stream_different_parts_of_a_dataset_and_evaluate_the_same(tmp_path: Path) -> None:
+    section = hub_dataset(tmp_path)
+    train_a, eval_a = read(section, reader(tmp_path, peer_id="a"))
+    train_b, eval_b = read(section, reader(tmp_path, peer_id="b"))
+    assert eval_a == eval_b == [text for text in numbered(400) if split_of(text) is Split.EVAL]
+    assert len(train_a) == len(set(train_a))
+    assert set(train_a) != set(train_b)
+    assert not set(train_a + train_b) & set(eval_a)
+
+
+def test_peer_that_comes_back_streams_the_same_part(tmp_path: Path) -> None:
+    section = hub_dataset(tmp_path)
+    first, again = (list(documents(section, Split.TRAIN, reader(tmp_path, peer_id="a"))) for _ in range(2))
+    assert first == again
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"dataset": "./no-such-folder"}, "no-such-folder"),
+    ({"split": "tests"}, "tests"),
+    ({"text_field": "body"}, "no field 'body'; it has: text"),
+])
+def test_dataset_that_cannot_be_streamed_is_named_with_the_reason(tmp_path: Path, change: dict[str, str],
+                                                                  message: str) -> None:
+    section = hub_dataset(tmp_path).model_copy(update=change)
+    with pytest.raises(DataError, match=message) as caught:
+        list(documents(section, Split.TRAIN, reader(tmp_path)))
+    assert caught.value.hint
+
+
+def test_unreachable_hub_is_a_data_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+    import httpx
+
+    def unreachable(*_args: object, **_options: object) -> None:
+        raise httpx.ConnectError("no route to host")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(DataError, match="dataset 'some/text' .*no route to host") as caught:
+        list(documents(HubData(source="hub", dataset="some/text"), Split.TRAIN, reader(tmp_path)))
+    assert "network" in caught.value.hint

@@ -1,0 +1,172 @@
+"""Real peers as child processes, for the live tests: start, watch, signal, and be sure that nothing stays behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 90.0
+"""A wait that takes longer has failed; the machine may be busy with other tests."""
+
+
+class Peer:
+    """One peer process; its JSON lines are read as they come."""
+
+    def __init__(self, name: str, arguments: list[str], log: Path) -> None:
+        self.name, self.log = name, log
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        self._errors = log.open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "peers.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=environment,
+            start_new_session=True,
+            text=True,
+        )
+        self.events: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                self.events.append(json.loads(line))
+
+    def all(self, kind: str) -> list[dict[str, Any]]:
+        """Its events of a kind so far."""
+        return [event for event in list(self.events) if event["event"] == kind]
+
+    @property
+    def epoch(self) -> int:
+        """Newest epoch it has told of; -1 before the first."""
+        return max((event["epoch"] for event in list(self.events) if "epoch" in event), default=-1)
+
+    def wait_for_epoch(self, epoch: int) -> None:
+        """Until it has told of ``epoch``."""
+        wait_until(lambda: self.epoch >= epoch, f"{self.name} to reach epoch {epoch}", self)
+
+    def kill(self) -> None:
+        """SIGKILL, as when the power fails."""
+        self.process.kill()
+        self.process.wait(LIMIT_S)
+
+    def finish(self) -> dict[str, Any]:
+        """Wait for its clean end; its summary."""
+        code = self.process.wait(LIMIT_S)
+        self._reader.join(LIMIT_S)
+        assert code == 0, f"{self.name} ended with code {code}:\n{self.tail()}"
+        return self.all("Summary")[-1]
+
+    def leave(self, signum: int = signal.SIGINT) -> tuple[dict[str, Any], float]:
+        """Ask it to leave; its summary and the seconds it took."""
+        asked_s = time.monotonic()
+        self.process.send_signal(signum)
+        summary = self.finish()
+        return summary, time.monotonic() - asked_s
+
+    def tail(self) -> str:
+        """The end of what it wrote to standard error."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
+
+    def close(self) -> None:
+        """However the test ended."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(LIMIT_S)
+        self._reader.join(LIMIT_S)
+        self._errors.close()
+
+
+class LiveSwarm:
+    """A run directory and the peers of its run, all on loopback."""
+
+    def __init__(self, directory: Path, run_text: str) -> None:
+        self.directory = directory
+        self.invite = directory / "invite.txt"
+        self.peers: list[Peer] = []
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "run.yaml").write_text(run_text)
+
+    def backbone(self, *arguments: str) -> Peer:
+        """Start the backbone and wait for its invite."""
+        self.invite.unlink(missing_ok=True)
+        command = ["backbone", str(self.directory), "--host", "127.0.0.1", "--invite-file", str(self.invite), "--json"]
+        peer = self.start("backbone", [*command, *arguments])
+        wait_until(self.invite.exists, "the invite", peer)
+        return peer
+
+    def join(self, name: str, *arguments: str) -> Peer:
+        """Start a peer from the invite."""
+        data_dir = str(self.directory / name)
+        return self.start(name, ["join", str(self.invite), "--name", name, "--data-dir", data_dir, "--json", *arguments])
+
+    def start(self, name: str, arguments: list[str]) -> Peer:
+        """Start any command as a peer of this swarm."""
+        number = len(self.peers)
+        peer = Peer(name, arguments, self.directory / f"{number}-{name}.log")
+        self.peers.append(peer)
+        return peer
+
+    def status(self) -> dict[str, Any]:
+        """What ``collab-peer status INVITE --json`` prints."""
+        return dict(json.loads(run_cli("status", str(self.invite), "--json").stdout))
+
+    def checkpoint(self, epoch: int) -> Path:
+        """Where the backbone keeps a checkpoint."""
+        return self.directory / "backbone" / "checkpoints" / f"epoch-{epoch:08d}"
+
+
+@contextmanager
+def live_swarm(directory: Path, run_text: str) -> Iterator[LiveSwarm]:
+    """A swarm whose processes, and their p2pd, are gone afterwards; a process that stays behind fails the test."""
+    swarm = LiveSwarm(directory, run_text)
+    try:
+        yield swarm
+    finally:
+        for peer in swarm.peers:
+            peer.close()
+    wait_until(lambda: not processes_about(directory), f"every process about {directory} to be gone")
+
+
+def processes_about(directory: Path) -> list[str]:
+    """Command lines of living processes that name ``directory``; p2pd names its key file."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue  # it ended meanwhile
+            if str(directory) in command:
+                found.append(command)
+    return found
+
+
+def run_cli(*arguments: str, timeout_s: float = LIMIT_S) -> "subprocess.CompletedProcess[str]":
+    """Run one command to its end."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "peers.cli", *arguments]
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
+    )
+
+
+def wait_until(condition: Callable[[], bool], what: str, peer: Peer | None = None, limit_s: float = LIMIT_S) -> None:
+    """Poll until ``condition`` holds; fails the test after ``limit_s``, or at once when ``peer`` has died."""
+    give_up_s = time.monotonic() + limit_s
+    while not condition():
+        tail = f"\n{peer.tail()}" if peer else ""
+        assert time.monotonic() < give_up_s, f"waited {limit_s:.0f} s for {what}{tail}"
+        if peer is not None and peer.process.poll() is not None and not condition():
+            raise AssertionError(f"{peer.name} ended while the test waited for {what}{tail}")
+        time.sleep(0.05)

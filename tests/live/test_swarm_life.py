@@ -1,0 +1,90 @@
+"""Real processes: peers come, go and die, and the run goes on."""
+
+import signal
+from pathlib import Path
+
+from tests.live.processes import LIMIT_S, live_swarm, wait_until
+
+DIGITS = """\
+run_id: live-digits
+microbatch_size: 8
+until_epoch: {until}
+task: {{name: image_classification}}
+optimizer: {{name: sgd, learning_rate: 0.1}}
+strategy: {{name: dedloc, target_batch_size: 1500}}
+averaging: {{codec: none}}
+checkpoints: {{every_epochs: {every}, keep: 3}}
+"""
+
+
+def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_lineage(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", DIGITS.format(until=150, every=50)) as swarm:
+        backbone = swarm.backbone()
+        first, killed, leaver = (swarm.join(name) for name in ("first", "killed", "leaver"))
+        for peer in (first, killed, leaver):
+            peer.wait_for_epoch(3)
+        killed.kill()
+        first.wait_for_epoch(first.epoch + 3)
+        late = swarm.join("late")
+        late.wait_for_epoch(1)
+        summary, seconds = leaver.leave(signal.SIGINT)
+        assert summary["epochs_contributed"] > 0
+        assert seconds < 5.0
+        endings = [first.finish(), late.finish()]
+        assert {ending["epoch"] for ending in endings} == {150}
+        assert len({ending["lineage"] for ending in endings}) == 1
+        assert late.all("StateFetched"), "the latecomer took over a state"
+        assert min(ending["epochs_contributed"] for ending in endings) > 0
+        wait_until(lambda: swarm.checkpoint(150).is_dir(), "the last checkpoint", backbone)
+        assert swarm.status()["epoch"] == 150
+        ending, _ = backbone.leave(signal.SIGTERM)
+        assert ending["lineage"] == endings[0]["lineage"]
+
+
+def test_training_goes_on_while_the_backbone_is_dead_and_it_finds_its_run_again(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", DIGITS.format(until=100000, every=20)) as swarm:
+        backbone = swarm.backbone("--port", "47611")
+        trainers = [swarm.join("one"), swarm.join("two")]
+        for trainer in trainers:
+            trainer.wait_for_epoch(5)
+        backbone.kill()
+        reached = max(trainer.epoch for trainer in trainers)
+        for trainer in trainers:
+            trainer.wait_for_epoch(reached + 20)
+        restarted = swarm.backbone("--port", "47611")
+        wait_until(
+            lambda: any(event["epoch"] > reached for event in restarted.all("CheckpointSaved")),
+            "the restarted backbone to save an epoch that it missed",
+            restarted,
+            2 * LIMIT_S,
+        )
+        status = swarm.status()
+        assert {peer["role"] for peer in status["peers"]} == {"backbone", "trainer"}
+        for trainer in trainers:
+            summary, seconds = trainer.leave(signal.SIGTERM)
+            assert seconds < 5.0
+        newest = max(event["epoch"] for event in restarted.all("CheckpointSaved"))
+        assert newest >= summary["epoch"], "the last trainer handed its state over before it left"
+        restarted.leave()
+
+
+def test_the_second_interrupt_ends_a_peer_at_once(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", DIGITS.format(until=100000, every=1000)) as swarm:
+        backbone = swarm.backbone()
+        backbone.process.send_signal(signal.SIGSTOP)  # so that the first one cannot be finished politely
+        backbone.process.send_signal(signal.SIGINT)
+        backbone.process.send_signal(signal.SIGTERM)
+        backbone.process.send_signal(signal.SIGCONT)
+        assert backbone.process.wait(LIMIT_S) == 130
+
+
+def test_an_auxiliary_peer_reduces_and_contributes_nothing(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", DIGITS.format(until=40, every=20)) as swarm:
+        swarm.backbone()
+        helper = swarm.join("helper", "--role", "auxiliary")
+        wait_until(lambda: bool(helper.all("Notice")), "the helper to be ready", helper)
+        trainer = swarm.join("trainer")
+        assert trainer.finish()["epochs_contributed"] == 40
+        summary = helper.finish()
+        assert summary["role"] == "auxiliary"
+        assert summary["rounds"] >= 30
