@@ -35,10 +35,6 @@ _SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__", "
 _TEXT_SUFFIXES = frozenset({".txt", ".md", ".py"})
 _ROW_SUFFIXES = frozenset({".jsonl", ".parquet"})
 
-_SHUFFLE_BUFFER = 1000
-"""Documents. The order of files is what makes peers' parts differ, and samples are shuffled again when drawn: a small
-buffer is enough, and the first document comes early."""
-
 _FEW_SHARDS = 16
 """Below this a dataset's files are cut further (parquet row groups), so that peers start at different places."""
 
@@ -72,7 +68,7 @@ def documents(section: Data, split: Split, reader: Reader) -> Iterator[str]:
     """Iterate the documents of one side, in an order that is the same each time.
 
     Train text ends after ``section.max_megabytes`` (of UTF-8, 10^6 bytes). Eval text does not: the caller takes what it
-    needs from the start, which with a streamed dataset is the unshuffled start, the same for all peers.
+    needs from the start, which with a streamed dataset is its start in its own order, the same for all peers.
 
     Raises:
         DataError: a path matches nothing, a file or dataset cannot be read, the text field is missing, or there is no
@@ -289,7 +285,7 @@ def _hub(section: HubData, split: Split, reader: Reader) -> Iterator[str]:
         stream: Any = datasets.load_dataset(section.dataset, section.subset, split=section.split,
                                             revision=section.revision, streaming=True)
         if split is Split.TRAIN:
-            stream = _shuffled(stream, reader)
+            stream = _in_own_order(stream, reader)
         for row in stream:
             yield _text_of(row, section.text_field, place)
     except (OSError, ValueError, httpx.HTTPError) as error:
@@ -297,9 +293,15 @@ def _hub(section: HubData, split: Split, reader: Reader) -> Iterator[str]:
                         hint="check the network, the names, and for a private or gated dataset the token") from error
 
 
-def _shuffled(stream: Any, reader: Reader) -> Any:
-    # Older releases of datasets cannot cut files; there peers read a dataset of few files from the same places.
+def _in_own_order(stream: Any, reader: Reader) -> Iterator[dict[str, Any]]:
+    """Rows shard by shard, the shards in an order of the reader's own: peers that stop early have read different ones.
+
+    No shuffle buffer: samples are shuffled when they are drawn.
+    """
+    # Older releases of datasets cannot cut files; there peers read a dataset of one file from the same place.
     if stream.num_shards < _FEW_SHARDS and hasattr(stream, "reshard"):
         stream = stream.reshard()
-    digest = hashlib.sha256(f"{reader.seed}:{reader.peer_id}".encode()).digest()
-    return stream.shuffle(seed=int.from_bytes(digest[:4], "big"), buffer_size=_SHUFFLE_BUFFER)
+    num_shards = stream.num_shards
+    who = f"{reader.seed}:{reader.peer_id}"
+    for index in sorted(range(num_shards), key=lambda index: hashlib.sha256(f"{who}:{index}".encode()).digest()):
+        yield from stream.shard(num_shards=num_shards, index=index)

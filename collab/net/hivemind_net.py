@@ -194,6 +194,10 @@ class HivemindDirectory:
     def __init__(self, node: DHTNode) -> None:
         self._node = node
 
+    async def greet(self, peer: PeerId) -> None:
+        """Make sure that ``peer``'s DHT node and ours know each other; a restarted peer's node has forgotten everybody."""
+        await self._node.protocol.call_ping(PeerID.from_base58(peer))
+
     async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
         try:
             async with asyncio.timeout(timeout_s):

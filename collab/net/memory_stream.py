@@ -210,7 +210,7 @@ class MemoryStream:
         """See ``Stream``."""
         if self._is_closed:
             return
-        if self.near.is_alive:
+        if self.near.is_alive and not self._eof:
             self._network.fabric.push(self.flow, 0, self.end_far, None)
         self.reset(None)
 

@@ -12,7 +12,7 @@ from collab.clock import SystemClock
 from collab.compute import ThreadCompute
 from collab.errors import BootstrapFailed, NetworkError
 from collab.concurrency import Background
-from collab.net.hivemind_net import HivemindTransport, NetworkSettings, open_directory, open_transport
+from collab.net.hivemind_net import HivemindDirectory, HivemindTransport, NetworkSettings, open_directory, open_transport
 from collab.net.loopback import LoopbackTransport
 from collab.ports import Observer, Ports
 from collab.swarm.bundle import Bundle, fetch_bundle
@@ -77,7 +77,7 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
         if abs(offset_s) > ALARMING_OFFSET_S:
             logger.warning("this machine's clock is off by %.0f s; corrected for this run, but please set it", -offset_s)
         directory = await stack.enter_async_context(open_directory(outer, peers, now=clock.now))
-        tasks.create_task(_stay_connected(outer, settings.bootstrap))
+        tasks.create_task(_stay_connected(outer, directory, settings.bootstrap))
         compute = ThreadCompute()
         stack.callback(compute.close)
         ports = Ports(
@@ -151,10 +151,12 @@ async def _dial(transport: HivemindTransport, address: str) -> PeerId | NetworkE
         return error
 
 
-async def _stay_connected(transport: HivemindTransport, addresses: tuple[str, ...]) -> None:
-    """Look for lost bootstrap peers for ever: a restarted backbone knows nobody until somebody dials it."""
+async def _stay_connected(transport: HivemindTransport, directory: HivemindDirectory, addresses: tuple[str, ...]) -> None:
+    """Look for bootstrap peers for ever: a restarted backbone knows nobody until somebody greets it."""
     while addresses:
         await asyncio.sleep(RECONNECT_S)
         connected = await transport.connected_peers()
-        lost = [address for address in addresses if PeerId(address.rpartition("/p2p/")[2]) not in connected]
-        await asyncio.gather(*(_dial(transport, address) for address in lost))
+        for address in addresses:
+            peer = PeerId(address.rpartition("/p2p/")[2])
+            if peer in connected or not isinstance(await _dial(transport, address), NetworkError):
+                await directory.greet(peer)

@@ -85,18 +85,23 @@ class Fabric:
 
     def push(self, flow: Flow, size_bytes: int, deliver: Callable[[Any], None], what: Any) -> None:
         """Send one piece, at most ``PIECE_BYTES`` so that others get their turn; ``deliver(what)`` when it is there."""
+        src = flow.src
+        now_s = self._loop.time()
+        if not flow.is_waiting and (size_bytes == 0 or (not src.ring and src.up_free_s <= now_s)):
+            self._put_on_wire(flow, size_bytes, deliver, what)
+            return
         flow.pieces.append((size_bytes, deliver, what))
         if not flow.is_waiting:
             flow.is_waiting = True
-            src = flow.src
             src.ring.append(flow)
             if not src.is_scheduled:
-                self._transmit(src)
+                src.is_scheduled = True
+                self._loop.post(src.up_free_s, self._transmit, src)
 
     def signal(self, src: Access, dst: Access, deliver: Callable[[Any], None], what: Any) -> None:
         """Send something too small to take a turn on the links: acknowledgements and resets."""
         at_s = self._loop.time() + src.link.latency_s + dst.link.latency_s
-        self._loop.call_at(at_s, self._signal_arrives, src, dst, deliver, what, context=self.context)
+        self._loop.post(at_s, self._signal_arrives, src, dst, deliver, what)
 
     def drop_queued(self, src: Access) -> None:
         """Forget what ``src`` has not put on the wire yet: its machine is gone."""
@@ -123,7 +128,7 @@ class Fabric:
             at_s = now_s + src.link.latency_s + dst.link.latency_s
             if isinstance(arguments[0], Flow):
                 arguments[0].last_arrival_s = max(arguments[0].last_arrival_s, at_s)
-            self._loop.call_at(at_s, arrive, *arguments, context=self.context)
+            self._loop.post(at_s, arrive, *arguments)
 
     @property
     def is_split(self) -> bool:
@@ -135,13 +140,13 @@ class Fabric:
         return self._is_split and one.group != other.group
 
     def _transmit(self, src: Access) -> None:
-        """Put pieces on the wire while the uplink is free; come back when it is."""
+        """The uplink is free: next pieces of the flows that wait, one each in turn."""
         src.is_scheduled = False
         now_s = self._loop.time()
         while src.ring:
             if src.up_free_s > now_s:
                 src.is_scheduled = True
-                self._loop.call_at(src.up_free_s, self._transmit, src, context=self.context)
+                self._loop.post(src.up_free_s, self._transmit, src)
                 return
             flow = src.ring.popleft()
             size_bytes, deliver, what = flow.pieces.popleft()
@@ -149,17 +154,21 @@ class Fabric:
                 src.ring.append(flow)
             else:
                 flow.is_waiting = False
-            airtime_s = size_bytes / src.link.up_bytes_per_s
-            src.up_free_s = now_s + airtime_s
+            self._put_on_wire(flow, size_bytes, deliver, what)
+
+    def _put_on_wire(self, flow: Flow, size_bytes: int, deliver: Callable[[Any], None], what: Any) -> None:
+        src, here, there = flow.src, flow.src.link, flow.dst.link
+        at_s = self._loop.time()
+        airtime_s = size_bytes / here.up_bytes_per_s
+        if size_bytes:
+            at_s += airtime_s
+            src.up_free_s = at_s
             src.sent_bytes += size_bytes
-            at_s = src.up_free_s + src.link.latency_s + flow.dst.link.latency_s
-            if src.link.loss or flow.dst.link.loss:
-                at_s += self._retransmit_s(flow, size_bytes)
-            if at_s < flow.last_arrival_s:
-                at_s = flow.last_arrival_s
-            flow.last_arrival_s = at_s
-            self._loop.call_at(at_s, self._piece_arrives, flow, size_bytes, airtime_s, deliver, what,
-                               context=self.context)
+        at_s += here.latency_s + there.latency_s
+        if here.loss or there.loss:
+            at_s += self._retransmit_s(flow, size_bytes)
+        at_s = flow.last_arrival_s = max(at_s, flow.last_arrival_s)
+        self._loop.post(at_s, self._piece_arrives, flow, size_bytes, airtime_s, deliver, what)
 
     def _retransmit_s(self, flow: Flow, size_bytes: int) -> float:
         """One time-out for each packet that is lost; a retransmission can be lost again."""
@@ -183,7 +192,7 @@ class Fabric:
         dst.received_bytes += size_bytes
         dst.down_free_s = max(dst.down_free_s, now_s - airtime_s) + size_bytes / dst.link.down_bytes_per_s
         if dst.down_free_s > now_s:
-            self._loop.call_at(dst.down_free_s, deliver, what, context=self.context)
+            self._loop.post(dst.down_free_s, deliver, what)
         else:
             deliver(what)
 

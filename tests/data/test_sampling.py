@@ -1,8 +1,7 @@
 from itertools import chain
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from collab.data.sampling import SampleSampler
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -148,6 +149,7 @@ def test_other_text_tokenizer_or_length_is_another_file(tmp_path: Path) -> None:
 ENCODE = """
 import sys
 from pathlib import Path
+from typing import BinaryIO
 from collab.data.tokens import open_blocks
 from tests.data.test_tokens import TOKENIZER, request
 
@@ -183,7 +185,7 @@ def test_file_is_absent_until_it_is_whole_and_a_second_writer_waits(tmp_path: Pa
     started, go_on = threading.Event(), threading.Event()
     written: list[str] = []
 
-    def slow(handle: object) -> None:
+    def slow(handle: BinaryIO) -> None:
         handle.write(b"first half, ")
         started.set()
         assert go_on.wait(10)

@@ -84,6 +84,8 @@ class Peer:
             self.process.kill()
             self.process.wait(LIMIT_S)
         self._reader.join(LIMIT_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         self._errors.close()
 
 

@@ -1,0 +1,158 @@
+"""The text of a new run file: every field that a run has, explained where it is set.
+
+Lines with ``##`` explain. Lines with ``#`` are fields that are switched off; taking the ``# `` away gives valid YAML.
+"""
+
+import json
+
+_TEMPLATE = """\
+## What all peers of one run agree on. It travels with the invite: volunteers need no copy of this file.
+## Lines that begin with "##" explain. A line that begins with a single "#" is a field that is not set: it shows the
+## default, or another choice; take the "# " away to use it. Fields that are set name their default behind them.
+## What belongs to one machine (device, name, data directory, its own microbatch) is a flag of 'collab-peer join'.
+
+## Name of the run in invites, records and checkpoints: 3 to 40 of a-z, 0-9 and "-", not "-" first.
+run_id: @RUN_ID@  # required
+
+## Seed of the model's first weights and of who reads which data; 0 to 4294967295.
+seed: 0  # default: 0
+
+## Samples of one forward and backward on each machine; a volunteer with little memory may say otherwise.
+microbatch_size: 8  # default: 8
+
+## Everybody stops after this many epochs; an epoch is one global optimiser step. null: train until somebody stops it.
+until_epoch: 300  # default: null
+
+## -- what is learnt ---------------------------------------------------------------------------------------------
+
+task:
+  ## causal_lm: predict the next token of a text. Another task stands at the end of this section.
+  name: causal_lm
+
+  ## A configuration of the transformers library: model_type, then that model's own fields.
+  ## This one has about 1.3 million parameters: every laptop trains it. vocab_size is set from the tokenizer.
+  model:  # required
+    model_type: gpt2
+    n_layer: 4
+    n_head: 4
+    n_embd: 128
+    resid_pdrop: 0.0
+    embd_pdrop: 0.0
+    attn_pdrop: 0.0
+
+  ## Tokens of one sample, at least 8.
+  sequence_length: 128  # default: 128
+
+  ## Tokens in the vocabulary, at least 257: a byte-level BPE that the backbone trains on the data below.
+  vocab_size: 4096  # default: 4096
+
+  ## Path of a tokenizer.json on this machine, to use instead of training one; it travels with the run.
+  # tokenizer: null
+
+  ## Held-out samples behind each reported eval loss, at least 1.
+  eval_samples: 64  # default: 64
+
+  ## Three sources of text; "data" may be there once. builtin: Python's standard library's own source.
+  data:
+    source: builtin
+    ## Text to take from the source at most, in 10^6 bytes.
+    max_megabytes: 8.0  # default: 8.0
+
+  ## files: your own files, which every volunteer needs under the same path.
+  # data:
+  #   source: files
+  ## A file, a directory or a pattern: .txt .md .py are text; .jsonl and .parquet hold it in a field.
+  #   path: texts/*.txt  # required
+  ## Field of .jsonl and .parquet rows that holds the text.
+  #   text_field: text
+  ## Text to take at most, in 10^6 bytes.
+  #   max_megabytes: 200.0
+
+  ## hub: a dataset of the Hugging Face Hub, streamed; each peer keeps another part of it on its disk.
+  # data:
+  #   source: hub
+  ## Name on the Hub, as owner/name.
+  #   dataset: owner/name  # required
+  ## Configuration of a dataset that has several; null: the only one.
+  #   subset: null
+  ## Split to train on; a part of it is held out for the eval loss.
+  #   split: train
+  ## Column that holds the text.
+  #   text_field: text
+  ## Commit or tag of the dataset, so that it does not change under the run; null: the newest.
+  #   revision: null
+  ## Text that each peer keeps at most, in 10^6 bytes.
+  #   max_megabytes: 200.0
+
+## image_classification: a small perceptron on scikit-learn's 8 x 8 digits, to try things out in seconds.
+## "task" may be there once: take the one above out.
+# task:
+#   name: image_classification
+## Units of each hidden layer.
+#   hidden_sizes: [32]
+## Held-out images, 1 to 1000 of 1797.
+#   eval_samples: 297
+
+## -- the global step --------------------------------------------------------------------------------------------
+
+optimizer:
+  ## sgd, adamw, lamb (for very large batches), adamw8bit (states in 8 bits; every peer needs collab[bitsandbytes]).
+  name: adamw  # default: adamw
+  ## Peak learning rate, > 0; the schedule below scales it.
+  learning_rate: 0.002  # default: 0.001
+  ## Decay of weight matrices, >= 0; biases and norms never decay.
+  weight_decay: 0.1  # default: 0.0
+  ## Memory of the mean and of the squared gradient, each from 0 to below 1; of adamw, lamb and adamw8bit.
+  betas: [0.9, 0.95]  # default: [0.9, 0.999]
+  ## Added to the divisor, > 0; of adamw, lamb and adamw8bit.
+  # epsilon: 1.0e-8
+  ## Heavy-ball momentum, from 0 to below 1; of sgd only.
+  # momentum: 0.0
+
+schedule:
+  ## constant, linear (straight down) or cosine, after the warm-up.
+  name: linear  # default: constant
+  ## Epochs of linear rise from 1/warmup_epochs of the learning rate to all of it; 0: none.
+  warmup_epochs: 20  # default: 0
+  ## Epoch at which linear and cosine have come down; they need it, and it must be larger than warmup_epochs.
+  total_epochs: 300  # default: null
+  ## Fraction of the learning rate that is left then, 0 to 1.
+  final_factor: 0.1  # default: 0.0
+
+strategy:
+  ## dedloc: gradients of all peers add up to one large batch, then everybody takes the same step.
+  name: dedloc
+  ## Samples that the swarm gathers for one step, at least 1.
+  target_batch_size: 128  # default: 256
+  ## Clip the averaged gradient to this norm, > 0; null: do not clip.
+  max_gradient_norm: 1.0  # default: 1.0
+
+## solo: no communication, every peer trains alone; the baseline to compare with.
+# strategy:
+#   name: solo
+## Samples that one peer gathers for one step, at least 1.
+#   target_batch_size: 256
+## Clip the gradient to this norm, > 0; null: do not clip.
+#   max_gradient_norm: 1.0
+
+## -- network and disk -------------------------------------------------------------------------------------------
+
+averaging:
+  ## How numbers travel. float16: half the traffic, rounded to 11 bits. none: float32, exact.
+  codec: float16  # default: float16
+
+checkpoints:
+  ## The backbone writes one after every so many epochs, at least 1.
+  every_epochs: 10  # default: 10
+  ## Newest checkpoints that stay on its disk, at least 1.
+  keep: 3  # default: 3
+"""
+
+
+def template(run_id: str) -> str:
+    """Text of the ``run.yaml`` that ``collab-peer init`` writes: a small language model on built-in text.
+
+    Args:
+        run_id: goes into the file as it is, quoted; whether a run can have that name is checked when it is read.
+    """
+    return _TEMPLATE.replace("@RUN_ID@", json.dumps(run_id))
