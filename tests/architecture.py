@@ -88,15 +88,18 @@ def imports_of(tree: ast.AST, *, at_import_time: bool = True) -> Iterator[Import
         elif isinstance(node, ast.ImportFrom):
             origin = "." * node.level + (node.module or "")
             yield from (Import(f"{origin}.{alias.name}", at_import_time) for alias in node.names)
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            if ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
-                yield Import(str(node.args[0].value), at_import_time)
+        elif isinstance(node, ast.Call) and re.search(r"\b(import_module|__import__)$", ast.unparse(node.func)):
+            yield from (Import(str(ast.literal_eval(name)), at_import_time) for name in node.args[:1] if is_text(name))
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             yield from (replace(found, is_at_import_time=False) for found in imports_of(ast.Module(node.body, [])))
             yield from imports_of(ast.Module(node.orelse, []), at_import_time=at_import_time)
         else:
             is_later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             yield from imports_of(node, at_import_time=at_import_time and not is_later)
+
+
+def is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def parse(sources: Mapping[str, str]) -> dict[str, Module]:

@@ -236,7 +236,7 @@ def _up_to(texts: Iterator[str], num_bytes: int) -> Iterator[str]:
 # -- the cache -------------------------------------------------------------------------------------------------------
 
 
-def make_once(path: Path, write: Callable[[BinaryIO], None], needed_bytes: Callable[[], int]) -> None:
+def make_once(path: Path, write: Callable[[BinaryIO], object], needed_bytes: Callable[[], int]) -> None:
     """Make sure that ``path`` exists, whole; ``write`` fills it if nobody did.
 
     Of several processes one writes and the others wait; if it dies, the next one starts over. What is at ``path`` is
@@ -266,7 +266,7 @@ def make_once(path: Path, write: Callable[[BinaryIO], None], needed_bytes: Calla
                         hint="choose another --data-dir, or change its permissions") from error
 
 
-def _write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
+def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     # The lock is held, so a partial file that is already there was left by a process that died.
     partial = path.with_suffix(".partial")
     try:

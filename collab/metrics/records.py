@@ -82,6 +82,8 @@ class EpochFinished(Event):
     own_samples: int
     sample_ids: tuple[int, ...]
     """This peer's samples in the step, so that a run can be replayed in one process."""
+    sample_epochs: tuple[int, ...]
+    """For each of them, the epoch at whose parameters its gradient was computed; earlier when it was carried over."""
     swarm_samples: float
     contributors: int
     learning_rate: float

@@ -123,8 +123,10 @@ class Participant:
         self.vitals.state = PeerState.SYNCING
         await self._sync.synchronise()
         self.vitals.state = PeerState.TRAINING
-        self._last_step_s = self.ports.clock.monotonic()
         await self.membership.report()
+        while await self._sync.catch_up():  # a round that began before our word was out is over without us
+            await self.membership.report()
+        self._last_step_s = self.ports.clock.monotonic()
 
     async def leave(self, *, is_urgent: bool) -> None:
         """Say goodbye; when the newest state would leave with us, a backbone takes it first. Leaving twice is fine."""
@@ -195,6 +197,7 @@ class Participant:
             loss=used.loss,
             own_samples=len(used.sample_ids),
             sample_ids=used.sample_ids,
+            sample_epochs=used.sample_epochs,
             swarm_samples=decision.swarm_samples,
             contributors=decision.contributors,
             learning_rate=self.replica.learning_rate,

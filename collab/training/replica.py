@@ -25,6 +25,8 @@ class Used:
     """What of ours went into a step."""
 
     sample_ids: tuple[int, ...] = ()
+    sample_epochs: tuple[int, ...] = ()
+    """For each sample, the epoch at whose parameters its gradient was computed: earlier for what was carried over."""
     loss: float = math.nan
     """Mean over these samples."""
 
@@ -76,6 +78,7 @@ class Replica:
         self._samples = 0
         self._loss_sum = 0.0
         self._sample_ids: list[int] = []
+        self._sample_epochs: list[int] = []
         self.used = Used()
 
     # -- accumulation ------------------------------------------------------------------------------------------------
@@ -132,6 +135,7 @@ class Replica:
         self._samples += samples
         self._loss_sum += loss * samples
         self._sample_ids.extend(sample_ids)
+        self._sample_epochs.extend([self.epoch] * samples)
         return MicrobatchReport(samples, loss, "")
 
     def mean_gradient(self) -> Vector:
@@ -146,10 +150,11 @@ class Replica:
 
     def clear(self) -> None:
         """Forget the accumulated gradient: it is in a committed mean; ``used`` remembers its samples."""
-        self.used = Used(self.sample_ids, self.loss)
+        self.used = Used(self.sample_ids, tuple(self._sample_epochs), self.loss)
         self._accumulated.zero_()
         self._samples, self._loss_sum = 0, 0.0
         self._sample_ids.clear()
+        self._sample_epochs.clear()
 
     # -- the global step ---------------------------------------------------------------------------------------------
 

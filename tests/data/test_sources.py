@@ -170,6 +170,6 @@ def test_unreachable_hub_is_a_data_error(tmp_path: Path, monkeypatch: pytest.Mon
         raise httpx.ConnectError("no route to host")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(DataError, match="dataset 'some/text' .*no route to host") as caught:
+    with pytest.raises(DataError, match=r"dataset 'some/text' .*no route to host") as caught:
         list(documents(HubData(source="hub", dataset="some/text"), Split.TRAIN, reader(tmp_path)))
     assert "network" in caught.value.hint

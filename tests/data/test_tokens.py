@@ -30,7 +30,8 @@ WORDS = [f"the quick brown fox number {index} jumps over the lazy dog; déjà vu
 TOKENIZER = train_tokenizer(WORDS, 400)
 
 
-def request(folder: Path, *, length: int = 16, split: Split = Split.TRAIN, max_blocks: int | None = None) -> BlockRequest:
+def request(folder: Path, *, length: int = 16, split: Split = Split.TRAIN,
+            max_blocks: int | None = None) -> BlockRequest:
     (folder / "data").mkdir(exist_ok=True)
     for index in range(0, 400, 4):
         path = folder / "data" / f"{index:03}.txt"
@@ -60,7 +61,8 @@ def no_file_larger_than(num_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-@pytest.mark.parametrize("text", ["the quick brown fox", "déjà vu", "  tabs\tand\r\nlines\x00", "日本 🦊 <|endoftext|>", ""])
+@pytest.mark.parametrize("text", ["the quick brown fox", "déjà vu", "  tabs\tand\r\nlines\x00", "日本 🦊 <|endoftext|>",
+                                  ""])
 def test_byte_level_bpe_gives_every_text_back(text: str) -> None:
     tokenizer = parse_tokenizer(TOKENIZER, origin="test")
     ids = tokenizer.encode(text).ids
@@ -113,8 +115,8 @@ def test_no_more_blocks_than_asked(tmp_path: Path) -> None:
 
 def test_train_and_eval_blocks_share_no_document(tmp_path: Path) -> None:
     tokenizer = parse_tokenizer(TOKENIZER, origin="test")
-    texts = [tokenizer.decode(open_blocks(request(tmp_path, split=split), TOKENIZER, tmp_path / "cache").ravel().tolist())
-             for split in Split]
+    blocks = [open_blocks(request(tmp_path, split=split), TOKENIZER, tmp_path / "cache") for split in Split]
+    texts = [tokenizer.decode(part.ravel().tolist()) for part in blocks]
     numbers = [{word for word in text.split() if word.isdigit() and int(word) > 9} for text in texts]
     assert numbers[1]
     assert len(numbers[0] & numbers[1]) <= 1  # a number cut at the end of the last block may look like another
@@ -215,7 +217,8 @@ def test_partial_file_of_a_dead_process_is_replaced(tmp_path: Path) -> None:
 def test_full_disk_names_the_path_and_the_bytes_and_leaves_no_half_file(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     wanted = request(tmp_path)
-    with no_file_larger_than(2048), pytest.raises(DataError, match=r"no space to write .*cache.*about \d{4,} bytes") as caught:
+    message = r"no space to write .*cache.*about \d{4,} bytes"
+    with no_file_larger_than(2048), pytest.raises(DataError, match=message) as caught:
         open_blocks(wanted, TOKENIZER, cache)
     assert "make room" in caught.value.hint
     assert token_files(cache) == []
@@ -224,7 +227,7 @@ def test_full_disk_names_the_path_and_the_bytes_and_leaves_no_half_file(tmp_path
 
 def test_cache_folder_that_is_a_file_is_a_data_error(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way")
-    with pytest.raises(DataError, match="cannot write .*cache"):
+    with pytest.raises(DataError, match=r"cannot write .*cache"):
         open_blocks(request(tmp_path), TOKENIZER, tmp_path / "cache")
 
 

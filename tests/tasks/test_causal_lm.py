@@ -202,7 +202,7 @@ def test_fields_by_their_general_name_and_positions_of_ones_own_are_taken(folder
     assert make(section(), folder, tokenizer_json).build_model().config.n_positions == 16
 
 
-def test_tokenizer_of_the_organiser_is_loaded_from_its_path(folder: Path, tokenizer_json: bytes, tmp_path: Path) -> None:
+def test_tokenizer_of_the_organiser_is_loaded_from_its_path(tokenizer_json: bytes, tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_bytes(tokenizer_json)
     chosen = section(tokenizer="mine.json")
     assert make_tokenizer(chosen, seed=0, base_dir=tmp_path, cache_dir=tmp_path / "cache",

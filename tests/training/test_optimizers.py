@@ -45,7 +45,7 @@ def test_decay_shrinks_matrices_only_when_gradients_are_zero(name: str) -> None:
         parameter.grad = torch.zeros_like(parameter)
     build_optimizer(section(name, learning_rate=0.1, weight_decay=0.5), net).step()
     for key, parameter in net.named_parameters():
-        # Without a gradient LAMB's update is the decay alone, and its ratio of norms makes any decay a step of 0.1 ||x||.
+        # Without a gradient LAMB's update is the decay alone, and the ratio of norms makes it a step of 0.1 ||x||.
         factor = 1 if parameter.ndim < 2 else 0.9 if name == "lamb" else 0.95
         torch.testing.assert_close(parameter.detach(), factor * before[key])
 
@@ -78,7 +78,7 @@ def test_missing_bitsandbytes_says_how_to_install_it(monkeypatch: pytest.MonkeyP
 
 
 def test_first_step_of_lamb_is_the_one_computed_by_hand() -> None:
-    # x = (3, 4), ||x|| = 5; g = (0.1, -0.2). After bias correction m_hat = g and v_hat = g^2, so with epsilon 0 the Adam
+    # x = (3, 4), ||x|| = 5; g = (0.1, -0.2). After bias correction m_hat = g and v_hat = g^2, so with epsilon 0 Adam's
     # direction is (1, -1). Decay 0.5 adds (1.5, 2): u = (2.5, 1), ||u|| = sqrt(7.25), trust = 5 / sqrt(7.25).
     weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     weight.grad = torch.tensor([0.1, -0.2])

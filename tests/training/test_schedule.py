@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -26,7 +28,7 @@ def test_factor_rises_then_falls_and_stays_in_its_bounds(name: str, warmup: int,
     factors = [learning_rate_factor(section, epoch) for epoch in range(warmup + length + 3)]
     rise, fall = factors[:warmup], factors[warmup:]
     assert rise == sorted(rise)
-    assert all(later <= earlier + 1e-12 for earlier, later in zip(fall, fall[1:], strict=False))
+    assert all(later <= earlier + 1e-12 for earlier, later in pairwise(fall))
     assert all(0 < factor <= 1 for factor in rise)
     assert all(min(final, 1.0) - 1e-12 <= factor <= 1 + 1e-12 for factor in fall)
 
