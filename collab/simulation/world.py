@@ -11,11 +11,13 @@ import hashlib
 import random
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
+from collab.concurrency import Background
 from collab.metrics.records import Event
+from collab.net.loopback import LoopbackTransport
 from collab.net.memory_net import MemoryDirectory, MemoryNetwork, MemoryTransport
 from collab.ports import Ports
 from collab.simulation.links import Link
@@ -303,4 +305,6 @@ class World:
 
 
 async def _live(main: Main, ports: Ports) -> Any:
-    return await main(ports)
+    """One peer's life, with streams to itself as a real one has them."""
+    async with Background() as tasks:
+        return await main(replace(ports, transport=LoopbackTransport(ports.transport, tasks)))

@@ -1,0 +1,127 @@
+"""A simulated swarm of real roles: the very trainers and backbone of a real run, in virtual time."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from collab.config import parse_run
+from collab.metrics.records import EpochFinished, Event, RoundEnded
+from collab.ports import Ports
+from collab.simulation.links import Link
+from collab.simulation.world import SimPeer, World
+from collab.swarm.bundle import Bundle
+from collab.swarm.identity import Identity
+from collab.tasks.registry import build_task
+from collab.training.genesis import build_replica, make_genesis
+from collab.training.participant import Participant, ParticipantSettings
+from collab.training.replica import Replica
+from collab.training.trainer import Trainer
+from peers.auxiliary import Auxiliary, AuxiliarySettings
+from peers.backbone import Backbone, BackboneSettings, Workshop
+
+E = TypeVar("E", bound=Event)
+HOME = Link(up_bytes_per_s=2.5e6, down_bytes_per_s=12.5e6, latency_s=0.02)
+"""20 Mbit/s up, 100 down, 20 ms one way."""
+RUN = """\
+run_id: simulated
+seed: 5
+microbatch_size: 8
+until_epoch: {until}
+task: {{name: image_classification, hidden_sizes: [16]}}
+optimizer: {optimizer}
+strategy: {{name: {strategy}, target_batch_size: {target}}}
+averaging: {{codec: {codec}}}
+checkpoints: {{every_epochs: {every}}}
+"""
+
+
+class SimSwarm:
+    """One run in one world; peer 0 is the backbone."""
+
+    def __init__(self, directory: Path, *, seed: int = 1, until: int = 10, target: int = 128, codec: str = "none",
+                 optimizer: str = "{name: sgd, learning_rate: 0.2}", strategy: str = "dedloc", every: int = 5) -> None:
+        text = RUN.format(until=until, target=target, codec=codec, optimizer=optimizer, every=every, strategy=strategy)
+        self.directory = directory
+        self.bundle = Bundle(parse_run(text, origin="the test"), {})
+        self.task = build_task(self.bundle.run, assets={}, cache_dir=directory, peer_id="")
+        self.world = World(seed)
+        self.replicas: dict[int, Replica] = {}
+        self.participants: dict[int, Participant] = {}
+        self.backbones: dict[int, Backbone] = {}
+        self.stops: dict[int, asyncio.Event] = {}
+
+    def add_backbone(self) -> SimPeer:
+        """A backbone on a good link; it ends when all trainers have."""
+        index = len(self.world.peers)
+
+        async def main(ports: Ports) -> None:
+            identity = self._identity(index)
+            settings = BackboneSettings(name="backbone", checkpoint_dir=self.directory / f"checkpoints-{index}")
+            workshop = Workshop(
+                make_first_state=lambda: make_genesis(self.bundle, self.task), checkpoint_files=self.task.checkpoint_files
+            )
+            self.backbones[index] = backbone = Backbone(ports, identity, self.bundle, workshop, settings)
+            self.stops[index] = asyncio.Event()
+            await backbone.begin()
+            await backbone.run(self.stops[index])
+
+        return self.world.add_peer(main, link=Link(up_bytes_per_s=25e6, down_bytes_per_s=25e6, latency_s=0.01))
+
+    def add_trainer(self, *, samples_per_s: float = 100.0, microbatch_size: int = 8, link: Link = HOME,
+                    client_mode: bool = False, clock_error_s: float = 0.0,
+                    alter: Callable[[Replica], None] | None = None) -> SimPeer:
+        """A trainer; ``alter`` may tamper with its replica before it begins."""
+        index = len(self.world.peers)
+
+        async def main(ports: Ports) -> dict[str, Any]:
+            self.replicas[index] = replica = build_replica(self.bundle, self.task, torch.device("cpu"))
+            if alter is not None:
+                alter(replica)
+            settings = ParticipantSettings(name=f"trainer-{index}", can_be_dialled=not client_mode)
+            self.participants[index] = Participant(ports, self._identity(index), self.bundle, replica, settings)
+            self.stops[index] = asyncio.Event()
+            trainer = Trainer(self.participants[index], self.task, microbatch_size=microbatch_size)
+            await trainer.run(self.stops[index])
+            self._stop_backbones_when_alone(index)
+            return {"epoch": replica.epoch, "lineage": replica.lineage}
+
+        return self.world.add_peer(
+            main, link=link, samples_per_s=samples_per_s, client_mode=client_mode, clock_error_s=clock_error_s
+        )
+
+    def add_auxiliary(self) -> SimPeer:
+        """An auxiliary peer."""
+        index = len(self.world.peers)
+
+        async def main(ports: Ports) -> int:
+            auxiliary = Auxiliary(ports, self._identity(index), self.bundle, AuxiliarySettings("auxiliary"))
+            self.stops[index] = asyncio.Event()
+            await auxiliary.run(self.stops[index])
+            return auxiliary.assistant.rounds_committed
+
+        return self.world.add_peer(main)
+
+    def _identity(self, index: int) -> Identity:
+        return self.world.peers[index].identity
+
+    def _stop_backbones_when_alone(self, index: int) -> None:
+        others = [i for i in self.participants if i != index and self.world.peers[i].is_alive]
+        if not others:
+            for number in self.backbones:
+                self.stops[number].set()
+
+    def events(self, peer: SimPeer, kind: type[E]) -> list[E]:
+        """What a peer observed of one kind."""
+        return [event for event in peer.events if isinstance(event, kind)]
+
+    def finished_epochs(self) -> list[dict[str, Any]]:
+        """All EpochFinished events of all peers, as the replay reads them."""
+        return [asdict(event) for peer in self.world.peers for event in self.events(peer, EpochFinished)]
+
+    def contributors(self, peer: SimPeer) -> list[int]:
+        """Of each of its rounds, in order; 0 for a lost one."""
+        return [event.contributors for event in self.events(peer, RoundEnded)]
