@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collab.joining import JoinedRun, join
+    from collab.joining import JoinedRun, Local, join
 
-__all__ = ["JoinedRun", "join"]
+__all__ = ["JoinedRun", "Local", "join"]
 __version__ = "0.1.0"
 
 

@@ -190,14 +190,18 @@ def parse_run(text: str, *, origin: str) -> Run:
     except yaml.YAMLError as error:
         raise ConfigError(f"{origin} is not YAML: {error}", hint="fix the line named above") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{origin} should be a map of fields, got {type(content).__name__}",
-                          hint="start from the file that 'collab-peer init DIR' writes")
+        raise ConfigError(
+            f"{origin} should be a map of fields, got {type(content).__name__}",
+            hint="start from the file that 'collab-peer init DIR' writes",
+        )
     try:
         return Run.model_validate(content)
     except ValidationError as error:
         problems = "\n".join(f"  {_place(item['loc'])}: {_problem(item)}" for item in error.errors())
-        raise ConfigError(f"{origin} cannot be used:\n{problems}",
-                          hint="fix the fields named above; 'collab-peer init DIR' documents every one") from error
+        raise ConfigError(
+            f"{origin} cannot be used:\n{problems}",
+            hint="fix the fields named above; 'collab-peer init DIR' documents every one",
+        ) from error
 
 
 def load_run(path: Path) -> Run:
@@ -209,7 +213,9 @@ def load_run(path: Path) -> Run:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the run file {path}: {error}", hint="make one with 'collab-peer init DIR'") from error
+        raise ConfigError(
+            f"cannot read the run file {path}: {error}", hint="make one with 'collab-peer init DIR'"
+        ) from error
     return parse_run(text, origin=str(path))
 
 
@@ -234,5 +240,7 @@ def fingerprint(run: Run, assets: dict[str, str]) -> str:
     Returns:
         64 hex digits.
     """
-    canonical = json.dumps({"run": run.model_dump(mode="json"), "assets": assets}, sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(
+        {"run": run.model_dump(mode="json"), "assets": assets}, sort_keys=True, separators=(",", ":")
+    )
     return hashlib.sha256(canonical.encode()).hexdigest()

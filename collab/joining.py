@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -30,6 +31,7 @@ from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import StartupSettings, default_host, open_run
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite, read_invite
+from collab.swarm.records import MAX_NAME_CHARACTERS
 from collab.training.optimizers import build_optimizer
 from collab.training.participant import Participant, ParticipantSettings
 from collab.training.replica import Replica
@@ -44,11 +46,7 @@ def join(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
     invite: str,
-    *,
-    name: str = "",
-    data_dir: Path | None = None,
-    is_client: bool = False,
-    sinks: tuple[Sink, ...] = (),
+    local: "Local | None" = None,
 ) -> "JoinedRun":
     """Join a run with a model and an optimiser of one's own; returns when the model holds the swarm's state.
 
@@ -56,33 +54,37 @@ def join(
         model: of the run's architecture, float32, on its device; its parameters are overwritten.
         optimizer: as the run file says; None: made from the run file.
         invite: what the organiser sent.
-        data_dir: keeps this peer's key; None: a new identity each time.
-        is_client: dial only; for machines that nobody can reach.
-        sinks: are told what happens.
+        local: what is this machine's own business; None: the defaults.
 
     Raises:
         CollabError: the invite, the network, the model or the optimiser does not fit; the message says what to do.
     """
-    joined = JoinedRun(model, optimizer, read_invite(invite), name=name, is_client=is_client, sinks=sinks)
-    joined._start(data_dir)
+    joined = JoinedRun(model, optimizer, read_invite(invite), local or Local())
+    joined._start()
     return joined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """What is this machine's own business."""
+
+    name: str = ""
+    """What others see; empty: the machine's name."""
+    data_dir: Path | None = None
+    """Keeps this peer's key; None: a new identity each time."""
+    is_client: bool = False
+    """Dial only; for machines that nobody can reach."""
+    sinks: tuple[Sink, ...] = ()
+    """Are told what happens."""
 
 
 class JoinedRun:
     """A run that this process takes part in. Use it as a context manager, from one thread."""
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None,
-        invite: Invite,
-        *,
-        name: str,
-        is_client: bool,
-        sinks: tuple[Sink, ...],
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, invite: Invite, local: Local
     ) -> None:
-        self._model, self._optimizer, self._invite = model, optimizer, invite
-        self._name, self._is_client, self._sinks = name or platform.node()[:40] or "peer", is_client, sinks
+        self._model, self._optimizer, self._invite, self._local = model, optimizer, invite, local
         self._loop = asyncio.new_event_loop()
         self._ready: Future[Participant] = Future()
         self._stop = asyncio.Event()
@@ -94,7 +96,7 @@ class JoinedRun:
     # -- the user's side ---------------------------------------------------------------------------------------------
 
     def step(self, samples: int, loss: float | None = None) -> bool:
-        """Hand in the gradients that ``backward`` left (mean over ``samples``), and take the global step when it is due.
+        """Hand in the gradients that ``backward`` left (mean over ``samples``); take the global step when it is due.
 
         Args:
             samples: behind the gradients, at least 1.
@@ -149,8 +151,8 @@ class JoinedRun:
 
     # -- the background thread ---------------------------------------------------------------------------------------
 
-    def _start(self, data_dir: Path | None) -> None:
-        self._thread = threading.Thread(target=self._run, args=(data_dir,), name="collab-peer", daemon=True)
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="collab-peer", daemon=True)
         self._thread.start()
         try:
             self._ready.result()
@@ -158,11 +160,11 @@ class JoinedRun:
             self.leave()
             raise
 
-    def _run(self, data_dir: Path | None) -> None:
+    def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             with TemporaryDirectory(prefix="collab-") as folder:
-                self._loop.run_until_complete(self._live((data_dir or Path(folder)) / "identity.key"))
+                self._loop.run_until_complete(self._live((self._local.data_dir or Path(folder)) / "identity.key"))
         except BaseException as error:  # noqa: BLE001 - handed to the user's thread, whatever it is
             self._failure = error
             if not self._ready.done():
@@ -172,12 +174,13 @@ class JoinedRun:
 
     async def _live(self, identity_path: Path) -> None:
         network = NetworkSettings(
-            identity_path=identity_path, host=default_host(self._invite), is_client=self._is_client
+            identity_path=identity_path, host=default_host(self._invite), is_client=self._local.is_client
         )
         settings = StartupSettings(network=network, bootstrap=self._invite.addresses)
-        async with open_run(self._invite, settings, Fanout(*self._sinks)) as (started, bundle):
-            participant_settings = ParticipantSettings(name=self._name, can_be_dialled=not self._is_client)
+        async with open_run(self._invite, settings, Fanout(*self._local.sinks)) as (started, bundle):
+            participant_settings = ParticipantSettings(name=name, can_be_dialled=not self._local.is_client)
             replica = self._replica(bundle)
+            name = (self._local.name or platform.node() or "peer")[:MAX_NAME_CHARACTERS]
             participant = Participant(started.ports, started.identity, bundle, replica, participant_settings)
             await participant.begin()
             await participant.synchronise()

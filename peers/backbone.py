@@ -185,7 +185,11 @@ class Backbone:
             )
             prune(root, run.checkpoints.keep)
             return CheckpointSaved(
-                at_s=self._ports.clock.now(), epoch=saved.epoch, path=str(saved.path), num_bytes=saved.num_bytes, seconds=0.0
+                at_s=self._ports.clock.now(),
+                epoch=saved.epoch,
+                path=str(saved.path),
+                num_bytes=saved.num_bytes,
+                seconds=0.0,
             )
 
         event = await self._ports.compute.run(write)

@@ -53,7 +53,12 @@ def backbone(
     from peers.hosting import HostOptions, host as serve
 
     options = HostOptions(
-        directory=directory, host=host, port=port, announce=tuple(announce or ()), invite_file=invite_file, as_json=as_json
+        directory=directory,
+        host=host,
+        port=port,
+        announce=tuple(announce or ()),
+        invite_file=invite_file,
+        as_json=as_json,
     )
     raise typer.Exit(run_peer(lambda stop: serve(options, stop)))
 

@@ -87,7 +87,9 @@ async def _demo(options: DemoOptions, stop: asyncio.Event) -> None:
     async with _swarm() as spawn:
         say("starting a backbone, then training a tokenizer on Python's own source ...")
         backbone = await spawn(
-            "backbone", directory, ["backbone", str(directory), "--host", "127.0.0.1", "--invite-file", str(invite), "--json"]
+            "backbone",
+            directory,
+            ["backbone", str(directory), "--host", "127.0.0.1", "--invite-file", str(invite), "--json"],
         )
         await _wait_for(invite, backbone, stop)
         say(f"starting {options.peers} trainers; join from another terminal with\n\n  collab-peer join {invite}\n")
@@ -101,7 +103,7 @@ async def _demo(options: DemoOptions, stop: asyncio.Event) -> None:
         if not stop.is_set():
             await _saved(backbone, options.epochs)
         shown.cancel()
-    report = _report(options, directory, backbone, trainers, time.monotonic() - started_s)
+    report = _report(directory, backbone, trainers, time.monotonic() - started_s)
     _finish(report, options, invite, is_complete=not stop.is_set())
 
 
@@ -182,7 +184,7 @@ async def _end(child: Child) -> None:
 
 async def _wait_for(invite: Path, backbone: Child, stop: asyncio.Event) -> None:
     give_up_s = time.monotonic() + START_LIMIT_S
-    while not invite.exists() and not stop.is_set():
+    while not os.path.exists(invite) and not stop.is_set():  # one stat on a local disk blocks nobody
         _check(backbone)
         if time.monotonic() > give_up_s:
             raise DemoFailed(f"the backbone made no invite within {START_LIMIT_S:.0f} s", hint=f"read {backbone.log}")
@@ -234,9 +236,7 @@ async def _narrate(backbone: Child, epochs: int) -> None:
         await asyncio.sleep(2.0)
 
 
-def _report(
-    options: DemoOptions, directory: Path, backbone: Child, trainers: list[Child], seconds: float
-) -> dict[str, Any]:
+def _report(directory: Path, backbone: Child, trainers: list[Child], seconds: float) -> dict[str, Any]:
     """The object that ``--json`` prints."""
     saved = backbone.last("CheckpointSaved") or {}
     state = json.loads((Path(saved["path"]) / "collab_state.json").read_bytes()) if saved else {}
@@ -277,7 +277,10 @@ def _loss_of(steps: list[dict[str, Any]], epoch: int) -> float | None:
 def _finish(report: dict[str, Any], options: DemoOptions, invite: Path, *, is_complete: bool) -> None:
     if report["first_loss"] is not None:
         losses = f"loss {report['first_loss']:.3f} -> {report['last_loss']:.3f}"
-        say(f"{report['epochs']} epochs in {report['seconds']:.0f} s, {losses}, held-out {report['eval_loss'] or float('nan'):.3f}")
+        say(
+            f"{report['epochs']} epochs in {report['seconds']:.0f} s, {losses}, "
+            f"held-out {report['eval_loss'] or float('nan'):.3f}"
+        )
     if is_complete and report["checkpoint"]:
         from collab.tasks.causal_lm import sample_text
 

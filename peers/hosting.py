@@ -6,10 +6,10 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collab.config import Run, load_run
 from collab.errors import ConfigError
@@ -26,6 +26,9 @@ from peers.joining import Relay
 from peers.places import OWNER_KEY, RUN_FILE, DataDir, cache_dir, claim_data_dir
 from peers.process import announce
 from peers.screen import LivePanel, choose_screen
+
+if TYPE_CHECKING:
+    from collab.tasks.base import Task
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +58,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
         )
         async with start_peer(StartupSettings(network=network), relay) as started:
             settings = BackboneSettings(name="backbone", checkpoint_dir=data_dir.checkpoints)
-            workshop = _workshop(bundle, started.ports.transport.peer_id)
+            workshop = _workshop(bundle, started.ports.transport.peer_id, options.directory)
             backbone = Backbone(started.ports, started.identity, bundle, workshop, settings)
             title = f"collab backbone: {run.run_id}"
             screen = choose_screen(as_json=options.as_json, title=title, view=lambda: backbone.membership.view)
@@ -63,7 +66,8 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
             await backbone.begin()
             addresses = _dialable_first(await started.ports.transport.addresses())
             invite = write_invite(
-                Invite(run_id=run.run_id, fingerprint=bundle.fingerprint, owner=owner.peer_id, addresses=addresses), owner
+                Invite(run_id=run.run_id, fingerprint=bundle.fingerprint, owner=owner.peer_id, addresses=addresses),
+                owner,
             )
             _show_invite(invite, options, data_dir)
             if isinstance(screen, LivePanel):
@@ -99,25 +103,26 @@ def load_assets(run: Run, directory: Path) -> dict[str, bytes]:
                     (made / name).write_bytes(data)
                 made.rename(folder)
         except OSError as error:
-            raise ConfigError(f"cannot write {folder}: {error.strerror}", hint="make the run directory writable") from error
+            raise ConfigError(
+                f"cannot write {folder}: {error.strerror}", hint="make the run directory writable"
+            ) from error
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def _workshop(bundle: Bundle, peer_id: str) -> Workshop:
-    """Builds the model only when the run has no state yet."""
+def _workshop(bundle: Bundle, peer_id: str, directory: Path) -> Workshop:
+    """Imports torch and builds the model only when the run has no state yet."""
+
+    def task() -> "Task":
+        from collab.tasks.registry import build_task
+
+        return build_task(bundle.run, assets=bundle.assets, cache_dir=cache_dir(), peer_id=peer_id, base_dir=directory)
 
     def first_state() -> Snapshot:
-        from collab.tasks.registry import build_task
         from collab.training.genesis import make_genesis
 
-        return make_genesis(bundle, build_task(bundle.run, assets=bundle.assets, cache_dir=cache_dir(), peer_id=peer_id))
+        return make_genesis(bundle, task())
 
-    def files() -> Mapping[str, bytes]:
-        from collab.tasks.registry import build_task
-
-        return build_task(bundle.run, assets=bundle.assets, cache_dir=cache_dir(), peer_id=peer_id).checkpoint_files()
-
-    return Workshop(make_first_state=first_state, checkpoint_files=files)
+    return Workshop(make_first_state=first_state, checkpoint_files=lambda: task().checkpoint_files())
 
 
 def _dialable_first(addresses: tuple[str, ...]) -> tuple[str, ...]:
@@ -132,7 +137,9 @@ def _show_invite(invite: str, options: HostOptions, data_dir: DataDir) -> None:
             unfinished.write_text(invite + "\n", encoding="utf-8")
             unfinished.rename(options.invite_file)
         except OSError as error:
-            raise ConfigError(f"cannot write the invite to {options.invite_file}: {error.strerror}",
-                              hint="name a writable --invite-file") from error
+            raise ConfigError(
+                f"cannot write the invite to {options.invite_file}: {error.strerror}",
+                hint="name a writable --invite-file",
+            ) from error
     announce(f"checkpoints and metrics: {data_dir.path}")
     announce(f"invite:\n\n  {invite}\n\nanyone joins with:\n\n  collab-peer join {invite}\n")

@@ -93,7 +93,9 @@ async def _assist(started: Started, bundle: Bundle, options: JoinOptions, relay:
     auxiliary = Auxiliary(started.ports, started.identity, bundle, AuxiliarySettings(options.name))
     with ExitStack() as stack:
         relay.sink = _sinks(options, bundle, lambda: auxiliary.membership.view, stack)
-        relay.observe(Notice(at_s=started.ports.clock.now(), text="helping to average; this machine trains nothing itself"))
+        relay.observe(
+            Notice(at_s=started.ports.clock.now(), text="helping to average; this machine trains nothing itself")
+        )
         await auxiliary.run(stop)
     record = auxiliary.record()
     summary = {"id": record.peer, "role": record.role, "rounds": auxiliary.assistant.rounds_committed}

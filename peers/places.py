@@ -51,7 +51,9 @@ def claim_data_dir(chosen: Path | None, run_id: str) -> Iterator[DataDir]:
     if chosen is not None:
         with _claimed(chosen) as path:
             if path is None:
-                raise ConfigError(f"another peer uses {chosen}", hint="stop it, or name another directory with --data-dir")
+                raise ConfigError(
+                    f"another peer uses {chosen}", hint="stop it, or name another directory with --data-dir"
+                )
             yield DataDir(path)
         return
     base = Path(os.environ.get("XDG_DATA_HOME", "~/.local/share")).expanduser() / "collab" / run_id

@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from collab.metrics.records import (
     CheckpointSaved,
@@ -31,7 +31,7 @@ class JsonScreen:
 
     def observe(self, event: Event) -> None:
         if not isinstance(event, PhaseReached):
-            print(json.dumps(event_fields(event)), file=self._out, flush=True)  # noqa: T201
+            print(json.dumps(event_fields(event)), file=self._out, flush=True)
 
 
 class LineScreen:
@@ -43,7 +43,7 @@ class LineScreen:
     def observe(self, event: Event) -> None:
         line = words(event)
         if line:
-            print(f"{time.strftime('%H:%M:%S')}  {line}", file=self._out, flush=True)  # noqa: T201
+            print(f"{time.strftime('%H:%M:%S')}  {line}", file=self._out, flush=True)
 
 
 def words(event: Event) -> str:
@@ -90,11 +90,11 @@ class LivePanel:
         self._notes: list[str] = []
         self._live = Live(get_renderable=self.render, refresh_per_second=2, transient=False)
 
-    def __enter__(self) -> "LivePanel":
+    def __enter__(self) -> Self:
         self._live.__enter__()
         return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._live.__exit__(*exc)
 
     def observe(self, event: Event) -> None:

@@ -19,7 +19,10 @@ async def show_status(invite_text: str, *, as_json: bool) -> None:
     """Look at the swarm once, as a guest that dials and is never dialled, and print what it says."""
     invite = invite_from(invite_text)
     with tempfile.TemporaryDirectory(prefix="collab-status-") as folder:
-        async with start_from_invite(invite, DataDir(Path(folder)), Reach(is_client=True), Relay()) as (started, bundle):
+        async with start_from_invite(invite, DataDir(Path(folder)), Reach(is_client=True), Relay()) as (
+            started,
+            bundle,
+        ):
             view = await ProgressBoard(started.ports, started.identity, bundle.fingerprint).refresh()
     report = status_report(invite, view)
     print(json.dumps(report) if as_json else _table(report))  # noqa: T201

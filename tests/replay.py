@@ -1,4 +1,4 @@
-"""One process that trains on recorded sample ids: what a swarm must be equal to. Plain torch, nothing of the swarm's."""
+"""One process that trains on recorded sample ids: what a swarm must be equal to, in plain torch."""
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence

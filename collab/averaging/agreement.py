@@ -31,7 +31,13 @@ class CommitRecord:
 
     def next_lineage(self) -> Lineage:
         """History after this round: the digest of the previous one and of this record."""
-        content = [self.lineage, self.round_id, self.epoch, [list(item) for item in self.contributors], list(self.digests)]
+        content = [
+            self.lineage,
+            self.round_id,
+            self.epoch,
+            [list(item) for item in self.contributors],
+            list(self.digests),
+        ]
         return Lineage(hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest())
 
     def to_fields(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class Committed:
     """The round happened: every member that goes on has these bytes."""
 
     mean: Vector
-    """[num_elements] float32: mean of the contributors' vectors, weighted by samples; empty on a peer that only reduces."""
+    """[num_elements] float32: mean of the contributors' vectors by samples; empty on a peer that only reduces."""
     record: CommitRecord
 
     @property

@@ -141,7 +141,9 @@ class Butterfly:
         message = await stream.receive(timeout_s=self._timeouts.part_s)
         if message.kind == "failed":
             culprit = message.get("culprit", str)
-            raise ExchangeFailed((PeerId(culprit),) if culprit else (), message.get("reason", str), message.get("text", str))
+            raise ExchangeFailed(
+                (PeerId(culprit),) if culprit else (), message.get("reason", str), message.get("text", str)
+            )
         if message.kind != "result" or message.get("index", int) != index:
             raise BadMessage(f"expected result {index}, got {message.kind} {message.fields.get('index')}")
         return message.payload

@@ -111,7 +111,9 @@ class Leader:
                 for peer, task in calling.items():
                     if task.done() and peer not in awaited:
                         eta_s = task.result()
-                        awaited[peer] = loop.time() + eta_s + self._timeouts.gather_slack_s if eta_s is not None else 0.0
+                        awaited[peer] = (
+                            loop.time() + eta_s + self._timeouts.gather_slack_s if eta_s is not None else 0.0
+                        )
                 missing = [peer for peer in calling if peer not in assembly.joined]
                 waiting_until = max(
                     (awaited.get(peer, loop.time() + self._timeouts.reply_s) for peer in missing), default=0.0
@@ -154,7 +156,9 @@ class Leader:
         if not reducers:
             return "nobody can reduce"
         return Group(
-            round_id=hashlib.sha256(f"{self._transport.peer_id}:{self._rng.getrandbits(128)}".encode()).hexdigest()[:24],
+            round_id=hashlib.sha256(f"{self._transport.peer_id}:{self._rng.getrandbits(128)}".encode()).hexdigest()[
+                :24
+            ],
             epoch=assembly.epoch,
             lineage=assembly.lineage,
             num_elements=sizes.pop(),

@@ -1,13 +1,13 @@
 """The messages of a round as values, and every check that needs no other knowledge.
 
-    member -> leader   join      who I am, what I bring
-    leader -> member   welcome   wait this long for the group | refused | superseded
-    leader -> member   begin     members, weights, spans: the round is fixed
-    member -> leader   done      digests of all spans I hold | failed, with whom to blame
-    leader -> member   commit    the record | abort
-    member -> reducer  parts     round id, then one message a part; the reducer answers with one result a part
-    leader -> peer     call      a group for this epoch forms: are you coming?
-    member -> member   verdict?  what became of this round?
+member -> leader   join      who I am, what I bring
+leader -> member   welcome   wait this long for the group | refused | superseded
+leader -> member   begin     members, weights, spans: the round is fixed
+member -> leader   done      digests of all spans I hold | failed, with whom to blame
+leader -> member   commit    the record | abort
+member -> reducer  parts     round id, then one message a part; the reducer answers with one result a part
+leader -> peer     call      a group for this epoch forms: are you coming?
+member -> member   verdict?  what became of this round?
 """
 
 import math

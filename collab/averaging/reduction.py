@@ -97,7 +97,8 @@ class Reduction:
     async def finished_span(self) -> Vector:
         """[num_elements] float32: the decoding of the very bytes that every other member gets."""
         pieces = [
-            self._codec.decode(await self.result(index), stop - start) for index, (start, stop) in enumerate(self._edges)
+            self._codec.decode(await self.result(index), stop - start)
+            for index, (start, stop) in enumerate(self._edges)
         ]
         return np.concatenate(pieces)
 

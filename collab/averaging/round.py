@@ -2,7 +2,7 @@
 
 One attempt: join the leader -> BEGIN -> exchange -> DONE -> COMMIT or ABORT. A member that has reported DONE and then
 loses its leader is in doubt: it asks the other members, and follows anybody who knows the verdict; if nobody knows, the
-round did not happen for it, and should that be wrong, its lineage differs from the swarm's and it takes over their state.
+round did not happen for it. Should that be wrong, its lineage differs from the swarm's and it takes over their state.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from collab.types import Lineage, PeerId, Vector
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 4
-"""Attempts of one ``average``: enough to lose two peers and a leader; after that the trainer computes on and retries."""
+"""Of one ``average``: enough to lose two peers and a leader; after that the trainer computes on and comes again."""
 MAX_WEIGHT_IN_TARGETS = 16.0
 """A peer that brings more than this many target batches is refused as absurd."""
 
@@ -63,7 +63,9 @@ class RoundSettings:
 class RoundEngine:
     """Implements ``Averager``, answers other members, and leads when asked to."""
 
-    def __init__(self, ports: Ports, settings: RoundSettings, *, leaders: Leaders, roster: Roster, attend: Attendance) -> None:
+    def __init__(
+        self, ports: Ports, settings: RoundSettings, *, leaders: Leaders, roster: Roster, attend: Attendance
+    ) -> None:
         self._ports, self._settings, self._times = ports, settings, settings.timeouts
         self._leaders, self._attend = leaders, attend
         self._butterfly = Butterfly(ports.transport, codec_by_name(settings.codec), settings.timeouts)
@@ -109,7 +111,12 @@ class RoundEngine:
     async def assist(self, leader: PeerId, epoch: int, lineage: Lineage) -> Outcome:
         """Reduce for others in the round that ``leader`` called for."""
         join = Join(
-            fingerprint=self._settings.fingerprint, epoch=epoch, lineage=lineage, num_elements=0, weight=0.0, can_reduce=True
+            fingerprint=self._settings.fingerprint,
+            epoch=epoch,
+            lineage=lineage,
+            num_elements=0,
+            weight=0.0,
+            can_reduce=True,
         )
         return await self._attempt(leader, join, None)
 
@@ -155,7 +162,11 @@ class RoundEngine:
 
     def _check_group(self, group: Group, leader: PeerId, join: Join) -> None:
         mine = [member.weight for member in group.members if member.peer == self._ports.transport.peer_id]
-        if group.leader != leader or (group.epoch, group.lineage) != (join.epoch, join.lineage) or mine != [join.weight]:
+        if (
+            group.leader != leader
+            or (group.epoch, group.lineage) != (join.epoch, join.lineage)
+            or mine != [join.weight]
+        ):
             raise BadMessage(f"leader {leader} began another round than we joined")
         if join.weight > 0 and group.num_elements != join.num_elements:
             raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")
@@ -216,7 +227,9 @@ class RoundEngine:
             mine in (None, theirs) for mine, theirs in zip(exchanged.digests, record.digests, strict=True)
         )
         if not is_ours or not holds:
-            return Aborted(reason="bad_verdict", text=f"leader {group.leader} committed other bytes than this peer holds")
+            return Aborted(
+                reason="bad_verdict", text=f"leader {group.leader} committed other bytes than this peer holds"
+            )
         if not self._verdicts.remember(group.round_id, record):
             return Aborted(reason="given_up", text=f"round {group.round_id} was given up before its commit came")
         if exchanged.mean is None:
@@ -232,7 +245,9 @@ class RoundEngine:
         if record is not None:
             return self._commit(group, record, exchanged)
         self._verdicts.remember(group.round_id, None)
-        return Aborted(reason="leader_lost", text=f"leader {group.leader} was lost before its verdict; no member has one")
+        return Aborted(
+            reason="leader_lost", text=f"leader {group.leader} was lost before its verdict; no member has one"
+        )
 
     # -- serving others ----------------------------------------------------------------------------------------------
 
@@ -285,7 +300,9 @@ class RoundEngine:
         eta_s = None
         if call.get("fingerprint", str) == self._settings.fingerprint:
             eta_s = self._attend(call.get("epoch", int), Lineage(call.get("lineage", str)), stream.remote)
-        await stream.send(Message("coming", {"coming": eta_s is not None, "eta_s": eta_s or 0.0}), timeout_s=self._times.reply_s)
+        await stream.send(
+            Message("coming", {"coming": eta_s is not None, "eta_s": eta_s or 0.0}), timeout_s=self._times.reply_s
+        )
 
     def _reach(self, phase: Phase, epoch: int) -> None:
         self._ports.observer.observe(PhaseReached(at_s=self._ports.clock.now(), phase=phase, epoch=epoch))

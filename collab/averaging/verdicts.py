@@ -39,7 +39,10 @@ class Verdicts:
 
     def has_committed(self, epoch: int, lineage: Lineage) -> bool:
         """Whether a round that continued ``lineage`` after ``epoch`` steps is known to have committed."""
-        return any(record is not None and (record.epoch, record.lineage) == (epoch, lineage) for record in self._rounds.values())
+        return any(
+            record is not None and (record.epoch, record.lineage) == (epoch, lineage)
+            for record in self._rounds.values()
+        )
 
     async def ask(self, peers: list[PeerId], round_id: str) -> CommitRecord | None:
         """The record of a round from whoever knows it; None when nobody answers with one in time."""

@@ -1,10 +1,10 @@
 """Checkpoints on disk: directories that ``transformers`` loads, written whole or not at all.
 
-    epoch-00000120/
-      model.safetensors       parameters and buffers, named as the model names them
-      optimizer.safetensors   optimiser state
-      collab_state.json       epoch, lineage, fingerprint, metrics, SHA-256 of every other file
-      config.json, tokenizer.json, ...  whatever the task wants beside them
+epoch-00000120/
+  model.safetensors       parameters and buffers, named as the model names them
+  optimizer.safetensors   optimiser state
+  collab_state.json       epoch, lineage, fingerprint, metrics, SHA-256 of every other file
+  config.json, tokenizer.json, ...  whatever the task wants beside them
 """
 
 import hashlib

@@ -31,7 +31,7 @@ class Fanout:
 
 
 class JsonLines:
-    """Appends every event but the phases to a file, one JSON object a line; keeps at most two files of ``max_bytes``."""
+    """Appends every event but the phases to a file, a JSON object a line; keeps at most two files of ``max_bytes``."""
 
     def __init__(self, path: Path, *, max_bytes: int = 64 << 20) -> None:
         self._path, self._max_bytes = path, max_bytes
@@ -55,4 +55,7 @@ class JsonLines:
 
 def event_fields(event: Event) -> dict[str, Any]:
     """The event as JSON values, with its name under ``event``."""
-    return {"event": type(event).__name__, **{k: list(v) if isinstance(v, tuple) else v for k, v in asdict(event).items()}}
+    return {
+        "event": type(event).__name__,
+        **{k: list(v) if isinstance(v, tuple) else v for k, v in asdict(event).items()},
+    }

@@ -41,7 +41,7 @@ class Stream(Protocol):
 
 
 Handler = Callable[[Stream], Awaitable[None]]
-"""Serves one incoming stream; it is closed when the handler returns. A ``NetworkError`` it raises ends only its stream."""
+"""Serves one incoming stream, which closes when it returns. A ``NetworkError`` it raises ends only that stream."""
 
 
 class Transport(Protocol):

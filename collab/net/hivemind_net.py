@@ -26,9 +26,9 @@ from hivemind.p2p.p2p_daemon_bindings.utils import (
 from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
+from collab.concurrency import Background
 from collab.errors import BadMessage, NetworkError, PeerUnreachable, PortTaken, StreamClosed, TimedOut, VersionMismatch
 from collab.net import hivemind_time
-from collab.concurrency import Background
 from collab.net.base import Entry, Handler
 from collab.net.wire import PREFIX, Message, decode, decode_prefix, encode
 from collab.types import PeerId
@@ -134,7 +134,7 @@ class HivemindTransport:
         try:
             maddr = Multiaddr(address)
             peer = PeerID.from_base58(maddr["p2p"])
-        except Exception as error:  # noqa: BLE001 - hivemind raises unrelated types for a malformed address
+        except Exception as error:
             raise PeerUnreachable(f"{address!r} is no multiaddress ending in /p2p/<peer id>") from error
         try:
             async with asyncio.timeout(timeout_s):
@@ -195,7 +195,7 @@ class HivemindDirectory:
         self._node = node
 
     async def greet(self, peer: PeerId) -> None:
-        """Make sure that ``peer``'s DHT node and ours know each other; a restarted peer's node has forgotten everybody."""
+        """Let ``peer``'s DHT node and ours know each other: a restarted peer's node has forgotten everybody."""
         await self._node.protocol.call_ping(PeerID.from_base58(peer))
 
     async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:

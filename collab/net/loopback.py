@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable
 
-from collab.errors import NetworkError, PeerUnreachable, StreamClosed, TimedOut
 from collab.concurrency import Background
+from collab.errors import NetworkError, PeerUnreachable, StreamClosed, TimedOut
 from collab.net.base import Handler, Stream, Transport
 from collab.net.wire import Message
 from collab.types import PeerId

@@ -10,9 +10,15 @@ from dataclasses import dataclass
 
 from collab.clock import SystemClock
 from collab.compute import ThreadCompute
-from collab.errors import BootstrapFailed, NetworkError
 from collab.concurrency import Background
-from collab.net.hivemind_net import HivemindDirectory, HivemindTransport, NetworkSettings, open_directory, open_transport
+from collab.errors import BootstrapFailed, NetworkError
+from collab.net.hivemind_net import (
+    HivemindDirectory,
+    HivemindTransport,
+    NetworkSettings,
+    open_directory,
+    open_transport,
+)
 from collab.net.loopback import LoopbackTransport
 from collab.ports import Observer, Ports
 from collab.swarm.bundle import Bundle, fetch_bundle
@@ -75,7 +81,9 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
         offset_s = await measure_offset(transport, clock, peers, timeout_s=DIAL_TIMEOUT_S) or 0.0
         clock.correct(offset_s)
         if abs(offset_s) > ALARMING_OFFSET_S:
-            logger.warning("this machine's clock is off by %.0f s; corrected for this run, but please set it", -offset_s)
+            logger.warning(
+                "this machine's clock is off by %.0f s; corrected for this run, but please set it", -offset_s
+            )
         directory = await stack.enter_async_context(open_directory(outer, peers, now=clock.now))
         tasks.create_task(_stay_connected(outer, directory, settings.bootstrap))
         compute = ThreadCompute()
@@ -130,16 +138,20 @@ async def dial_any(transport: HivemindTransport, addresses: tuple[str, ...], tim
         return []
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + timeout_s
+    reasons: dict[str, str] = {}
     while True:
         results = await asyncio.gather(*(_dial(transport, address) for address in addresses))
         reached = [result for result in results if not isinstance(result, NetworkError)]
         if reached:
             return reached
+        for address, error in zip(addresses, results, strict=True):
+            if isinstance(error, NetworkError):  # libp2p's later answers only say that it is backing off
+                reasons.setdefault(address, error.message)
         if loop.time() + RETRY_PAUSE_S >= give_up_s:
-            reasons = "\n".join(f"  {a}: {getattr(r, 'message', r)}" for a, r in zip(addresses, results, strict=True))
+            listing = "\n".join(f"  {address}: {reason}" for address, reason in reasons.items())
             raise BootstrapFailed(
-                f"none of the {len(addresses)} bootstrap addresses answered within {timeout_s:.0f} s:\n{reasons}",
-                hint="is the backbone running, and can this machine reach its port? ask the organiser for a fresh invite",
+                f"none of the {len(addresses)} bootstrap addresses answered within {timeout_s:.0f} s:\n{listing}",
+                hint="is the backbone running and its port reachable from here? ask the organiser for a fresh invite",
             )
         await asyncio.sleep(RETRY_PAUSE_S)
 
@@ -151,7 +163,9 @@ async def _dial(transport: HivemindTransport, address: str) -> PeerId | NetworkE
         return error
 
 
-async def _stay_connected(transport: HivemindTransport, directory: HivemindDirectory, addresses: tuple[str, ...]) -> None:
+async def _stay_connected(
+    transport: HivemindTransport, directory: HivemindDirectory, addresses: tuple[str, ...]
+) -> None:
     """Look for bootstrap peers for ever: a restarted backbone knows nobody until somebody greets it."""
     while addresses:
         await asyncio.sleep(RECONNECT_S)

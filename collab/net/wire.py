@@ -61,7 +61,9 @@ def encode(message: Message) -> tuple[bytes, bytes | bytearray | memoryview]:
     header = msgpack.packb({"kind": message.kind, **message.fields}, use_bin_type=True)
     payload_bytes = memoryview(message.payload).nbytes
     if len(header) > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
-        raise ValueError(f"{message.kind}: header of {len(header)} or payload of {payload_bytes} bytes is over the limit")
+        raise ValueError(
+            f"{message.kind}: header of {len(header)} or payload of {payload_bytes} bytes is over the limit"
+        )
     return PREFIX.pack(MAGIC, PROTOCOL_VERSION, len(header), payload_bytes) + header, message.payload
 
 

@@ -67,7 +67,9 @@ async def fetch_bundle(transport: Transport, peers: list[PeerId], expected_finge
                 hint="ask the organiser for a fresh invite: the run file was changed after yours was made",
             )
         return bundle
-    raise BootstrapFailed("nobody could tell what the run is:\n" + "\n".join(failures), hint="ask the organiser for help")
+    raise BootstrapFailed(
+        "nobody could tell what the run is:\n" + "\n".join(failures), hint="ask the organiser for help"
+    )
 
 
 async def _fetch_from(transport: Transport, peer: PeerId) -> Bundle:

@@ -19,7 +19,9 @@ TakeState = Callable[[PeerId, int], Awaitable[bool]]
 """Fetch the snapshot of an epoch from a peer; whether it is safe with us now."""
 
 
-async def offer_state(transport: Transport, backbones: list[PeerId], fingerprint: str, epoch: int, timeout_s: float) -> bool:
+async def offer_state(
+    transport: Transport, backbones: list[PeerId], fingerprint: str, epoch: int, timeout_s: float
+) -> bool:
     """Ask ``backbones`` in turn to take our state of ``epoch``; whether one of them has it now."""
     try:
         async with asyncio.timeout(timeout_s):

@@ -53,9 +53,13 @@ def load_or_create_identity(path: Path) -> Identity:
     except FileNotFoundError:
         return _create(path)
     except OSError as error:
-        raise ConfigError(f"cannot read the identity {path}: {error}", hint="check its owner; it should be yours") from error
+        raise ConfigError(
+            f"cannot read the identity {path}: {error}", hint="check its owner; it should be yours"
+        ) from error
     if len(content) != len(PRIVATE_PREFIX) + 64 or not content.startswith(PRIVATE_PREFIX):
-        raise ConfigError(f"{path} is not an Ed25519 key", hint="move the file away; a new identity is made at the next start")
+        raise ConfigError(
+            f"{path} is not an Ed25519 key", hint="move the file away; a new identity is made at the next start"
+        )
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
     return Identity.from_seed(content[len(PRIVATE_PREFIX) :][:32])
@@ -71,8 +75,9 @@ def _create(path: Path) -> Identity:
     except FileExistsError:
         return load_or_create_identity(path)
     except OSError as error:
-        raise ConfigError(f"cannot write the identity {path}: {error}",
-                          hint="name a writable directory with --data-dir") from error
+        raise ConfigError(
+            f"cannot write the identity {path}: {error}", hint="name a writable directory with --data-dir"
+        ) from error
     return identity
 
 

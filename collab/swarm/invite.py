@@ -66,7 +66,10 @@ def read_invite(text: str) -> Invite:
         body, signature = msgpack.unpackb(signed)
         run_id, fingerprint, owner, addresses = msgpack.unpackb(body)
         invite = Invite(
-            run_id=str(run_id), fingerprint=str(fingerprint), owner=PeerId(str(owner)), addresses=tuple(map(str, addresses))
+            run_id=str(run_id),
+            fingerprint=str(fingerprint),
+            owner=PeerId(str(owner)),
+            addresses=tuple(map(str, addresses)),
         )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise InviteError("the invite's content is malformed", hint=ASK_AGAIN) from error

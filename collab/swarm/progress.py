@@ -122,7 +122,9 @@ class ProgressBoard:
         except NetworkError as error:
             logger.warning("the swarm's records cannot be read: %s", error)
             entries = {}
-        records = {record.peer: record for record in self._view.records if self._is_fresh(record)} if not entries else {}
+        records = (
+            {record.peer: record for record in self._view.records if self._is_fresh(record)} if not entries else {}
+        )
         for subkey, entry in entries.items():
             try:
                 record = unpack_record(entry.value, PeerId(subkey))
@@ -130,7 +132,11 @@ class ProgressBoard:
                 self._refused[PeerId(subkey)] += 1
                 logger.debug("record refused peer=%s reason=%s", subkey, error)
                 continue
-            if record.fingerprint == self._fingerprint and record.state is not PeerState.LEFT and self._is_fresh(record):
+            if (
+                record.fingerprint == self._fingerprint
+                and record.state is not PeerState.LEFT
+                and self._is_fresh(record)
+            ):
                 records[record.peer] = record
         if self._latest is not None and self._latest.state is not PeerState.LEFT:
             records[self._latest.peer] = self._latest

@@ -85,7 +85,9 @@ async def fetch_state(
             logger.warning("state not taken donor=%s reason=%s", donor, error)
             failures.append(f"  {donor}: {error.message}")
     listing = "\n".join(failures) or "  nobody is known who could have it"
-    raise NoDonor(f"the run's state could not be fetched:\n{listing}", hint="is the backbone running? it keeps the state")
+    raise NoDonor(
+        f"the run's state could not be fetched:\n{listing}", hint="is the backbone running? it keeps the state"
+    )
 
 
 async def _fetch_from(transport: Transport, donor: PeerId, fingerprint: str, wanted: Wanted) -> PackedSnapshot:
@@ -98,7 +100,9 @@ async def _fetch_from(transport: Transport, donor: PeerId, fingerprint: str, wan
             raise BadMessage(answer.get("text", str))
         manifest = Manifest.from_message(answer)
         if manifest.fingerprint != fingerprint or not wanted.accepts(manifest):
-            raise BadMessage(f"offers epoch {manifest.epoch} of lineage {manifest.lineage[:8]}, which is not what was asked for")
+            raise BadMessage(
+                f"offers epoch {manifest.epoch} of lineage {manifest.lineage[:8]}, which is not what was asked for"
+            )
         data = bytearray()
         for index in range(len(manifest.chunk_digests)):
             message = await stream.receive(timeout_s=CHUNK_TIMEOUT_S)

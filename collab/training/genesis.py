@@ -24,7 +24,7 @@ def make_genesis(bundle: Bundle, task: Task) -> Snapshot:
 
 
 def build_replica(bundle: Bundle, task: Task, device: torch.device) -> Replica:
-    """A replica of the run's model on ``device``, initialised with the run's seed; the global generator is left alone."""
+    """A replica of the run's model on ``device``, initialised with the run's seed; torch's generator is left alone."""
     from collab.training.precision import best_precision
 
     run = bundle.run

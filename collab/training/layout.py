@@ -29,7 +29,9 @@ class VectorLayout:
     def __init__(self, model: torch.nn.Module) -> None:
         self._parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not self._parameters:
-            raise ShapeMismatch("the model has no trainable parameter", hint="set requires_grad on what should be learnt")
+            raise ShapeMismatch(
+                "the model has no trainable parameter", hint="set requires_grad on what should be learnt"
+            )
         slots, start = [], 0
         for name, parameter in self._parameters:
             slots.append(Slot(name, tuple(parameter.shape), start, start + parameter.numel()))

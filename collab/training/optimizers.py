@@ -42,8 +42,10 @@ def _adamw8bit(section: Optimizer, groups: list[dict[str, Any]]) -> torch.optim.
     try:
         from bitsandbytes.optim import AdamW8bit
     except ImportError as error:
-        raise ConfigError(f"optimizer adamw8bit needs the package bitsandbytes: {error}",
-                          hint="pip install 'collab[bitsandbytes]'") from error
-    optimizer: torch.optim.Optimizer = AdamW8bit(groups, lr=section.learning_rate, betas=section.betas,
-                                                 eps=section.epsilon)
+        raise ConfigError(
+            f"optimizer adamw8bit needs the package bitsandbytes: {error}", hint="pip install 'collab[bitsandbytes]'"
+        ) from error
+    optimizer: torch.optim.Optimizer = AdamW8bit(
+        groups, lr=section.learning_rate, betas=section.betas, eps=section.epsilon
+    )
     return optimizer

@@ -76,7 +76,7 @@ class Participant:
             return None
         return self.membership.attend(epoch, lineage, self.vitals.busy_for_s(self.ports.clock.monotonic()))
 
-    # -- training -------------------------------------------------------------------------------------------------------
+    # -- training ----------------------------------------------------------------------------------------------------
 
     async def after_microbatch(self, report: MicrobatchReport) -> bool:
         """Let the strategy decide and follow it; whether the replica took a step."""
@@ -97,13 +97,15 @@ class Participant:
     async def _sit_out(self) -> None:
         """A microbatch was not finite. One is bad luck; many in a row are a broken replica, so its state is renewed."""
         if self.vitals.skipped_in_a_row % SKIPS_BEFORE_RENEWAL == 0:
-            text = f"{self.vitals.skipped_in_a_row} microbatches in a row were not finite; taking over the swarm's state"
+            text = (
+                f"{self.vitals.skipped_in_a_row} microbatches in a row were not finite; taking over the swarm's state"
+            )
             hint = "if this goes on, check this machine's memory and drivers; the swarm never sees these gradients"
             self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint, is_problem=True))
             self.replica.lineage = Lineage("")  # whatever we hold is not the swarm's history any more
             await self.synchronise()
 
-    # -- life -----------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
         """Begin to answer other peers; joins no round yet."""

@@ -20,6 +20,7 @@ from collab.types import Lineage, Vector
 
 logger = logging.getLogger(__name__)
 
+
 @dataclass(frozen=True, slots=True)
 class Used:
     """What of ours went into a step."""
@@ -204,7 +205,7 @@ class Replica:
         for name, tensor in own.items():
             if tuple(tensor.shape) != tuple(theirs[name].shape):
                 raise ShapeMismatch(
-                    f"tensor {name} has shape {tuple(tensor.shape)} here and {tuple(theirs[name].shape)} in the snapshot",
+                    f"tensor {name} has shape {tuple(tensor.shape)} here, {tuple(theirs[name].shape)} in the snapshot",
                     hint="the state belongs to another model",
                 )
         state = self._optimizer_state(snapshot)

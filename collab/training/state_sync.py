@@ -25,7 +25,13 @@ class StateSync:
     """Keeps one replica in step with the swarm."""
 
     def __init__(
-        self, ports: Ports, replica: Replica, strategy: Strategy, membership: Membership, history: History, fingerprint: str
+        self,
+        ports: Ports,
+        replica: Replica,
+        strategy: Strategy,
+        membership: Membership,
+        history: History,
+        fingerprint: str,
     ) -> None:
         self._ports, self._replica, self._strategy = ports, replica, strategy
         self._membership, self._history, self._fingerprint = membership, history, fingerprint
@@ -90,7 +96,9 @@ class StateSync:
     async def provide(self, epoch: int | None) -> PackedSnapshot | None:
         """Snapshot of ``epoch`` (None: the present one); None when there is no such copy."""
         async with self._packing:
-            if self._packed is not None and self._is_wanted(self._packed.manifest.epoch, self._packed.manifest.lineage, epoch):
+            if self._packed is not None and self._is_wanted(
+                self._packed.manifest.epoch, self._packed.manifest.lineage, epoch
+            ):
                 return self._packed
             if self._kept is not None and self._kept.epoch == epoch:
                 snapshot = self._kept

@@ -1,4 +1,4 @@
-"""A trainer: the training loop over a participant. The same object trains on a volunteer's machine and in simulations."""
+"""A trainer: the training loop over a participant. The same object trains on real machines and in simulations."""
 
 import asyncio
 
@@ -72,6 +72,8 @@ class Trainer:
         started_s = self._ports.clock.monotonic()
         loss = await self._ports.compute.run(lambda: self._task.evaluate(self._replica.model))
         seconds = self._ports.clock.monotonic() - started_s
-        self._ports.observer.observe(EvaluationDone(at_s=self._ports.clock.now(), epoch=epoch, loss=loss, seconds=seconds))
+        self._ports.observer.observe(
+            EvaluationDone(at_s=self._ports.clock.now(), epoch=epoch, loss=loss, seconds=seconds)
+        )
         self.participant.vitals.eval_epoch, self.participant.vitals.eval_loss = epoch, loss
         await self.participant.membership.report()

@@ -110,7 +110,9 @@ class LiveSwarm:
     def join(self, name: str, *arguments: str) -> Peer:
         """Start a peer from the invite."""
         data_dir = str(self.directory / name)
-        return self.start(name, ["join", str(self.invite), "--name", name, "--data-dir", data_dir, "--json", *arguments])
+        return self.start(
+            name, ["join", str(self.invite), "--name", name, "--data-dir", data_dir, "--json", *arguments]
+        )
 
     def start(self, name: str, arguments: list[str]) -> Peer:
         """Start any command as a peer of this swarm."""
@@ -159,7 +161,13 @@ def run_cli(*arguments: str, timeout_s: float = LIMIT_S) -> "subprocess.Complete
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "peers.cli", *arguments]
     return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=environment,
+        check=False,
     )
 
 

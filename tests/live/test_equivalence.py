@@ -11,7 +11,7 @@ import safetensors.torch
 from collab.config import load_run
 from collab.tasks.registry import build_task
 from tests.live.processes import LIMIT_S, live_swarm, wait_until
-from tests.replay import samples_by_epoch, relative_difference, train_alone
+from tests.replay import relative_difference, samples_by_epoch, train_alone
 
 EPOCHS = 20
 RUN = """\
@@ -65,7 +65,7 @@ digits = load_digits()
 pixels, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
 model = MODEL
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-with collab.join(model, optimizer, open(sys.argv[1]).read(), name="notebook") as swarm:
+with collab.join(model, optimizer, open(sys.argv[1]).read()) as swarm:
     while not swarm.is_finished:
         chosen = torch.randint(0, 1000, (16,))
         loss = torch.nn.functional.cross_entropy(model(pixels[chosen]), labels[chosen])

@@ -42,8 +42,18 @@ checkpoints: {{every_epochs: {every}}}
 class SimSwarm:
     """One run in one world; peer 0 is the backbone."""
 
-    def __init__(self, directory: Path, *, seed: int = 1, until: int = 10, target: int = 128, codec: str = "none",
-                 optimizer: str = "{name: sgd, learning_rate: 0.2}", strategy: str = "dedloc", every: int = 5) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        seed: int = 1,
+        until: int = 10,
+        target: int = 128,
+        codec: str = "none",
+        optimizer: str = "{name: sgd, learning_rate: 0.2}",
+        strategy: str = "dedloc",
+        every: int = 5,
+    ) -> None:
         text = RUN.format(until=until, target=target, codec=codec, optimizer=optimizer, every=every, strategy=strategy)
         self.directory = directory
         self.bundle = Bundle(parse_run(text, origin="the test"), {})
@@ -62,7 +72,8 @@ class SimSwarm:
             identity = self._identity(index)
             settings = BackboneSettings(name="backbone", checkpoint_dir=self.directory / f"checkpoints-{index}")
             workshop = Workshop(
-                make_first_state=lambda: make_genesis(self.bundle, self.task), checkpoint_files=self.task.checkpoint_files
+                make_first_state=lambda: make_genesis(self.bundle, self.task),
+                checkpoint_files=self.task.checkpoint_files,
             )
             self.backbones[index] = backbone = Backbone(ports, identity, self.bundle, workshop, settings)
             self.stops[index] = asyncio.Event()
@@ -71,9 +82,16 @@ class SimSwarm:
 
         return self.world.add_peer(main, link=Link(up_bytes_per_s=25e6, down_bytes_per_s=25e6, latency_s=0.01))
 
-    def add_trainer(self, *, samples_per_s: float = 100.0, microbatch_size: int = 8, link: Link = HOME,
-                    client_mode: bool = False, clock_error_s: float = 0.0,
-                    alter: Callable[[Replica], None] | None = None) -> SimPeer:
+    def add_trainer(
+        self,
+        *,
+        samples_per_s: float = 100.0,
+        microbatch_size: int = 8,
+        link: Link = HOME,
+        client_mode: bool = False,
+        clock_error_s: float = 0.0,
+        alter: Callable[[Replica], None] | None = None,
+    ) -> SimPeer:
         """A trainer; ``alter`` may tamper with its replica before it begins."""
         index = len(self.world.peers)
 

@@ -12,12 +12,18 @@ from tests.simulation.swarm import SimSwarm
 
 @pytest.mark.parametrize(
     "optimizer",
-    ["{name: sgd, learning_rate: 0.2, momentum: 0.9}", "{name: adamw, learning_rate: 0.003}", "{name: lamb, learning_rate: 0.01}"],
+    [
+        "{name: sgd, learning_rate: 0.2, momentum: 0.9}",
+        "{name: adamw, learning_rate: 0.003}",
+        "{name: lamb, learning_rate: 0.01}",
+    ],
 )
 def test_three_uneven_peers_equal_one_process_on_the_same_samples(tmp_path: Path, optimizer: str) -> None:
     swarm = SimSwarm(tmp_path, until=20, target=200, optimizer=optimizer, every=20)
     swarm.add_backbone()
-    trainers = [swarm.add_trainer(samples_per_s=speed, microbatch_size=size) for speed, size in ((30, 4), (90, 8), (200, 20))]
+    trainers = [
+        swarm.add_trainer(samples_per_s=speed, microbatch_size=size) for speed, size in ((30, 4), (90, 8), (200, 20))
+    ]
     swarm.world.run()
     assert len({peer.result["lineage"] for peer in trainers}) == 1
     assert {peer.result["epoch"] for peer in trainers} == {20}

@@ -1,0 +1,126 @@
+"""What a person sees when something is wrong: one error with a next step, exit code 1, and no traceback."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.live.processes import LIMIT_S, live_swarm, run_cli, wait_until
+
+RUN = """\
+run_id: live-wrong
+until_epoch: {until}
+task: {{name: image_classification, hidden_sizes: [8]}}
+optimizer: {{name: sgd, learning_rate: {rate}}}
+strategy: {{name: dedloc, target_batch_size: 800}}
+checkpoints: {{every_epochs: 10}}
+"""
+
+
+def assert_refused(command: "list[str]", *words: str) -> None:
+    """The command fails with all of ``words`` in its message, a next step, and no traceback."""
+    result = run_cli(*command)
+    assert result.returncode == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    assert "error: " in result.stderr
+    assert "->" in result.stderr, "every error says what to do next"
+    for word in words:
+        assert word in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("learning_rat: 1", ("optimizer.learning_rat", "unknown field")),
+        ("learning_rate: fast", ("optimizer.learning_rate", "fast")),
+        ("learning_rate: -1", ("optimizer.learning_rate", "-1")),
+    ],
+)
+def test_a_bad_run_file_names_the_field_and_what_it_holds(tmp_path: Path, line: str, words: tuple[str, ...]) -> None:
+    (tmp_path / "run.yaml").write_text(RUN.format(until=10, rate=1).replace("learning_rate: 1", line))
+    assert_refused(["backbone", str(tmp_path), "--host", "127.0.0.1"], str(tmp_path / "run.yaml"), *words)
+
+
+def test_init_writes_a_run_that_a_backbone_serves_and_never_overwrites_it(tmp_path: Path) -> None:
+    directory = tmp_path / "my-run"
+    assert run_cli("init", str(directory)).returncode == 0
+    assert (directory / "owner.key").stat().st_mode & 0o777 == 0o600
+    assert_refused(["init", str(directory)], "exists already")
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
+    assert_refused(["backbone", str(tmp_path / "nothing"), "--host", "127.0.0.1"], "cannot read the run file", "init")
+
+
+def test_invites_that_are_cut_changed_or_no_invites_are_refused(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", RUN.format(until=10, rate=0.1)) as swarm:
+        backbone = swarm.backbone()
+        invite = swarm.invite.read_text().strip()
+        backbone.leave()
+    middle = len(invite) // 2
+    changed = invite[:middle] + ("A" if invite[middle] != "A" else "B") + invite[middle + 1 :]
+    assert_refused(["join", invite[:-7]], "cut or garbled")
+    assert_refused(["join", changed], "cut or garbled")
+    assert_refused(["join", "hello"], "begins with")
+    assert_refused(["status", changed, "--json"], "cut or garbled")
+
+
+def test_a_dead_backbone_is_named_with_its_address_and_the_reason(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", RUN.format(until=10, rate=0.1)) as swarm:
+        swarm.backbone().leave()
+        data_dir = str(tmp_path / "peer")
+        assert_refused(
+            ["join", str(swarm.invite), "--data-dir", data_dir], "none of the 1 bootstrap", "connection refused"
+        )
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN.format(until=10, rate=0.1))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert_refused(["backbone", str(tmp_path), "--host", "127.0.0.1", "--port", port], port, "in use", "--port")
+
+
+def test_an_invite_to_a_run_file_that_was_changed_names_both_fingerprints(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", RUN.format(until=10, rate=0.1)) as swarm:
+        swarm.backbone("--port", "47612").leave()
+        old = tmp_path / "old-invite"
+        swarm.invite.rename(old)
+        (swarm.directory / "run.yaml").write_text(RUN.format(until=10, rate=0.2))
+        refused = run_cli("backbone", str(swarm.directory), "--host", "127.0.0.1", "--port", "47612")
+        assert refused.returncode == 1, "checkpoints of the other run are not continued by accident"
+        assert "fingerprint" in refused.stderr
+        (swarm.directory / "backbone" / "checkpoints").rename(tmp_path / "moved")
+        swarm.backbone("--port", "47612")
+        result = run_cli("join", str(old), "--data-dir", str(tmp_path / "peer"))
+    assert result.returncode == 1
+    assert "the invite is for the run with fingerprint" in result.stderr
+    assert "with fingerprint" in result.stderr.partition("but ")[2]
+    assert "Traceback" not in result.stderr
+
+
+def test_a_peer_whose_clock_is_minutes_off_trains_with_the_others(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", RUN.format(until=100000, rate=0.1)) as swarm:
+        swarm.backbone()
+        peers = right, wrong = swarm.join("right"), swarm.join("wrong", "--clock-error-s", "-400")
+
+        def has_shared_a_round() -> bool:
+            return any(event["contributors"] == 2 for event in wrong.all("EpochFinished"))
+
+        wait_until(has_shared_a_round, "a round with both", wrong)
+        wait_until(
+            lambda: {p["name"] for p in swarm.status()["peers"]} == {"backbone", "right", "wrong"}, "all to be seen"
+        )
+        assert "off by" in wrong.tail()
+        for peer in peers:
+            peer.leave()
+        assert right.all("EpochFinished")
+
+
+def test_two_peers_in_one_data_directory_are_told_apart(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", RUN.format(until=100000, rate=0.1)) as swarm:
+        swarm.backbone()
+        first = swarm.join("first")
+        wait_until(lambda: first.epoch >= 1, "the first peer to train", first, LIMIT_S)
+        assert_refused(["join", str(swarm.invite), "--data-dir", str(swarm.directory / "first")], "another peer uses")
+        first.leave()
