@@ -178,9 +178,9 @@ class JoinedRun:
         )
         settings = StartupSettings(network=network, bootstrap=self._invite.addresses)
         async with open_run(self._invite, settings, Fanout(*self._local.sinks)) as (started, bundle):
-            participant_settings = ParticipantSettings(name=name, can_be_dialled=not self._local.is_client)
             replica = self._replica(bundle)
             name = (self._local.name or platform.node() or "peer")[:MAX_NAME_CHARACTERS]
+            participant_settings = ParticipantSettings(name=name, can_be_dialled=not self._local.is_client)
             participant = Participant(started.ports, started.identity, bundle, replica, participant_settings)
             await participant.begin()
             await participant.synchronise()

@@ -184,11 +184,16 @@ async def _end(child: Child) -> None:
 
 async def _wait_for(invite: Path, backbone: Child, stop: asyncio.Event) -> None:
     give_up_s = time.monotonic() + START_LIMIT_S
-    while not os.path.exists(invite) and not stop.is_set():  # one stat on a local disk blocks nobody
+    while not is_there(invite) and not stop.is_set():
         _check(backbone)
         if time.monotonic() > give_up_s:
             raise DemoFailed(f"the backbone made no invite within {START_LIMIT_S:.0f} s", hint=f"read {backbone.log}")
         await asyncio.sleep(0.1)
+
+
+def is_there(path: Path) -> bool:
+    """Whether a local file exists; one stat blocks nobody."""
+    return path.exists()
 
 
 async def _until_done(trainers: list[Child], backbone: Child, stop: asyncio.Event) -> None:

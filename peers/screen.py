@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Self, TextIO
 
 from collab.metrics.records import (
@@ -94,8 +95,10 @@ class LivePanel:
         self._live.__enter__()
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self._live.__exit__(*exc)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
 
     def observe(self, event: Event) -> None:
         if isinstance(event, EpochFinished):
