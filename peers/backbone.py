@@ -103,6 +103,7 @@ class Backbone:
         """A trainer that leaves offers its state."""
         async with self._saving:
             if epoch > self._saved_epoch:
+                await self.membership.report()  # it may have told of its evaluation a moment ago
                 packed = await self._fetch(epoch, [peer])
                 if packed is not None:
                     await self._keep(packed, self._evaluation_now(epoch))

@@ -123,7 +123,7 @@ def status(invite: InviteText, as_json: AsJson = False, log_level: LogLevel = "e
 @app.command()
 def demo(
     peers: Annotated[int, typer.Option(help="Trainers on this machine.", min=1, max=16)] = 3,
-    epochs: Annotated[int, typer.Option(help="Global steps.", min=1)] = 40,
+    epochs: Annotated[int, typer.Option(help="Global steps.", min=1)] = 200,
     directory: Annotated[Path | None, typer.Option(help="Where the run lives; default: a new one under runs/.")] = None,
     as_json: AsJson = False,
 ) -> None:

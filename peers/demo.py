@@ -29,14 +29,14 @@ microbatch_size: 8
 until_epoch: {epochs}
 task:
   name: causal_lm
-  model: {{model_type: gpt2, n_layer: 3, n_head: 4, n_embd: 128, attn_pdrop: 0.0, embd_pdrop: 0.0, resid_pdrop: 0.0}}
+  model: {{model_type: gpt2, n_layer: 2, n_head: 4, n_embd: 96, attn_pdrop: 0.0, embd_pdrop: 0.0, resid_pdrop: 0.0}}
   sequence_length: 128
-  vocab_size: 2048
+  vocab_size: 1024
   data: {{source: builtin, max_megabytes: 6}}
   eval_samples: 64
-optimizer: {{name: adamw, learning_rate: 0.004, weight_decay: 0.05, betas: [0.9, 0.95]}}
+optimizer: {{name: adamw, learning_rate: 0.008, weight_decay: 0.01, betas: [0.9, 0.95]}}
 schedule: {{name: cosine, warmup_epochs: {warmup}, total_epochs: {total}, final_factor: 0.05}}
-strategy: {{name: dedloc, target_batch_size: 64, max_gradient_norm: 1.0}}
+strategy: {{name: dedloc, target_batch_size: 48, max_gradient_norm: 1.0}}
 averaging: {{codec: float16}}
 checkpoints: {{every_epochs: {checkpoint_every}, keep: 2}}
 """

@@ -28,6 +28,8 @@ class Membership:
         """
         self._board, self._clock, self._our_record = board, clock, our_record
         self._was_called = False
+        self._since: tuple[int, Lineage, float] | None = None
+        """Our present epoch and lineage, and the swarm time at which we reached them."""
 
     @property
     def view(self) -> SwarmView:
@@ -52,10 +54,7 @@ class Membership:
     async def has_reached(self, target_samples: int) -> bool:
         """Publishes only when it matters: the target may be reached, a leader called, or it is time to be heard."""
         record = self._our_record()
-        others = [r for r in self.view.trainers(record.epoch, record.lineage) if r.peer != record.peer]
-        now = self._clock.now()
-        expected = record.samples + sum(r.samples + r.samples_per_s * max(0.0, now - r.said_at) for r in others)
-        is_in_sight = expected >= target_samples or self._was_called
+        is_in_sight = record.samples + self._expected_of_others(record) >= target_samples or self._was_called
         if not is_in_sight and self._board.since_published_s < REPORT_S:
             return False
         self._was_called = False
@@ -64,6 +63,24 @@ class Membership:
             return False
         view = await self._board.refresh()
         return view.samples(record.epoch, record.lineage) >= target_samples
+
+    def _expected_of_others(self, ours: PeerRecord) -> float:
+        """Samples that the other trainers have by now: what they said of this epoch, carried on at their speeds.
+
+        A trainer that was last heard in the epoch before is taken to have gone on when we did.
+        """
+        now = self._clock.now()
+        if self._since is None or self._since[:2] != (ours.epoch, ours.lineage):
+            self._since = (ours.epoch, ours.lineage, now)
+        expected = 0.0
+        for other in self.view.all_trainers():
+            if other.peer == ours.peer:
+                continue
+            if (other.epoch, other.lineage) == (ours.epoch, ours.lineage):
+                expected += other.samples + other.samples_per_s * max(0.0, now - other.said_at)
+            elif other.epoch == ours.epoch - 1:
+                expected += other.samples_per_s * (now - self._since[2])
+        return expected
 
     # -- the round engine's questions --------------------------------------------------------------------------------
 
