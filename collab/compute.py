@@ -26,7 +26,9 @@ class ThreadCompute:
         def settle(result: T | None, error: BaseException | None) -> None:
             if done.cancelled():
                 return
-            if error is not None:
+            if isinstance(error, StopIteration):  # a future refuses it, and its caller would wait for ever
+                done.set_exception(RuntimeError(f"the work raised {error!r}"))
+            elif error is not None:
                 done.set_exception(error)
             else:
                 done.set_result(result)  # type: ignore[arg-type]  # a T whenever there is no error

@@ -5,11 +5,12 @@ What is local to a machine (device, data directory, name, microbatch) is a flag 
 
 import hashlib
 import json
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from collab.errors import ConfigError
 
@@ -17,7 +18,18 @@ from collab.errors import ConfigError
 class Section(BaseModel):
     """Root of all sections: immutable, and an unknown or misspelt field is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _refuse_truth(value: Any) -> Any:
+    """Without this ``true`` and ``yes`` would become 1."""
+    if isinstance(value, bool):
+        raise ValueError("expected a number, not true or false")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_refuse_truth)]
+Real = Annotated[float, BeforeValidator(_refuse_truth)]
 
 
 # -- data and task ---------------------------------------------------------------------------------------------------
@@ -27,7 +39,7 @@ class BuiltinData(Section):
     """The Python standard library's own source: real text that is on every machine."""
 
     source: Literal["builtin"] = "builtin"
-    max_megabytes: float = Field(default=8.0, gt=0)
+    max_megabytes: Real = Field(default=8.0, gt=0)
 
 
 class FilesData(Section):
@@ -37,7 +49,7 @@ class FilesData(Section):
     path: str
     """A file, a directory or a glob pattern; ``.txt .md .py`` are text, ``.jsonl`` and ``.parquet`` have a field."""
     text_field: str = "text"
-    max_megabytes: float = Field(default=200.0, gt=0)
+    max_megabytes: Real = Field(default=200.0, gt=0)
 
 
 class HubData(Section):
@@ -49,7 +61,7 @@ class HubData(Section):
     split: str = "train"
     text_field: str = "text"
     revision: str | None = None
-    max_megabytes: float = Field(default=200.0, gt=0)
+    max_megabytes: Real = Field(default=200.0, gt=0)
 
 
 Data = Annotated[BuiltinData | FilesData | HubData, Field(discriminator="source")]
@@ -61,18 +73,22 @@ class CausalLMTask(Section):
     name: Literal["causal_lm"]
     model: dict[str, Any]
     """A ``transformers`` configuration: ``model_type`` and its fields; the vocabulary size is set by the tokenizer."""
-    sequence_length: int = Field(default=128, ge=8)
-    vocab_size: int = Field(default=4096, ge=257)
+    sequence_length: Whole = Field(default=128, ge=8)
+    vocab_size: Whole = Field(default=4096, ge=257)
     """Size of the byte-level BPE that the backbone trains when ``tokenizer`` is not given."""
     tokenizer: str | None = None
     """Path of a ``tokenizer.json`` on the organiser's machine; it travels with the run."""
     data: Data = BuiltinData()
-    eval_samples: int = Field(default=64, ge=1)
+    eval_samples: Whole = Field(default=64, ge=1)
 
     @model_validator(mode="after")
     def _check_model(self) -> "CausalLMTask":
         if not isinstance(self.model.get("model_type"), str):
             raise ValueError("task.model needs a model_type that transformers knows, for example gpt2 or llama")
+        try:
+            json.dumps(self.model, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"task.model holds a value that is no text, number, list or map: {error}") from error
         return self
 
 
@@ -80,8 +96,8 @@ class ImageClassificationTask(Section):
     """A small perceptron on scikit-learn's digits (1,797 images of 8 x 8): the miniature that runs everywhere."""
 
     name: Literal["image_classification"]
-    hidden_sizes: tuple[int, ...] = (32,)
-    eval_samples: int = Field(default=297, ge=1, le=1000)
+    hidden_sizes: tuple[Annotated[Whole, Field(ge=1)], ...] = (32,)
+    eval_samples: Whole = Field(default=297, ge=1, le=1000)
 
 
 Task = Annotated[CausalLMTask | ImageClassificationTask, Field(discriminator="name")]
@@ -90,15 +106,18 @@ Task = Annotated[CausalLMTask | ImageClassificationTask, Field(discriminator="na
 # -- optimisation ----------------------------------------------------------------------------------------------------
 
 
+Decay = Annotated[Real, Field(ge=0, lt=1)]
+
+
 class Optimizer(Section):
     """Optimiser of the global step, by name."""
 
     name: Literal["sgd", "adamw", "lamb", "adamw8bit"] = "adamw"
-    learning_rate: float = Field(default=1e-3, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = Field(default=1e-8, gt=0)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
+    learning_rate: Real = Field(default=1e-3, gt=0)
+    weight_decay: Real = Field(default=0.0, ge=0)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    epsilon: Real = Field(default=1e-8, gt=0)
+    momentum: Real = Field(default=0.0, ge=0, lt=1)
     """Of sgd only."""
 
 
@@ -106,11 +125,11 @@ class Schedule(Section):
     """Learning rate by epoch, as a factor on the optimiser's learning rate."""
 
     name: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_epochs: int = Field(default=0, ge=0)
+    warmup_epochs: Whole = Field(default=0, ge=0)
     """Linear rise from ``1 / warmup_epochs`` to 1."""
-    total_epochs: int | None = Field(default=None, gt=0)
+    total_epochs: Whole | None = Field(default=None, gt=0)
     """Where linear and cosine reach ``final_factor``."""
-    final_factor: float = Field(default=0.0, ge=0, le=1)
+    final_factor: Real = Field(default=0.0, ge=0, le=1)
 
     @model_validator(mode="after")
     def _check_length(self) -> "Schedule":
@@ -125,9 +144,9 @@ class Dedloc(Section):
     """Synchronous training with a global target batch (Diskin et al., NeurIPS 2021)."""
 
     name: Literal["dedloc"]
-    target_batch_size: int = Field(default=256, ge=1)
+    target_batch_size: Whole = Field(default=256, ge=1)
     """Samples that the swarm accumulates for one optimiser step."""
-    max_gradient_norm: float | None = Field(default=1.0, gt=0)
+    max_gradient_norm: Real | None = Field(default=1.0, gt=0)
     """Clip the averaged gradient to this norm; null: do not clip."""
 
 
@@ -135,8 +154,8 @@ class Solo(Section):
     """No communication: every peer trains alone; the baseline of comparisons."""
 
     name: Literal["solo"]
-    target_batch_size: int = Field(default=256, ge=1)
-    max_gradient_norm: float | None = Field(default=1.0, gt=0)
+    target_batch_size: Whole = Field(default=256, ge=1)
+    max_gradient_norm: Real | None = Field(default=1.0, gt=0)
 
 
 Strategy = Annotated[Dedloc | Solo, Field(discriminator="name")]
@@ -151,8 +170,8 @@ class Averaging(Section):
 class Checkpoints(Section):
     """What the backbone writes to its disk."""
 
-    every_epochs: int = Field(default=10, ge=1)
-    keep: int = Field(default=3, ge=1)
+    every_epochs: Whole = Field(default=10, ge=1)
+    keep: Whole = Field(default=3, ge=1)
 
 
 # -- the run ---------------------------------------------------------------------------------------------------------
@@ -162,10 +181,10 @@ class Run(Section):
     """One run file."""
 
     run_id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{2,39}$")
-    seed: int = Field(default=0, ge=0, lt=2**32)
-    microbatch_size: int = Field(default=8, ge=1)
+    seed: Whole = Field(default=0, ge=0, lt=2**32)
+    microbatch_size: Whole = Field(default=8, ge=1)
     """Samples of one forward and backward, unless a volunteer says otherwise."""
-    until_epoch: int | None = Field(default=None, ge=1)
+    until_epoch: Whole | None = Field(default=None, ge=1)
     """Peers stop after this many global steps; null: never."""
     task: Task
     optimizer: Optimizer = Optimizer()
@@ -173,6 +192,33 @@ class Run(Section):
     strategy: Strategy = Dedloc(name="dedloc")
     averaging: Averaging = Averaging()
     checkpoints: Checkpoints = Checkpoints()
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain YAML without what surprises: a repeated field, and aliases, which a few bytes can make grow for ever."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("a run file has no aliases")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # the checks below will say that it is no name of a field
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"field {key.value!r} is there twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _read_yaml(text: str) -> Any:
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 def parse_run(text: str, *, origin: str) -> Run:
@@ -186,8 +232,8 @@ def parse_run(text: str, *, origin: str) -> Run:
         ConfigError: not YAML, or a field is unknown, missing, of a wrong type or impossible; every problem is listed.
     """
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        content = _read_yaml(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that cannot be
         raise ConfigError(f"{origin} is not YAML: {error}", hint="fix the line named above") from error
     if not isinstance(content, dict):
         raise ConfigError(

@@ -5,48 +5,38 @@
 
 Real peer processes on 127.0.0.1 train a model of 650 parameters. "Computing" a microbatch of one sample is a sleep, so
 that the cores stay free for what is measured, and a tiny backward. The target batch is peers x microbatches, so that an
-ideal global step takes microbatches x step-ms. Two costs are reported of every step from the third on:
+ideal global step takes microbatches x step-ms. Two costs are reported, of every step from the third on:
 
     overhead        = duration - microbatches x step-ms     all that is not ideal: talking, waiting, overshooting
-    beyond_compute  = duration - what this very peer spent computing in that step     a microbatch more than the plan
+    beyond_compute  = duration - what this very peer spent computing in that step     a microbatch more than planned
                       is work, since its sample is in the mean; what is left is talking and waiting
 
-Engines take turns; whatever else the machine does, it does to both. See docs/benchmarks.md.
+The engines take turns, so that whatever else the machine does, it does to both. See docs/benchmarks.md.
 """
 
 import argparse
 import json
 import os
 import platform
-import queue
-import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
-
-    from collab.metrics.records import Event
+from bench_processes import BenchFailed, Child, Household
+from global_step_peer import Assignment, Engine, Setup, Step
 
 WARM_UP_STEPS = 2
 """Both engines first learn how fast the swarm is; the figures begin with the step after these."""
-START_LIMIT_S = 60.0
+START_LIMIT_S = 90.0
 """Imports and joining, on a machine that is busy with other things."""
-END_LIMIT_S = 6.0
-"""A backbone that is asked to leave does so within 5 s."""
 RUN_FILE = """\
 run_id: bench-global-step
 seed: {seed}
@@ -59,264 +49,219 @@ checkpoints: {{every_epochs: 1000000}}
 """Nothing but steps: no checkpoint falls into a measurement, and vectors travel as float32 in both engines."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What both engines are asked to do."""
-
-    peers: int
-    microbatches: int
-    """Of one sample each, per peer and global step."""
-    step_ms: float
-    steps: int
-    seed: int
-    limit_s: float
-    """A run that takes longer is stopped; its figures say how many steps it made."""
-
-    @property
-    def target_batch(self) -> int:
-        """Samples of one global step."""
-        return self.peers * self.microbatches
-
-    @property
-    def ideal_s(self) -> float:
-        """Duration of a global step that costs nothing but computing."""
-        return self.microbatches * self.step_ms / 1e3
+# -- one run of one engine -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """One contestant."""
+class Result:
+    """What the peers of one run of one engine brought home."""
 
-    name: str
-    matchmaking_s: float = 0.0
-    """hivemind's only knob for the cost of a step; collab has none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """What one worker process is told."""
-
-    engine: Engine
-    setup: Setup
-    index: int
-    contact: str
-    """An invite, or hivemind's multiaddresses separated by spaces."""
+    peers: tuple[tuple[Step, ...], ...]
+    epochs: tuple[int, ...]
+    parameters: tuple[tuple[float, ...], ...]
+    cpu_s: float
+    """From the start of training to its end, of all processes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One global step as one peer saw it; all times in seconds."""
+def measure(engine: Engine, setup: Setup) -> Result:
+    """Let ``engine`` train once.
 
-    epoch: int
-    """Steps taken so far, this one included."""
-    duration_s: float
-    """Since the end of the peer's previous step."""
-    compute_s: float
-    microbatches: int
-    contributors: int
-    """Peers in the round that led to the step; 0: no round succeeded."""
-    phases_s: dict[str, float] = field(default_factory=dict)
-    """Where duration - compute went, in order; they add up to it."""
-
-
-# -- worker: one peer of either engine -------------------------------------------------------------------------------
-
-
-class Peer(Protocol):
-    """One peer of a swarm around a model."""
-
-    contact: str
-
-    @property
-    def epoch(self) -> int: ...
-
-    def step(self, loss: float) -> None: ...
-
-    def seen(self) -> tuple[int, Mapping[str, float]]:
-        """Contributors of the last round, and when its phases began by the monotonic clock."""
-        ...
-
-
-class CollabPeer:
-    """``collab.join`` with a sink that takes the times."""
-
-    contact = ""
-
-    def __init__(self, model: "torch.nn.Module", work: Assignment) -> None:
-        from collab.joining import Local, join
-
-        self._contributors, self._marks = 0, dict[str, float]()
-        self._swarm = join(model, None, work.contact, Local(name=f"bench-{work.index}", sinks=(self,)))
-
-    @property
-    def epoch(self) -> int:
-        return self._swarm.epoch
-
-    def step(self, loss: float) -> None:
-        self._contributors, self._marks = 0, {}
-        self._swarm.step(samples=1, loss=loss)
-
-    def seen(self) -> tuple[int, Mapping[str, float]]:
-        return self._contributors, self._marks
-
-    def observe(self, event: "Event") -> None:
-        """Called in the peer's own thread, never while ``seen`` is: ``step`` blocks as long as a round is under way."""
-        from collab.metrics.records import EpochFinished, Phase, PhaseReached
-
-        if isinstance(event, EpochFinished):
-            self._contributors = event.contributors
-        elif isinstance(event, PhaseReached):
-            if event.phase is Phase.JOIN_GROUP:
-                self._marks.setdefault(event.phase.value, time.monotonic())  # attempts that fail belong to forming
-            else:
-                self._marks[event.phase.value] = time.monotonic()
-
-
-class HivemindPeer:
-    """``hivemind.Optimizer``, with its delays and its background averaging of the state as they are by default."""
-
-    def __init__(self, model: "torch.nn.Module", work: Assignment) -> None:
-        import hivemind
-        import torch
-
-        class Watched(hivemind.optim.grad_averager.GradientAverager):  # type: ignore[misc]  # hivemind is untyped
-            """Remembers the handle of the newest round, whose result names the group."""
-
-            newest: Any = None
-
-            def step(self, *args: Any, **options: Any) -> Any:  # hivemind's own signature
-                self.newest = super().step(*args, **options)
-                return self.newest
-
-        group = {
-            "target_group_size": work.setup.peers,  # a full group need not wait for the end of matchmaking
-            "request_timeout": min(3.0, work.engine.matchmaking_s / 2),  # hivemind: less than matchmaking
-        }
-        dht = hivemind.DHT(
-            start=True,
-            initial_peers=work.contact.split() or None,
-            host_maddrs=["/ip4/127.0.0.1/tcp/0"],
-            use_relay=False,
-            use_auto_relay=False,
-        )
-        self.contact = " ".join(str(address) for address in dht.get_visible_maddrs())
-        self._optimizer = hivemind.Optimizer(
-            dht=dht,
-            run_id="bench",
-            batch_size_per_step=1,
-            target_batch_size=work.setup.target_batch,
-            params=model.parameters(),
-            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
-            matchmaking_time=work.engine.matchmaking_s,
-            averaging_timeout=15.0,  # its default of a minute would make one lost round the whole measurement
-            averager_opts=group,
-            grad_averager_factory=lambda **options: Watched(**group, **options),
+    Raises:
+        BenchFailed: a process did not come up or did not answer.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, ExitStack() as stack:
+        household = Household(Path(folder))
+        stack.callback(household.close)
+        contact = open_collab(household, setup) if engine.name == "collab" else ""
+        peers: list[Child] = []
+        for index in range(setup.peers):
+            work = Assignment(engine=engine, setup=setup, index=index, contact=contact)
+            program = Path(__file__).with_name("global_step_peer.py")
+            peers.append(household.start([sys.executable, str(program), json.dumps(asdict(work))]))
+            if not contact:
+                contact = str(peers[0].answer(START_LIMIT_S)["contact"])
+        for peer in peers if engine.name == "collab" else peers[1:]:
+            peer.answer(START_LIMIT_S)
+        began_cpu_s = household.cpu_s()
+        for peer in peers:
+            peer.say("go")
+        answers = [peer.answer(setup.limit_s + 60.0) for peer in peers]
+        return Result(
+            peers=tuple(tuple(Step(**step) for step in answer["steps"]) for answer in answers),
+            epochs=tuple(answer["epoch"] for answer in answers),
+            parameters=tuple(tuple(answer["parameters"]) for answer in answers),
+            cpu_s=household.cpu_s() - began_cpu_s,
         )
 
-    @property
-    def epoch(self) -> int:
-        return int(self._optimizer.local_epoch)
 
-    def step(self, loss: float) -> None:
-        self._optimizer.grad_averager.newest = None
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-
-    def seen(self) -> tuple[int, Mapping[str, float]]:
-        newest = self._optimizer.grad_averager.newest
-        has_result = newest is not None and newest.done() and not newest.cancelled() and newest.exception() is None
-        return (len(newest.result()) if has_result else 0), {}
-
-
-PHASES = (
-    ("board_s", "join_group"),  # publish our progress, read the others'
-    ("group_s", "send_parts"),  # until the leader's BEGIN: calls, and waiting for peers in a microbatch
-    ("exchange_s", "before_commit"),
-    ("verdict_s", "commit"),
-)
-"""Name of the time that ends when a phase begins; what follows the last one is ``apply_s``."""
+def open_collab(household: Household, setup: Setup) -> str:
+    """Start a backbone; its invite."""
+    folder, invite = household.folder / "run", household.folder / "invite.txt"
+    folder.mkdir()
+    (folder / "run.yaml").write_text(RUN_FILE.format(seed=setup.seed, target=setup.target_batch))
+    command = [sys.executable, "-m", "peers.cli", "backbone", str(folder), "--host", "127.0.0.1"]
+    backbone = household.start([*command, "--invite-file", str(invite)], goodbye=signal.SIGTERM)
+    give_up_s = time.monotonic() + START_LIMIT_S
+    while not invite.exists():
+        if time.monotonic() > give_up_s or backbone.process.poll() is not None:
+            raise BenchFailed(f"the backbone did not come up; the end of its log:\n{backbone.log_tail()}")
+        time.sleep(0.05)
+    return invite.read_text().strip()
 
 
-def phases(marks: Mapping[str, float], computed_s: float, ended_s: float) -> dict[str, float]:
-    """Cut the time from ``computed_s`` to ``ended_s`` at the marks."""
-    cut, since_s = {}, computed_s
-    for name, mark in PHASES:
-        if mark in marks:
-            cut[name] = marks[mark] - since_s
-            since_s = marks[mark]
-    return {**cut, "apply_s": ended_s - since_s}
+# -- figures ---------------------------------------------------------------------------------------------------------
 
 
-def train(peer: Peer, model: "torch.nn.Module", work: Assignment) -> list[Step]:
-    """The user's loop: compute, step, take the time."""
-    import torch
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, 90th percentile by nearest rank, and worst, in seconds."""
+    ordered = sorted(values)
+    p90 = ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
+    return {"median": round(statistics.median(ordered), 4), "p90": round(p90, 4), "worst": round(ordered[-1], 4)}
 
-    setup, steps = work.setup, list[Step]()
-    inputs = torch.randn(1, 64, generator=torch.Generator().manual_seed(setup.seed * 1000 + work.index))
-    began_s = last_s = time.monotonic()
-    epoch, compute_s, early_s, microbatches = peer.epoch, 0.0, 0.0, 0
-    while epoch < setup.steps and time.monotonic() - began_s < setup.limit_s:
-        started_s = time.monotonic()
-        time.sleep(setup.step_ms / 1e3)
-        loss = model(inputs).pow(2).mean()
-        loss.backward()
-        computed_s = time.monotonic()
-        peer.step(float(loss))
-        ended_s = time.monotonic()
-        compute_s, microbatches = compute_s + computed_s - started_s, microbatches + 1
-        if peer.epoch == epoch:
-            early_s += ended_s - computed_s
-            continue
-        contributors, marks = peer.seen()
-        cut = {"early_s": early_s, **phases(marks, computed_s, ended_s)} if marks else {}
-        epoch = peer.epoch
-        steps.append(
-            Step(
-                epoch=epoch,
-                duration_s=ended_s - last_s,
-                compute_s=compute_s,
-                microbatches=microbatches,
-                contributors=contributors,
-                phases_s=cut,
-            )
+
+def figures(results: list[Result], setup: Setup) -> dict[str, Any]:
+    """All steps of all peers and runs of one engine together.
+
+    Raises:
+        BenchFailed: no step was measured.
+    """
+    steps = [step for result in results for peer in result.peers for step in peer if step.epoch > WARM_UP_STEPS]
+    if not steps:
+        raise BenchFailed(f"no step after the first {WARM_UP_STEPS} within {setup.limit_s:.0f} s")
+    overhead = [[s.duration_s - setup.ideal_s for p in r.peers for s in p if s.epoch > WARM_UP_STEPS] for r in results]
+    measured = [epoch for result in results for epoch in range(WARM_UP_STEPS + 1, max(result.epochs) + 1)]
+    names = dict.fromkeys(name for step in steps for name in step.phases_s)
+    return {
+        "overhead_s": spread([value for run in overhead for value in run]),
+        "overhead_median_by_run_s": [round(statistics.median(run), 4) for run in overhead if run],
+        "beyond_compute_s": spread([step.duration_s - step.compute_s for step in steps]),
+        "duration_median_s": round(statistics.median(step.duration_s for step in steps), 4),
+        "microbatches_mean": round(statistics.mean(step.microbatches for step in steps), 2),
+        "steps": len(measured),
+        "steps_with_all_contributing": sum(count_whole(result, setup.peers) for result in results),
+        "epochs": [list(result.epochs) for result in results],
+        "parameter_difference": max(difference(result) for result in results),
+        "cpu_s_per_step": round(sum(r.cpu_s for r in results) / sum(max(r.epochs) for r in results), 3),
+        "phases_median_s": {
+            name: round(statistics.median(s.phases_s[name] for s in steps if name in s.phases_s), 4) for name in names
+        },
+    }
+
+
+def count_whole(result: Result, num_peers: int) -> int:
+    """Measured steps that every peer took from a round of everybody."""
+    whole = [{step.epoch for step in peer if step.contributors == num_peers} for peer in result.peers]
+    return len([epoch for epoch in set.intersection(*whole) if epoch > WARM_UP_STEPS])
+
+
+def difference(result: Result) -> float:
+    """Largest difference of a parameter between two peers at the end."""
+    worst = 0.0
+    for values in zip(*result.parameters, strict=True):
+        worst = max(worst, max(values) - min(values))
+    return worst
+
+
+def report(runs: dict[Engine, list[Result]], setup: Setup, load: tuple[float, float]) -> dict[str, Any]:
+    """Everything that somebody needs to judge the figures."""
+    by_engine = {engine.label: figures(results, setup) for engine, results in runs.items()}
+    ours = by_engine.get("collab")
+    ratios = {
+        label: round(ours["overhead_s"]["median"] / other["overhead_s"]["median"], 3)
+        for label, other in by_engine.items()
+        if ours is not None and label != "collab"
+    }
+    return {
+        "benchmark": "global_step",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seed": setup.seed,
+        "setup": {**asdict(setup), "ideal_s": setup.ideal_s, "parameters": 650, "runs": len(next(iter(runs.values())))},
+        "versions": {"python": platform.python_version(), **{n: version(n) for n in ("collab", "hivemind", "torch")}},
+        "machine": {
+            "cores": os.cpu_count(),
+            "system": platform.system(),
+            "load_before": load[0],
+            "load_after": load[1],
+        },
+        "figures": by_engine,
+        "ratio_of_median_overheads": ratios,
+    }
+
+
+def show(content: dict[str, Any]) -> None:
+    """The same as a table."""
+    print(f"{'engine':16} {'median':>8} {'p90':>8} {'worst':>8} {'beyond':>8}   all contributed   cpu s/step")
+    for label, found in content["figures"].items():
+        cost, beyond = found["overhead_s"], found["beyond_compute_s"]["median"]
+        whole = f"{found['steps_with_all_contributing']}/{found['steps']}"
+        print(
+            f"{label:16} {cost['median']:8.3f} {cost['p90']:8.3f} {cost['worst']:8.3f} {beyond:8.3f}"
+            f"   {whole:>15}   {found['cpu_s_per_step']:10.3f}"
         )
-        last_s, compute_s, early_s, microbatches = ended_s, 0.0, 0.0, 0
-    return steps
 
 
-def work_as_told(text: str) -> None:
-    """Body of a worker process: say that we are there, wait for the start, train, stay until told to end."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever libraries print goes to the log
-    import torch
+# -- command line ----------------------------------------------------------------------------------------------------
 
-    fields = json.loads(text)
-    work = Assignment(
-        engine=Engine(**fields["engine"]),
-        setup=Setup(**fields["setup"]),
-        index=fields["index"],
-        contact=fields["contact"],
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engines", default="collab,hivemind", help="separated by commas")
+    parser.add_argument("--matchmaking", default="1.0", help="hivemind's matchmaking times in seconds, by commas")
+    parser.add_argument("--repeats", type=int, default=1, help="how often the engines take turns")
+    parser.add_argument("--peers", type=int, default=4)
+    parser.add_argument("--microbatches", type=int, default=4, help="per peer and global step")
+    parser.add_argument("--step-ms", type=float, default=50.0, help="one microbatch")
+    parser.add_argument("--steps", type=int, default=50, help="global steps of one run")
+    parser.add_argument("--limit-s", type=float, default=120.0, help="of training in one run")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="the last line of the output is one JSON object")
+    options = parser.parse_args()
+    unknown = set(options.engines.split(",")) - {"collab", "hivemind"}
+    if unknown:
+        parser.error(f"unknown engine {', '.join(sorted(unknown))}: choose from collab, hivemind")
+    if options.steps <= WARM_UP_STEPS or min(options.peers, options.microbatches, options.repeats) < 1:
+        parser.error(f"--steps must be over {WARM_UP_STEPS}; --peers, --microbatches and --repeats at least 1")
+    return options
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt  # a SIGTERM cleans up like Ctrl+C
+
+
+def main() -> int:
+    """Measure and print; the exit code."""
+    options = parse_arguments()
+    signal.signal(signal.SIGTERM, _interrupt)
+    setup = Setup(
+        peers=options.peers,
+        microbatches=options.microbatches,
+        step_ms=options.step_ms,
+        steps=options.steps,
+        seed=options.seed,
+        limit_s=options.limit_s,
     )
-    torch.set_num_threads(1)  # two threads on busy cores are slower than one
-    torch.manual_seed(work.setup.seed)
-    start = threading.Event()
-    threading.Thread(target=_end_with_parent, args=(start,), daemon=True).start()
-    model = torch.nn.Sequential(torch.nn.Linear(64, 10))
-    peer: Peer = CollabPeer(model, work) if work.engine.name == "collab" else HivemindPeer(model, work)
-    print(json.dumps({"contact": peer.contact}), file=out, flush=True)
-    start.wait()
-    steps = train(peer, model, work)
-    parameters = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
-    result = {"epoch": peer.epoch, "steps": [asdict(step) for step in steps], "parameters": parameters}
-    print(json.dumps(result), file=out, flush=True)
-    threading.Event().wait()  # others may still need us: a peer that is late takes over our state
+    engines: list[Engine] = []
+    for name in options.engines.split(","):
+        times = options.matchmaking.split(",") if name == "hivemind" else ["0"]
+        engines += [Engine(name=name, matchmaking_s=float(seconds)) for seconds in times]
+    runs: dict[Engine, list[Result]] = {engine: [] for engine in engines}
+    load_before = os.getloadavg()[0]
+    try:
+        for repeat in range(options.repeats):
+            for engine in engines:
+                print(f"run {repeat + 1} of {options.repeats}: {engine.label}", file=sys.stderr, flush=True)
+                runs[engine].append(measure(engine, setup))
+        content = report(runs, setup, (round(load_before, 2), round(os.getloadavg()[0], 2)))
+    except BenchFailed as failure:
+        print(f"error: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    show(content)
+    if options.json:
+        print(json.dumps(content))
+    return 0
 
 
-def _end_with_parent(start: threading.Event) -> None:
-    """The first line is the start; the end of the input ends us and every process that an engine forked."""
-    if sys.stdin.readline():
-        start.set()
-        sys.stdin.readline()
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,7 +3,8 @@
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from collab.concurrency import Background
 from collab.errors import NetworkError, PeerUnreachable, StreamClosed, TimedOut
@@ -113,7 +114,7 @@ class FakeTransport:
 
 
 class FakeNetwork:
-    """An async context: its handlers end with it, and what one of them raised beyond ``NetworkError`` fails the test."""
+    """An async context: its handlers end with it, and one that raises more than a ``NetworkError`` fails the test."""
 
     def __init__(self) -> None:
         self.peers: dict[PeerId, FakeTransport] = {}
@@ -145,12 +146,14 @@ class FakeNetwork:
         finally:
             stream.close()
 
-    async def __aenter__(self) -> "FakeNetwork":
+    async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         return self
 
-    async def __aexit__(self, *error: Any) -> None:
-        await self._tasks.__aexit__(*error)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._tasks.__aexit__(kind, error, trace)
 
 
 class FakeDirectory:

@@ -147,10 +147,10 @@ def test_a_header_that_is_no_map_with_a_textual_kind_is_refused(header: object) 
     ],
 )  # fmt: skip
 def test_a_hostile_header_is_a_bad_message_within_a_fraction_of_a_second(header: bytes) -> None:
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     with pytest.raises(BadMessage):
         decode(header, b"")
-    assert time.perf_counter() - started_s < 0.5
+    assert time.process_time() - started_s < 0.5
 
 
 def test_an_extension_of_msgpack_is_a_bad_message() -> None:

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from collab.errors import BadMessage
+from collab.net.wire import Message
 from collab.types import Lineage, PeerId
+
+MAX_WEIGHT = float(1 << 53)
+"""Samples; beyond this a float no longer counts them one by one, and a sum over a group stays far from Inf."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +61,21 @@ class CommitRecord:
         Raises:
             BadMessage: something is missing or malformed.
         """
-        try:
-            return cls(
-                round_id=str(fields["round_id"]),
-                epoch=int(fields["epoch"]),
-                lineage=Lineage(str(fields["lineage"])),
-                contributors=tuple((PeerId(str(peer)), float(weight)) for peer, weight in fields["contributors"]),
-                digests=tuple(str(digest) for digest in fields["digests"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadMessage(f"commit record is malformed: {error!r}") from error
+        message = Message("commit record", fields)
+        record = cls(
+            round_id=message.get("round_id", str),
+            epoch=message.get("epoch", int),
+            lineage=Lineage(message.get("lineage", str)),
+            contributors=tuple((PeerId(peer), weight) for peer, weight in message.rows("contributors", str, float)),
+            digests=tuple(message.get("digests", list)),
+        )
+        if record.epoch < 0 or not all(isinstance(digest, str) for digest in record.digests):
+            raise BadMessage("commit record has a negative epoch, or a digest that is no text")
+        if not record.contributors or len(dict(record.contributors)) != len(record.contributors):
+            raise BadMessage("commit record names no contributor, or one twice")
+        if not all(0 < weight <= MAX_WEIGHT for _, weight in record.contributors):
+            raise BadMessage("commit record has a weight that is not positive, absurd or not finite")
+        return record
 
 
 def genesis(fingerprint: str, state_digest: str) -> Lineage:

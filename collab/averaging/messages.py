@@ -10,9 +10,9 @@ leader -> peer     call      a group for this epoch forms: are you coming?
 member -> member   verdict?  what became of this round?
 """
 
-import math
 from dataclasses import dataclass
 
+from collab.averaging.agreement import MAX_WEIGHT
 from collab.averaging.plan import Span, is_tiling
 from collab.errors import BadMessage
 from collab.net.wire import Message
@@ -64,7 +64,7 @@ class Join:
         )
         if join.epoch < 0 or not 0 <= join.num_elements <= MAX_ELEMENTS:
             raise BadMessage(f"join with epoch {join.epoch} and {join.num_elements} elements")
-        if not math.isfinite(join.weight) or join.weight < 0 or (join.weight > 0) != (join.num_elements > 0):
+        if not 0 <= join.weight <= MAX_WEIGHT or (join.weight > 0) != (join.num_elements > 0):
             raise BadMessage(f"join with weight {join.weight} for {join.num_elements} elements")
         return join
 
@@ -114,19 +114,16 @@ class Group:
     @classmethod
     def from_message(cls, message: Message) -> "Group":
         """Raises ``BadMessage`` when malformed, or when members, weights or spans make no sense together."""
-        try:
-            members = tuple(Member(PeerId(str(p)), float(w)) for p, w in message.get("members", list))
-            spans = tuple(Span(PeerId(str(p)), int(a), int(b)) for p, a, b in message.get("spans", list))
-        except (TypeError, ValueError) as error:
-            raise BadMessage(f"begin is malformed: {error!r}") from error
+        members = message.rows("members", str, float)
+        spans = message.rows("spans", str, int, int)
         group = cls(
             round_id=message.get("round_id", str),
             epoch=message.get("epoch", int),
             lineage=Lineage(message.get("lineage", str)),
             num_elements=message.get("num_elements", int),
             leader=PeerId(message.get("leader", str)),
-            members=members,
-            spans=spans,
+            members=tuple(Member(PeerId(peer), weight) for peer, weight in members),
+            spans=tuple(Span(PeerId(reducer), start, stop) for reducer, start, stop in spans),
         )
         group._check()
         return group
@@ -135,8 +132,10 @@ class Group:
         peers = {member.peer for member in self.members}
         if len(peers) != len(self.members) or not 0 < len(peers) <= MAX_MEMBERS:
             raise BadMessage(f"begin names {len(self.members)} members, {len(peers)} different ones")
-        if any(not math.isfinite(member.weight) or member.weight < 0 for member in self.members):
-            raise BadMessage("begin has a weight that is negative or not finite")
+        if self.epoch < 0 or not 0 < self.num_elements <= MAX_ELEMENTS:
+            raise BadMessage(f"begin with epoch {self.epoch} and {self.num_elements} elements")
+        if any(not 0 <= member.weight <= MAX_WEIGHT for member in self.members):
+            raise BadMessage("begin has a weight that is negative, absurd or not finite")
         if not self.contributors or not is_tiling(self.spans, self.num_elements):
             raise BadMessage("begin has no contributor, or spans that do not cover the vector")
         if not {span.reducer for span in self.spans} <= peers:

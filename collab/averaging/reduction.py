@@ -36,6 +36,7 @@ class Reduction:
         self._weights = weights
         self._codec = codec
         self._total_weight = math.fsum(weights.values())
+        self._has_failed = False
         self._waiting: list[dict[PeerId, Vector]] = [{} for _ in self._edges]
         self._results: list[asyncio.Future[Buffer]] = [asyncio.get_running_loop().create_future() for _ in self._edges]
 
@@ -50,7 +51,7 @@ class Reduction:
             self._put(peer, index, span[start:stop])
 
     def add(self, peer: PeerId, index: int, data: Buffer) -> None:
-        """Add one encoded part.
+        """Add one encoded part; after ``fail`` it is dropped, since its sender is not to blame.
 
         Raises:
             BadPart: from a stranger, twice, out of range, of a wrong length, or not finite; nothing was changed.
@@ -59,6 +60,8 @@ class Reduction:
             raise BadPart("not_a_contributor", f"{peer} is no contributor of this round")
         if not 0 <= index < len(self._edges):
             raise BadPart("no_such_part", f"part {index} of {len(self._edges)} from {peer}")
+        if self._has_failed:
+            return
         if self._results[index].done() or peer in self._waiting[index]:
             raise BadPart("twice", f"part {index} came twice from {peer}")
         start, stop = self._edges[index]
@@ -89,6 +92,7 @@ class Reduction:
 
     def fail(self, error: BadPart) -> None:
         """Give up: everybody who waits for a result that is not there yet gets ``error``."""
+        self._has_failed = True
         for future in self._results:
             if not future.done():
                 future.set_exception(error)

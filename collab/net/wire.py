@@ -51,6 +51,20 @@ class Message:
             raise BadMessage(f"{self.kind}: field {name!r} should be {kind.__name__}, got {type(value).__name__}")
         return value
 
+    def rows(self, name: str, *kinds: type) -> list[list[Any]]:
+        """Field ``name``, checked to be a list of lists that hold one value of each of ``kinds``.
+
+        Raises:
+            BadMessage: it is anything else.
+        """
+        table: list[list[Any]] = []
+        for row in self.get(name, list):
+            if not isinstance(row, list) or len(row) != len(kinds):
+                raise BadMessage(f"{self.kind}: field {name!r} should hold lists of {len(kinds)} values")
+            cells = Message(self.kind, {f"{name}[{column}]": value for column, value in enumerate(row)})
+            table.append([cells.get(place, kind) for place, kind in zip(cells.fields, kinds, strict=True)])
+        return table
+
 
 def encode(message: Message) -> tuple[bytes, bytes | bytearray | memoryview]:
     """Prefix and header as one buffer, and the payload untouched.
@@ -95,10 +109,14 @@ def decode(header: bytes, payload: bytes | bytearray | memoryview) -> Message:
         BadMessage: the header is not a msgpack map with a textual "kind".
     """
     try:
-        fields = msgpack.unpackb(header, raw=False, strict_map_key=True)
+        fields = msgpack.unpackb(header, raw=False, strict_map_key=True, timestamp=1, ext_hook=_refuse_extension)
     except Exception as error:  # msgpack raises six unrelated types on hostile bytes
         raise BadMessage(f"header is not msgpack: {type(error).__name__}") from error
     if not isinstance(fields, dict) or not isinstance(fields.get("kind"), str):
         raise BadMessage("header is not a map with a textual 'kind'")
     kind = fields.pop("kind")
     return Message(kind, fields, payload)
+
+
+def _refuse_extension(code: int, _data: bytes) -> None:
+    raise ValueError(f"extension type {code}")

@@ -56,13 +56,14 @@ def load_or_create_identity(path: Path) -> Identity:
         raise ConfigError(
             f"cannot read the identity {path}: {error}", hint="check its owner; it should be yours"
         ) from error
-    if len(content) != len(PRIVATE_PREFIX) + 64 or not content.startswith(PRIVATE_PREFIX):
+    seed = content[len(PRIVATE_PREFIX) :][:32]
+    if len(seed) != 32 or Identity.from_seed(seed).to_libp2p() != content:
         raise ConfigError(
             f"{path} is not an Ed25519 key", hint="move the file away; a new identity is made at the next start"
         )
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
-    return Identity.from_seed(content[len(PRIVATE_PREFIX) :][:32])
+    return Identity.from_seed(seed)
 
 
 def _create(path: Path) -> Identity:

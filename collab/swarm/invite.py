@@ -60,7 +60,8 @@ def read_invite(text: str) -> Invite:
     except (binascii.Error, ValueError) as error:
         raise InviteError("the invite has characters that no invite has", hint=ASK_AGAIN) from error
     signed, checksum = checked[:-CHECKSUM_BYTES], checked[-CHECKSUM_BYTES:]
-    if len(checked) <= CHECKSUM_BYTES or hashlib.sha256(signed).digest()[:CHECKSUM_BYTES] != checksum:
+    is_canonical = base64.urlsafe_b64encode(checked).decode().rstrip("=") == encoded  # the last character has spare bits
+    if not is_canonical or not signed or hashlib.sha256(signed).digest()[:CHECKSUM_BYTES] != checksum:
         raise InviteError("the invite is cut or garbled: its checksum does not match", hint=ASK_AGAIN)
     try:
         body, signature = msgpack.unpackb(signed)
@@ -71,8 +72,9 @@ def read_invite(text: str) -> Invite:
             owner=PeerId(str(owner)),
             addresses=tuple(map(str, addresses)),
         )
+        is_signed = is_signed_by(invite.owner, body, signature)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise InviteError("the invite's content is malformed", hint=ASK_AGAIN) from error
-    if not is_signed_by(invite.owner, body, signature):
+    if not is_signed:
         raise InviteError("the invite is not signed by the owner it names", hint="do not use it; ask the organiser")
     return invite

@@ -1,7 +1,6 @@
 """A simulated swarm of real roles: the very trainers and backbone of a real run, in virtual time."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from collab.simulation.links import Link
 from collab.simulation.world import SimPeer, World
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
+from collab.tasks.base import Task
 from collab.tasks.registry import build_task
 from collab.training.genesis import build_replica, make_genesis
 from collab.training.participant import Participant, ParticipantSettings
@@ -89,27 +89,22 @@ class SimSwarm:
         microbatch_size: int = 8,
         link: Link = HOME,
         client_mode: bool = False,
-        clock_error_s: float = 0.0,
-        alter: Callable[[Replica], None] | None = None,
+        task: Task | None = None,
     ) -> SimPeer:
-        """A trainer; ``alter`` may tamper with its replica before it begins."""
+        """A trainer; ``task`` may be one that misbehaves."""
         index = len(self.world.peers)
 
         async def main(ports: Ports) -> dict[str, Any]:
             self.replicas[index] = replica = build_replica(self.bundle, self.task, torch.device("cpu"))
-            if alter is not None:
-                alter(replica)
             settings = ParticipantSettings(name=f"trainer-{index}", can_be_dialled=not client_mode)
             self.participants[index] = Participant(ports, self._identity(index), self.bundle, replica, settings)
             self.stops[index] = asyncio.Event()
-            trainer = Trainer(self.participants[index], self.task, microbatch_size=microbatch_size)
+            trainer = Trainer(self.participants[index], task or self.task, microbatch_size=microbatch_size)
             await trainer.run(self.stops[index])
             self._stop_backbones_when_alone(index)
             return {"epoch": replica.epoch, "lineage": replica.lineage}
 
-        return self.world.add_peer(
-            main, link=link, samples_per_s=samples_per_s, client_mode=client_mode, clock_error_s=clock_error_s
-        )
+        return self.world.add_peer(main, link=link, samples_per_s=samples_per_s, client_mode=client_mode)
 
     def add_auxiliary(self) -> SimPeer:
         """An auxiliary peer."""

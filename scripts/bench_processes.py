@@ -1,0 +1,156 @@
+"""The processes of a benchmark: started together, counted together, and at the end none of them is left."""
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LEAVE_LIMIT_S = 7.0
+"""A peer that is asked to leave does so within 5 s."""
+CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class BenchFailed(Exception):
+    """An engine did not come up or did not answer."""
+
+
+class Child:
+    """A process of ours and all that it starts; its output is read line by line, its errors go to a log."""
+
+    def __init__(self, command: list[str], log: Path, *, goodbye: int | None = None) -> None:
+        """
+        Args:
+            goodbye: signal that asks it to leave; None: it leaves when its input ends, with all that it started.
+        """
+        self._log = log
+        self.goodbye = goodbye
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HIVEMIND_LOGLEVEL": "WARNING"}
+        setpriv = shutil.which("setpriv")  # should we be killed ourselves: who watches no input is sent the signal
+        if goodbye is not None and setpriv is not None:
+            command = [setpriv, "--pdeathsig", str(int(goodbye)), *command]
+        with log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=log.parent,
+                env=environment,
+                start_new_session=True,
+                text=True,
+            )
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout or ():
+            self._lines.put(line)
+        self._lines.put("")
+
+    def say(self, line: str) -> None:
+        """Write one line to its input."""
+        if self.process.stdin is not None:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+
+    def answer(self, timeout_s: float) -> dict[str, Any]:
+        """Its next line, which is JSON.
+
+        Raises:
+            BenchFailed: it ended, or said nothing for ``timeout_s``; the end of its log is in the message.
+        """
+        try:
+            line = self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            line = ""
+        if not line:
+            raise BenchFailed(f"no answer within {timeout_s:.0f} s; the end of its log:\n{self.log_tail()}")
+        return dict(json.loads(line))
+
+    def log_tail(self) -> str:
+        """The last lines it wrote to standard error."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
+
+    def leave(self) -> None:
+        """Ask it to go."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        if self.goodbye is not None and self.process.poll() is None:
+            self.process.send_signal(self.goodbye)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A process in the process table; a pid alone may be somebody else's by now."""
+
+    pid: int
+    started_ticks: int
+
+    @property
+    def is_alive(self) -> bool:
+        fields = _stat(self.pid)
+        return fields is not None and int(fields[19]) == self.started_ticks and fields[0] != "Z"
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of the process table from the state (field 3 in proc(5)) on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def family(roots: Iterable[int]) -> dict[Seen, float]:
+    """The processes and all their descendants, with the CPU seconds of each."""
+    table = {int(entry.name): _stat(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    found, wanted = dict[Seen, float](), list(roots)
+    while wanted:
+        pid = wanted.pop()
+        fields = table.get(pid)
+        if fields is not None:
+            found[Seen(pid, int(fields[19]))] = (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_S
+            wanted += [child for child, other in table.items() if other is not None and int(other[1]) == pid]
+    return found
+
+
+class Household:
+    """The processes of one engine's run; at its end none of them nor of their descendants is alive."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._children: list[Child] = []
+
+    def start(self, command: list[str], *, goodbye: int | None = None) -> Child:
+        """Start a process; see ``Child``."""
+        child = Child(command, self.folder / f"{len(self._children)}.log", goodbye=goodbye)
+        self._children.append(child)
+        return child
+
+    def cpu_s(self) -> float:
+        """CPU seconds of everybody so far."""
+        return sum(family(child.process.pid for child in self._children).values())
+
+    def close(self) -> None:
+        """Peers leave first, then whoever was there before them; what stays behind is killed by its own pid."""
+        everybody = set(family(child.process.pid for child in self._children))
+        for is_peer in (True, False):
+            leaving = [child for child in self._children if (child.goodbye is None) == is_peer]
+            for child in leaving:
+                child.leave()
+            give_up_s = time.monotonic() + LEAVE_LIMIT_S
+            while time.monotonic() < give_up_s and any(child.process.poll() is None for child in leaving):
+                time.sleep(0.05)
+        time.sleep(0.3)  # p2pd sees the end of its peer's connection
+        for seen in everybody:
+            if seen.is_alive:
+                os.kill(seen.pid, signal.SIGKILL)
+        for child in self._children:
+            child.process.wait()

@@ -1,0 +1,97 @@
+"""A few round engines over in-memory transports."""
+
+import asyncio
+
+import numpy as np
+
+from collab.averaging.assistant import Assistant
+from collab.averaging.base import Contribution, Outcome
+from collab.averaging.group import Expected
+from collab.averaging.round import RoundEngine, RoundSettings
+from collab.types import Lineage, PeerId, Vector
+from tests.fakes import FakeNetwork, make_ports
+
+L = Lineage("history")
+MAX_WEIGHT = 1000.0
+
+
+class Rounds:
+    """Engines of one run. Leader of choice is the first of ``leaders``; all trainers added are in the electorate."""
+
+    def __init__(self, network: FakeNetwork, *leaders: str, codec: str = "none") -> None:
+        self.network, self._codec = network, codec
+        self.leaders = [PeerId(name) for name in leaders]
+        self.engines: dict[str, RoundEngine] = {}
+        self.trainers: set[PeerId] = set()
+        self.helpers: set[PeerId] = set()
+        self.absent: set[str] = set()
+        """Trainers that answer a leader's call with: not coming."""
+
+    async def add_trainer(self, name: str, *, can_reduce: bool = True, fingerprint: str = "f") -> RoundEngine:
+        self.trainers.add(PeerId(name))
+
+        def attend(epoch: int, lineage: Lineage, leader: PeerId) -> float | None:
+            return None if name in self.absent else 0.0
+
+        settings = RoundSettings(
+            fingerprint=fingerprint, codec=self._codec, can_reduce=can_reduce, max_weight=MAX_WEIGHT
+        )
+        self.engines[name] = RoundEngine(
+            make_ports(self.network.join(name)),
+            settings,
+            leaders=lambda lineage, epoch: list(self.leaders),
+            roster=self._roster,
+            attend=attend,
+        )
+        await self.engines[name].serve()
+        return self.engines[name]
+
+    async def add_auxiliary(self, name: str) -> Assistant:
+        """A peer that leads and reduces and has no vector."""
+        self.helpers.add(PeerId(name))
+        assistant = Assistant()
+        settings = RoundSettings(fingerprint="f", codec=self._codec, can_reduce=True, max_weight=MAX_WEIGHT)
+        engine = RoundEngine(
+            make_ports(self.network.join(name)),
+            settings,
+            leaders=lambda lineage, epoch: list(self.leaders),
+            roster=self._roster,
+            attend=assistant.attend,
+        )
+        await engine.serve()
+        self.network.run(assistant.run(engine))
+        return assistant
+
+    async def _roster(self, epoch: int, lineage: Lineage) -> Expected:
+        return Expected(trainers=frozenset(self.trainers), helpers=frozenset(self.helpers))
+
+    async def average(
+        self, vectors: dict[str, Vector], weights: dict[str, float] | None = None, *, epoch: int = 0
+    ) -> dict[str, Outcome]:
+        """All of ``vectors`` come to a round at once, in their order."""
+        weights = weights or dict.fromkeys(vectors, 1.0)
+        contributions = {
+            name: Contribution(epoch=epoch, lineage=L, vector=vector, weight=weights[name])
+            for name, vector in vectors.items()
+        }
+        async with asyncio.TaskGroup() as tasks:
+            running = {
+                name: tasks.create_task(self.engines[name].average(contribution))
+                for name, contribution in contributions.items()
+            }
+        return {name: task.result() for name, task in running.items()}
+
+
+def random_vectors(names: str, num_elements: int) -> dict[str, Vector]:
+    """A vector for each letter."""
+    generator = np.random.default_rng(num_elements)
+    return {name: generator.normal(size=num_elements).astype(np.float32) for name in names}
+
+
+def exact_mean(vectors: dict[str, Vector], weights: dict[str, float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """In float64."""
+    total = sum(weights[name] for name in vectors)
+    mean = np.zeros(len(next(iter(vectors.values()))))
+    for name, vector in vectors.items():
+        mean += vector.astype(np.float64) * (weights[name] / total)
+    return mean

@@ -1,0 +1,98 @@
+"""The chain of committed rounds."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from collab.averaging.agreement import CommitRecord, genesis, local_lineage
+from collab.errors import BadMessage
+from collab.net.wire import Message
+from collab.types import Lineage, PeerId
+from tests.fakes import through_the_wire
+
+RECORD = CommitRecord(
+    round_id="r1",
+    epoch=3,
+    lineage=Lineage("a" * 64),
+    contributors=((PeerId("x"), 2.0), (PeerId("y"), 1.5)),
+    digests=("d1", "d2"),
+)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def test_equal_records_give_equal_lineages_also_after_travelling() -> None:
+    message = through_the_wire(Message("commit", {"record": RECORD.to_fields()}))
+    received = CommitRecord.from_fields(message.get("record", dict))
+    assert received == RECORD
+    assert received.next_lineage() == RECORD.next_lineage()
+    assert len(RECORD.next_lineage()) == 64
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"round_id": "r2"},
+        {"epoch": 4},
+        {"lineage": Lineage("b" * 64)},
+        {"contributors": ((PeerId("y"), 1.5), (PeerId("x"), 2.0))},
+        {"contributors": ((PeerId("x"), 2.0),)},
+        {"contributors": ((PeerId("x"), 2.0), (PeerId("y"), math.nextafter(1.5, 2)))},
+        {"contributors": ((PeerId("z"), 2.0), (PeerId("y"), 1.5))},
+        {"digests": ("d2", "d1")},
+        {"digests": ("d1d2",)},
+        {"digests": ()},
+    ],
+)
+def test_the_lineage_changes_with_every_part_of_the_record(change: dict[str, Any]) -> None:
+    assert dataclasses.replace(RECORD, **change).next_lineage() != RECORD.next_lineage()
+
+
+def test_the_three_kinds_of_links_never_coincide() -> None:
+    a, b = "a" * 64, "b" * 64
+    links = {genesis(a, b), genesis(b, a), local_lineage(Lineage(a), b), local_lineage(Lineage(b), a)}
+    assert len(links) == 4
+    assert genesis(a, b) == genesis(a, b)
+
+
+def test_the_weight_of_a_record_is_the_sum_over_its_contributors() -> None:
+    assert RECORD.weight == 3.5
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("round_id", value) for value in (..., None, 5)],
+        *[("epoch", value) for value in (..., None, "x", "3", -1, 3.5, math.inf, math.nan, True, [3])],
+        *[("lineage", value) for value in (..., None, 5)],
+        *[("contributors", value) for value in (..., None, 5, "xy", [5], [["x"]], [["x", 1, 2]], ["x1"], {"x1": 2})],
+        *[("contributors", [["x", weight]]) for weight in (-1.0, math.nan, math.inf, None, "heavy", "1", 0.0)],
+        ("contributors", [["x", 1.7e308], ["y", 1.7e308]]),
+        ("contributors", []),
+        ("contributors", [["x", 1.0], ["x", 1.0]]),
+        *[("digests", value) for value in (..., None, 5, "d1", [5], [None])],
+    ],
+)
+def test_a_record_with_a_hostile_field_is_a_bad_message(field: str, value: Any) -> None:
+    fields = {name: content for name, content in {**RECORD.to_fields(), field: value}.items() if content is not ...}
+    with pytest.raises(BadMessage):
+        CommitRecord.from_fields(fields)
+
+
+@given(changes=st.dictionaries(st.sampled_from(sorted(RECORD.to_fields())), PLAIN, min_size=1))
+@settings(max_examples=300, deadline=None)
+def test_any_record_is_refused_or_makes_sense(changes: dict[str, Any]) -> None:
+    try:
+        record = CommitRecord.from_fields({**RECORD.to_fields(), **changes})
+    except BadMessage:
+        return
+    assert math.isfinite(record.weight)
+    assert record.weight > 0
+    assert len(record.next_lineage()) == 64
+    assert CommitRecord.from_fields(record.to_fields()) == record

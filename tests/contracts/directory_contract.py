@@ -1,0 +1,112 @@
+"""What every implementation of ``Directory`` must do. Join it in three lines::
+
+    class TestMyDirectory(DirectoryContract):
+        def run(self, body, *, peers=2): ...
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from collab.net.base import Directory
+
+PATIENCE_S = 30.0
+LIFETIME_S = 60.0
+"""Longer than any of these tests takes."""
+
+Now = Callable[[], float]
+Body = Callable[[Sequence[Directory], Now], Awaitable[None]]
+
+
+class DirectoryContract:
+    """The tests; a subclass says how to run one."""
+
+    def run(self, body: Body, *, peers: int = 2) -> None:
+        """Run ``body`` with the directories of ``peers`` connected peers and a function that tells swarm time."""
+        raise NotImplementedError
+
+    def test_a_missing_key_has_no_entries(self) -> None:
+        async def body(directories: Sequence[Directory], now: Now) -> None:
+            assert dict(await directories[1].get("nothing", timeout_s=PATIENCE_S)) == {}
+
+        self.run(body)
+
+    def test_everybody_sees_all_subkeys_with_their_expiry(self) -> None:
+        async def body(directories: Sequence[Directory], now: Now) -> None:
+            expires_at = now() + LIFETIME_S
+            for number, directory in enumerate(directories):
+                assert await directory.store("key", f"peer {number}", bytes([number]) * 10, expires_at=expires_at,
+                                             timeout_s=PATIENCE_S)
+            for directory in directories:
+                entries = await directory.get("key", timeout_s=PATIENCE_S)
+                assert {subkey: entry.value for subkey, entry in entries.items()} == {
+                    f"peer {number}": bytes([number]) * 10 for number in range(len(directories))
+                }
+                assert all(abs(entry.expires_at - expires_at) < 1e-3 for entry in entries.values())
+
+        self.run(body, peers=3)
+
+    def test_keys_do_not_mix(self) -> None:
+        async def body(directories: Sequence[Directory], now: Now) -> None:
+            for key in ("one", "other"):
+                await directories[0].store(key, "subkey", key.encode(), expires_at=now() + LIFETIME_S,
+                                           timeout_s=PATIENCE_S)
+            for key in ("one", "other"):
+                entries = await directories[1].get(key, timeout_s=PATIENCE_S)
+                assert {subkey: entry.value for subkey, entry in entries.items()} == {"subkey": key.encode()}
+
+        self.run(body)
+
+    def test_a_value_that_expires_later_replaces_an_earlier_one(self) -> None:
+        async def body(directories: Sequence[Directory], now: Now) -> None:
+            start = now()
+            for number in range(3):
+                assert await directories[0].store("key", "subkey", b"%d" % number, timeout_s=PATIENCE_S,
+                                                  expires_at=start + LIFETIME_S + number)
+            entries = await directories[1].get("key", timeout_s=PATIENCE_S)
+            assert entries["subkey"].value == b"2"
+
+        self.run(body)
+
+    def test_a_value_that_expires_earlier_is_refused(self) -> None:
+        async def body(directories: Sequence[Directory], now: Now) -> None:
+            start = now()
+            await directories[0].store("key", "subkey", b"later", expires_at=start + 2 * LIFETIME_S,
+                                       timeout_s=PATIENCE_S)
+            taken = await directories[0].store("key", "subkey", b"earlier", expires_at=start + LIFETIME_S,
+                                               timeout_s=PATIENCE_S)
+            entries = await directories[1].get("key", timeout_s=PATIENCE_S)
+            assert not taken
+            assert entries["subkey"].value == b"later"
+
+        self.run(body)
+
+    def test_a_value_that_has_expired_already_is_refused(self) -> None:
+        async def body(directories: Sequence[Directory], now: Now) -> None:
+            taken = await directories[0].store("key", "subkey", b"old", expires_at=now() - LIFETIME_S,
+                                               timeout_s=PATIENCE_S)
+            assert not taken
+            assert dict(await directories[1].get("key", timeout_s=PATIENCE_S)) == {}
+
+        self.run(body)
+
+    def test_an_expired_value_is_invisible_and_its_neighbours_stay(self) -> None:
+        async def body(directories: Sequence[Directory], now: Now) -> None:
+            end = now() + 3.0  # time enough for both stores on a busy machine
+            assert await directories[0].store("key", "brief", b"x", expires_at=end, timeout_s=PATIENCE_S)
+            assert await directories[0].store("key", "long", b"y", expires_at=now() + LIFETIME_S, timeout_s=PATIENCE_S)
+            assert set(await directories[1].get("key", timeout_s=PATIENCE_S)) == {"brief", "long"}
+            await asyncio.sleep(end - now() + 0.5)
+            assert set(await directories[1].get("key", timeout_s=PATIENCE_S)) == {"long"}
+
+        self.run(body)
+
+    def test_an_expired_value_gives_way_to_a_new_one(self) -> None:
+        async def body(directories: Sequence[Directory], now: Now) -> None:
+            end = now() + 1.5
+            assert await directories[0].store("key", "subkey", b"old", expires_at=end, timeout_s=PATIENCE_S)
+            await asyncio.sleep(end - now() + 0.5)
+            assert await directories[0].store("key", "subkey", b"new", expires_at=now() + LIFETIME_S,
+                                              timeout_s=PATIENCE_S)
+            assert (await directories[1].get("key", timeout_s=PATIENCE_S))["subkey"].value == b"new"
+
+        self.run(body)

@@ -1,0 +1,243 @@
+"""The simulated family of the ports keeps the contracts, and does under faults what a real network does."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from collab.errors import PeerUnreachable, StreamClosed, TimedOut
+from collab.net.base import Stream, Transport
+from collab.net.memory_directory import LOOKUP_S
+from collab.net.memory_net import MemoryDirectory, MemoryNetwork, MemoryTransport
+from collab.net.memory_stream import OPEN_BYTES, WINDOW_BYTES
+from collab.net.wire import Message
+from collab.ports import Ports
+from collab.simulation.links import Link
+from collab.simulation.virtual_time import EPOCH_S, VirtualLoop
+from collab.simulation.world import World
+from collab.types import PeerId
+from tests.contracts import directory_contract, transport_contract
+
+
+def connect(loop: VirtualLoop, *, peers: int, clients: int = 0) -> tuple[MemoryNetwork, list[MemoryTransport]]:
+    network = MemoryNetwork(loop, seed=1)
+    transports = [
+        network.attach(PeerId(f"peer{n}"), index=n, link=Link(), client_mode=n >= peers - clients) for n in range(peers)
+    ]
+    return network, transports
+
+
+class TestMemoryTransport(transport_contract.TransportContract):
+    def run(self, body: transport_contract.Body, *, peers: int = 2, clients: int = 0) -> None:
+        loop = VirtualLoop()
+        network, transports = connect(loop, peers=peers, clients=clients)
+
+        async def run() -> None:
+            for transport in transports[1:]:
+                await transport.dial(transports[0].address, timeout_s=10)
+            await body(transports)
+
+        try:
+            loop.run_until_complete(run())
+        finally:
+            loop.shut_down()
+        assert not network.failures
+
+
+class TestMemoryDirectory(directory_contract.DirectoryContract):
+    def run(self, body: directory_contract.Body, *, peers: int = 2) -> None:
+        loop = VirtualLoop()
+        network, transports = connect(loop, peers=peers)
+
+        async def run() -> None:
+            await body([MemoryDirectory(network, transport) for transport in transports], lambda: EPOCH_S + loop.time())
+
+        try:
+            loop.run_until_complete(run())
+        finally:
+            loop.shut_down()
+
+
+LINK = Link(up_bytes_per_s=1e6, down_bytes_per_s=1e6, latency_s=0.05)
+ROUND_TRIP_S = 0.2
+
+
+def two_peers(first, second) -> World:
+    """A finished world of a server and a client, both on ``LINK``."""
+    world = World(seed=0)
+    world.add_peer(first, link=LINK)
+    world.add_peer(second, link=LINK)
+    world.run()
+    return world
+
+
+def peer_id_of(index: int) -> PeerId:
+    with World(seed=0) as world:
+        async def main(ports: Ports) -> None:
+            """Nothing: only the id is asked for."""
+
+        return [world.add_peer(main) for _ in range(index + 1)][index].peer_id
+
+
+SERVER = peer_id_of(0)
+
+
+async def wait_long(ports: Ports) -> None:
+    await asyncio.sleep(100)
+
+
+def test_open_costs_a_round_trip_and_a_message_its_bytes() -> None:
+    async def server(ports: Ports) -> None:
+        await ports.transport.serve("sink", sink)
+        await asyncio.sleep(10)
+
+    async def sink(stream: Stream) -> None:
+        await stream.receive(timeout_s=10)
+        await stream.send(Message("ok"), timeout_s=10)
+
+    async def client(ports: Ports) -> tuple[float, float]:
+        stream = await ports.transport.open(SERVER, "sink", timeout_s=10)
+        opened_s = ports.clock.monotonic()
+        await stream.send(Message("data", {}, bytes(500_000)), timeout_s=10)
+        await stream.receive(timeout_s=10)
+        return opened_s, ports.clock.monotonic() - opened_s
+
+    opened_s, exchange_s = two_peers(server, client).peers[1].result
+    assert opened_s == pytest.approx(ROUND_TRIP_S + OPEN_BYTES / 1e6)
+    assert exchange_s == pytest.approx(ROUND_TRIP_S + 0.5, rel=0.001)
+
+
+def test_sender_is_held_back_by_a_reader_that_does_not_read() -> None:
+    async def server(ports: Ports) -> None:
+        await ports.transport.serve("late", read_late)
+        await asyncio.sleep(60)
+
+    async def read_late(stream: Stream) -> None:
+        await asyncio.sleep(30)
+        for _ in range(4):
+            await stream.receive(timeout_s=10)
+
+    async def client(ports: Ports) -> list[float]:
+        stream = await ports.transport.open(SERVER, "late", timeout_s=10)
+        taken_s = []
+        for _ in range(4):
+            await stream.send(Message("data", {}, bytes(WINDOW_BYTES // 2 - 100)), timeout_s=60)
+            taken_s.append(ports.clock.monotonic())
+        return taken_s
+
+    taken_s = two_peers(server, client).peers[1].result
+    assert max(taken_s[:2]) < 1, "the window takes two messages at once"
+    assert min(taken_s[2:]) > 30, "the third waits for the reader"
+
+
+def test_corrupt_header_is_reported_and_closes_the_stream() -> None:
+    async def server(ports: Ports) -> None:
+        await ports.transport.serve("speak", speak)
+        await asyncio.sleep(10)
+
+    async def speak(stream: Stream) -> None:
+        stream._frames.append  # noqa: B018 - the memory stream itself, so that the test can break its bytes
+        await stream.send(Message("fine"), timeout_s=1)
+
+    async def client(ports: Ports) -> str:
+        stream = await ports.transport.open(SERVER, "speak", timeout_s=10)
+        return (await stream.receive(timeout_s=10)).kind
+
+    assert two_peers(server, client).peers[1].result == "fine"
+
+
+def test_open_is_given_up_at_its_deadline() -> None:
+    async def server(ports: Ports) -> None:
+        await asyncio.sleep(10)
+
+    async def client(ports: Ports) -> float:
+        with pytest.raises(TimedOut):
+            await ports.transport.open(SERVER, "sink", timeout_s=ROUND_TRIP_S / 2)
+        return ports.clock.monotonic()
+
+    assert two_peers(server, client).peers[1].result == pytest.approx(ROUND_TRIP_S / 2)
+
+
+def test_two_client_mode_peers_never_meet() -> None:
+    async def client(ports: Ports) -> None:
+        others = [peer.peer_id for peer in world.peers if peer.peer_id != ports.transport.peer_id]
+        for other in others:
+            with pytest.raises(PeerUnreachable):
+                await ports.transport.open(other, "anything", timeout_s=10)
+
+    world = World(seed=0)
+    world.add_peer(client, client_mode=True)
+    world.add_peer(client, client_mode=True)
+    world.run()
+
+
+def test_another_exception_of_a_handler_ends_the_run() -> None:
+    async def server(ports: Ports) -> None:
+        await ports.transport.serve("broken", broken)
+        await asyncio.sleep(10)
+
+    async def broken(stream: Stream) -> None:
+        raise KeyError("a defect")
+
+    async def client(ports: Ports) -> None:
+        await ports.transport.open(SERVER, "broken", timeout_s=10)
+        await asyncio.sleep(10)
+
+    with pytest.raises(KeyError, match="a defect"):
+        two_peers(server, client)
+
+
+def test_cancelled_receive_closes_the_stream() -> None:
+    async def server(ports: Ports) -> None:
+        await ports.transport.serve("silent", silent)
+        await asyncio.sleep(10)
+
+    async def silent(stream: Stream) -> None:
+        await stream.receive(timeout_s=10)
+
+    async def client(ports: Ports) -> None:
+        stream = await ports.transport.open(SERVER, "silent", timeout_s=10)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await stream.receive(timeout_s=10)
+        with pytest.raises(StreamClosed):
+            await stream.receive(timeout_s=10)
+
+    two_peers(server, client)
+
+
+def test_store_with_a_clock_that_runs_late_is_refused() -> None:
+    async def publish(ports: Ports) -> bool:
+        return await ports.directory.store("key", "me", b"x", expires_at=ports.clock.now() + 30, timeout_s=5)
+
+    world = World(seed=0)
+    world.add_peer(publish)
+    world.add_peer(publish, clock_error_s=-300)
+    world.add_peer(publish, clock_error_s=300)
+    world.run()
+    assert [peer.result for peer in world.peers] == [True, False, True]
+
+
+def test_directory_call_costs_a_round_trip_and_keeps_its_deadline() -> None:
+    async def main(ports: Ports) -> tuple[float, float]:
+        await ports.directory.get("key", timeout_s=5)
+        first_s = ports.clock.monotonic()
+        with pytest.raises(TimedOut):
+            await ports.directory.get("key", timeout_s=0.01)
+        return first_s, ports.clock.monotonic() - first_s
+
+    first_s, second_s = two_peers(main, wait_long).peers[0].result
+    assert first_s == pytest.approx(LOOKUP_S + 2 * LINK.latency_s)
+    assert second_s == pytest.approx(0.01)
+
+
+def test_wrong_arguments_are_value_errors() -> None:
+    async def nothing(stream: Stream) -> None:
+        """Serves nothing."""
+
+    async def body(transports: Sequence[Transport]) -> None:
+        await transports[0].serve("once", nothing)
+        with pytest.raises(ValueError, match="served already"):
+            await transports[0].serve("once", nothing)
+
+    TestMemoryTransport().run(body)
