@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ class BenchFailed(Exception):
 class Child:
     """A process of ours and all that it starts; its output is read line by line, its errors go to a log."""
 
-    def __init__(self, command: list[str], log: Path, *, goodbye: int | None = None) -> None:
+    def __init__(self, command: list[str], log: Path, *, goodbye: signal.Signals | None = None) -> None:
         """
         Args:
             goodbye: signal that asks it to leave; None: it leaves when its input ends, with all that it started.
@@ -35,7 +36,7 @@ class Child:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HIVEMIND_LOGLEVEL": "WARNING"}
         setpriv = shutil.which("setpriv")  # should we be killed ourselves: who watches no input is sent the signal
         if goodbye is not None and setpriv is not None:
-            command = [setpriv, "--pdeathsig", str(int(goodbye)), *command]
+            command = [setpriv, "--pdeathsig", goodbye.name.removeprefix("SIG"), *command]
         with log.open("wb") as errors:
             self.process = subprocess.Popen(
                 command,
@@ -128,7 +129,7 @@ class Household:
         self.folder = folder
         self._children: list[Child] = []
 
-    def start(self, command: list[str], *, goodbye: int | None = None) -> Child:
+    def start(self, command: list[str], *, goodbye: signal.Signals | None = None) -> Child:
         """Start a process; see ``Child``."""
         child = Child(command, self.folder / f"{len(self._children)}.log", goodbye=goodbye)
         self._children.append(child)
@@ -151,6 +152,7 @@ class Household:
         time.sleep(0.3)  # p2pd sees the end of its peer's connection
         for seen in everybody:
             if seen.is_alive:
-                os.kill(seen.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(seen.pid, signal.SIGKILL)
         for child in self._children:
             child.process.wait()

@@ -33,6 +33,8 @@ class Expected:
     """Fresh trainers that may be at the group's epoch: they are called, and a group needs a majority of them."""
     helpers: frozenset[PeerId]
     """Auxiliary and backbone peers that reduce for others."""
+    ahead: frozenset[PeerId] = frozenset()
+    """Trainers that have gone on beyond the group's epoch."""
 
 
 Roster = Callable[[int, Lineage], Awaitable[Expected]]

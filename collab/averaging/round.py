@@ -67,7 +67,7 @@ class RoundEngine:
         self, ports: Ports, settings: RoundSettings, *, leaders: Leaders, roster: Roster, attend: Attendance
     ) -> None:
         self._ports, self._settings, self._times = ports, settings, settings.timeouts
-        self._leaders, self._attend = leaders, attend
+        self._leaders, self._roster, self._attend = leaders, roster, attend
         self._butterfly = Butterfly(ports.transport, codec_by_name(settings.codec), settings.timeouts)
         self._leader = Leader(ports.transport, roster, settings.fingerprint, settings.timeouts, ports.rng)
         self._assemblies: dict[tuple[int, Lineage], Assembly] = {}
@@ -259,7 +259,7 @@ class RoundEngine:
             await stream.send(Message("refused", {"text": refusal}), timeout_s=self._times.reply_s)
             return
         await stream.send(Message("welcome"), timeout_s=self._times.reply_s)
-        while not self._verdicts.has_committed(*key):
+        while not await self._is_superseded(key):
             assembly = self._assemblies.get(key)
             if assembly is None:
                 await self._lead(key, stream, join)
@@ -285,6 +285,13 @@ class RoundEngine:
             self._verdicts.remember(result.round_id, result)
         elif result:
             self._left_out[key] = set(result)
+
+    async def _is_superseded(self, key: tuple[int, Lineage]) -> bool:
+        """Whether the swarm has left (epoch, lineage) behind.
+
+        That we remember the round is not enough: when everybody with its result has died, the run goes on from before.
+        """
+        return self._verdicts.has_committed(*key) and bool((await self._roster(*key)).ahead)
 
     def _refusal(self, peer: PeerId, join: Join) -> str:
         if join.fingerprint != self._settings.fingerprint:

@@ -3,7 +3,7 @@
 epoch-00000120/
   model.safetensors       parameters and buffers, named as the model names them
   optimizer.safetensors   optimiser state
-  collab_state.json       epoch, lineage, fingerprint, metrics, SHA-256 of every other file
+  collab_state.json       epoch, lineage, fingerprint, metrics, SHA-256 of every other file and of itself
   config.json, tokenizer.json, ...  whatever the task wants beside them
 """
 
@@ -27,6 +27,8 @@ from collab.types import Lineage
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "collab_state.json"
+OWN_DIGEST = "sha256_of_state"
+"""Key of the state file's digest over all its other content."""
 UNFINISHED = ".unfinished-"
 
 
@@ -64,18 +66,14 @@ def save_checkpoint(
         "scalars": dict(snapshot.scalars),
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(contents.items())},
     }
+    state[OWN_DIGEST] = _digest_of_state(state)
     contents[STATE_FILE] = json.dumps(state, indent=1, sort_keys=True).encode()
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         for name, data in contents.items():
             _write_synced(unfinished / name, data)
-        replaced = root / f"{UNFINISHED}replaced"
-        if final.exists():  # the same epoch again: the old one stays until the new one is whole
-            final.rename(replaced)
-        unfinished.rename(final)
-        _sync_directory(root)
-        shutil.rmtree(replaced, ignore_errors=True)
+        _put_in_place(unfinished, final)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise CheckpointFailed(
@@ -118,6 +116,8 @@ def load_checkpoint(path: Path, *, fingerprint: str) -> Snapshot:
         damaged = [name for name, data in contents.items() if hashlib.sha256(data).hexdigest() != state["sha256"][name]]
         if damaged:
             raise CorruptState(f"{path}: {', '.join(damaged)} is not what was written")
+        if _digest_of_state(state) != state[OWN_DIGEST]:
+            raise CorruptState(f"{path}: {STATE_FILE} is not what was written")
         if state["fingerprint"] != fingerprint:
             raise StateError(
                 f"{path} belongs to the run with fingerprint {state['fingerprint']}, this run's is {fingerprint}",
@@ -145,6 +145,27 @@ def _tensors(snapshot: Snapshot, prefix: str) -> bytes:
     tensors = {n.removeprefix(prefix): t for n, t in sorted(snapshot.tensors.items()) if n.startswith(prefix)}
     data: bytes = safetensors.numpy.save(tensors, {"format": "pt"})  # transformers insists on the word
     return data
+
+
+def _digest_of_state(state: Mapping[str, Any]) -> str:
+    content = {key: value for key, value in state.items() if key != OWN_DIGEST}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _put_in_place(unfinished: Path, final: Path) -> None:
+    """Give a whole checkpoint its name; an older one of that name is kept until then, and comes back on an error."""
+    replaced = final.parent / f"{UNFINISHED}replaced"
+    shutil.rmtree(replaced, ignore_errors=True)
+    if final.exists():
+        final.rename(replaced)
+    try:
+        unfinished.rename(final)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(final)
+        raise
+    _sync_directory(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -82,7 +82,7 @@ async def _fetch_from(transport: Transport, peer: PeerId) -> Bundle:
             raise BadMessage(f"{len(names)} assets are over the limit of {MAX_ASSETS}")
         try:
             run = parse_run(json.dumps(json.loads(answer.get("run", str))), origin=f"the run of {peer}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"the run of {peer} is not JSON: {error}") from error
         assets: dict[str, bytes] = {}
         for name in names:

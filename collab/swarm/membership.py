@@ -102,6 +102,7 @@ class Membership:
         return Expected(
             trainers=frozenset(record.peer for record in view.all_trainers() if record.epoch >= epoch - 1),
             helpers=frozenset(record.peer for record in view.helpers()),
+            ahead=frozenset(record.peer for record in view.all_trainers() if record.epoch > epoch),
         )
 
     def leaders(self, lineage: Lineage, epoch: int) -> list[PeerId]:

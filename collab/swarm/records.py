@@ -90,7 +90,7 @@ def _checked(values: Any, peer: PeerId) -> PeerRecord:
     for field in fields(PeerRecord):
         value, kind = values[field.name], hints[field.name]
         kind = getattr(kind, "__supertype__", kind)
-        if kind is float and isinstance(value, int):
+        if kind is float and type(value) is int:
             value = float(value)
         if issubclass(kind, StrEnum):
             value = kind(value)

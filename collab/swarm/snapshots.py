@@ -72,9 +72,12 @@ class Manifest:
         chunks = tuple(digests[start : start + 32] for start in range(0, len(digests), 32))
         if not 0 < num_bytes <= MAX_SNAPSHOT_BYTES or len(digests) != 32 * -(-num_bytes // CHUNK_BYTES):
             raise BadMessage(f"manifest of {num_bytes} bytes has {len(digests)} bytes of chunk digests")
+        epoch = message.get("epoch", int)
+        if epoch < 0:
+            raise BadMessage(f"manifest of epoch {epoch}")
         return cls(
             fingerprint=message.get("fingerprint", str),
-            epoch=message.get("epoch", int),
+            epoch=epoch,
             lineage=Lineage(message.get("lineage", str)),
             num_bytes=num_bytes,
             chunk_digests=chunks,
@@ -95,7 +98,8 @@ class PackedSnapshot:
 
 def pack(snapshot: Snapshot, *, fingerprint: str) -> PackedSnapshot:
     """Serialise; the same snapshot gives the same bytes."""
-    tensors = {name: np.ascontiguousarray(snapshot.tensors[name]) for name in sorted(snapshot.tensors)}
+    # asarray, since ascontiguousarray would turn a scalar tensor (a step count) into one of shape (1,)
+    tensors = {name: np.asarray(snapshot.tensors[name], order="C") for name in sorted(snapshot.tensors)}
     metadata = {SCALARS: json.dumps(snapshot.scalars, sort_keys=True)}
     data = safetensors.numpy.save(tensors, metadata)
     view = memoryview(data)
@@ -138,7 +142,9 @@ def unpack(packed: PackedSnapshot) -> Snapshot:
         tensors = safetensors.numpy.load(packed.data)
         header_bytes = int.from_bytes(packed.data[:8], "little")
         scalars = json.loads(json.loads(packed.data[8 : 8 + header_bytes]).get("__metadata__", {}).get(SCALARS, "{}"))
-    except (safetensors.SafetensorError, ValueError, KeyError, AttributeError) as error:
+        if not isinstance(scalars, dict):
+            raise ValueError(f"its scalars are a {type(scalars).__name__}")
+    except (safetensors.SafetensorError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptState(f"the snapshot of epoch {packed.manifest.epoch} is no safetensors file: {error}") from error
     manifest = packed.manifest
     return Snapshot(epoch=manifest.epoch, lineage=manifest.lineage, tensors=tensors, scalars=scalars)

@@ -20,6 +20,9 @@ from collab.types import Lineage, Vector
 
 logger = logging.getLogger(__name__)
 
+QUANTISATION_KEYS = ("qmap", "absmax")
+"""How the keys of bitsandbytes' tables begin; any other optimiser state has its parameter's shape or is a scalar."""
+
 
 @dataclass(frozen=True, slots=True)
 class Used:
@@ -126,13 +129,14 @@ class Replica:
         samples = len(sample_ids)
         self.layout.gather_gradients(self._microbatch)
         self.model.zero_grad(set_to_none=True)
+        self._microbatch.mul_(samples / scale).add_(self._accumulated)  # the new sum, if it proves finite
         is_finite = (loss is None or math.isfinite(loss)) and bool(torch.isfinite(self._microbatch).all())
         if self._scale:
             self._scale.update(is_finite)
         loss = math.nan if loss is None else loss
         if not is_finite:
             return MicrobatchReport(samples, loss, "the loss or its gradient is not finite")
-        self._accumulated.add_(self._microbatch, alpha=samples / scale)
+        self._accumulated, self._microbatch = self._microbatch, self._accumulated
         self._samples += samples
         self._loss_sum += loss * samples
         self._sample_ids.extend(sample_ids)
@@ -219,15 +223,18 @@ class Replica:
         """``state_dict`` for the optimiser: its own groups with the snapshot's state."""
         packed = self.optimizer.state_dict()
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        known = set(names.values())
-        state: dict[str, dict[str, Any]] = {name: {} for name in known}
+        shapes = {name: tuple(parameter.shape) for name, parameter in self.model.named_parameters()}
+        state: dict[str, dict[str, Any]] = {name: {} for name in shapes}
         for source in (snapshot.tensors, snapshot.scalars):
             for full_name, value in source.items():
                 if not full_name.startswith("optimizer."):
                     continue
                 name, _, key = full_name.removeprefix("optimizer.").rpartition(".")
-                if name not in known:
+                if name not in shapes:
                     raise ShapeMismatch(f"the snapshot has optimiser state for {name}, which this model lacks")
+                shape = tuple(np.shape(value))
+                if shape not in ((), (1,), shapes[name]) and not key.startswith(QUANTISATION_KEYS):
+                    raise ShapeMismatch(f"optimiser state {key} of {name} has shape {shape}, not {shapes[name]}")
                 state[name][key] = torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
         order = [names[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]]
         packed["state"] = {index: state[name] for index, name in enumerate(order) if state[name]}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from collab.errors import PeerUnreachable, StreamClosed, TimedOut
+from collab.errors import BadMessage, NetworkError, PeerUnreachable, StreamClosed, TimedOut, VersionMismatch
 from collab.net.base import Stream, Transport
 from collab.net.memory_directory import LOOKUP_S
 from collab.net.memory_net import MemoryDirectory, MemoryNetwork, MemoryTransport
@@ -130,18 +130,27 @@ def test_sender_is_held_back_by_a_reader_that_does_not_read() -> None:
     assert min(taken_s[2:]) > 30, "the third waits for the reader"
 
 
-def test_corrupt_header_is_reported_and_closes_the_stream() -> None:
+@pytest.mark.parametrize(("damage", "error"), [(b"XYZ\x01", BadMessage), (b"CLB\x63", VersionMismatch)])
+def test_what_is_no_message_of_ours_is_named_and_closes_the_stream(damage: bytes, error: type[NetworkError]) -> None:
     async def server(ports: Ports) -> None:
         await ports.transport.serve("speak", speak)
         await asyncio.sleep(10)
 
     async def speak(stream: Stream) -> None:
-        stream._frames.append  # noqa: B018 - the memory stream itself, so that the test can break its bytes
+        await stream.send(Message("fine"), timeout_s=1)
         await stream.send(Message("fine"), timeout_s=1)
 
     async def client(ports: Ports) -> str:
         stream = await ports.transport.open(SERVER, "speak", timeout_s=10)
-        return (await stream.receive(timeout_s=10)).kind
+        first = await stream.receive(timeout_s=10)
+        await asyncio.sleep(1)
+        frame = stream._inbox[0]
+        frame.head = damage + frame.head[len(damage):]
+        with pytest.raises(error):
+            await stream.receive(timeout_s=10)
+        with pytest.raises(StreamClosed):
+            await stream.send(Message("more"), timeout_s=10)
+        return first.kind
 
     assert two_peers(server, client).peers[1].result == "fine"
 

@@ -1,0 +1,323 @@
+"""Members, leaders and strangers that lie: the others commit without them, or nobody does, and nothing hangs."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collab.averaging.base import Aborted, Committed
+from collab.averaging.messages import CALL_PROTOCOL, PARTS_PROTOCOL, ROUND_PROTOCOL, Group, Join
+from collab.averaging.reduction import PART_ELEMENTS
+from collab.errors import NetworkError
+from collab.net.base import Stream
+from collab.net.wire import Message
+from collab.types import PeerId
+from tests.averaging.swarm import L, Rounds, random_vectors
+from tests.averaging.test_round import WEIGHTS, check_committed
+from tests.fakes import FakeNetwork, FakeTransport, run
+
+LIAR = PeerId("zz-liar")
+JOIN = Join(fingerprint="f", epoch=0, lineage=L, num_elements=100, weight=1.0, can_reduce=False).to_message()
+
+
+async def honest(network: FakeNetwork, names: str = "abc") -> Rounds:
+    """Trainers, and the leader, in one swarm."""
+    rounds = Rounds(network, "helper")
+    await rounds.add_auxiliary("helper")
+    for name in names:
+        await rounds.add_trainer(name)
+    return rounds
+
+
+async def check_commit_of(rounds: Rounds, names: str = "abc") -> float:
+    """The honest commit; returns the seconds that it took."""
+    vectors = random_vectors(names, 100)
+    began = asyncio.get_running_loop().time()
+    check_committed(await rounds.average(vectors, WEIGHTS), vectors, WEIGHTS)
+    return asyncio.get_running_loop().time() - began
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"coming": True, "eta_s": math.nan},
+        {"coming": True, "eta_s": math.inf},
+        {"coming": True, "eta_s": -math.inf},
+        {"coming": True, "eta_s": 1e300},
+        {"coming": True, "eta_s": "soon"},
+        {"coming": True, "eta_s": True},
+        {"coming": True},
+        {"coming": 1, "eta_s": 0.0},
+        {},
+    ],
+)
+def test_a_called_peer_that_answers_nonsense_delays_the_group_by_a_bounded_time(answer: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = await honest(network)
+
+            async def lie(stream: Stream) -> None:
+                await stream.receive(timeout_s=1)
+                await stream.send(Message("coming", answer), timeout_s=1)
+
+            await network.join(LIAR).serve(CALL_PROTOCOL, lie)
+            rounds.trainers.add(LIAR)
+            assert await check_commit_of(rounds) < 65  # the longest wait that a peer can announce
+
+    run(main())
+
+
+async def take_part(transport: FakeTransport, report: Message | None) -> None:
+    """Join the helper's group as a contributor, send honest parts, and report ``report``."""
+    stream = await transport.open(PeerId("helper"), ROUND_PROTOCOL, timeout_s=1)
+    await stream.send(JOIN, timeout_s=1)
+    await stream.receive(timeout_s=10)  # welcome
+    group = Group.from_message(await stream.receive(timeout_s=90))
+    for span in group.spans:
+        parts = await transport.open(span.reducer, PARTS_PROTOCOL, timeout_s=1)
+        await parts.send(Message("parts", {"round_id": group.round_id}), timeout_s=1)
+        payload = np.ones(span.num_elements, "<f4").tobytes()
+        await parts.send(Message("part", {"index": 0}, payload), timeout_s=1)
+    if report is None:
+        stream.close()
+        return
+    await asyncio.sleep(0.5)
+    await stream.send(report, timeout_s=1)
+    await stream.receive(timeout_s=90)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        None,
+        Message("done", {}),
+        Message("done", {"digests": "all"}),
+        Message("done", {"digests": []}),
+        Message("done", {"digests": [None] * 50}),
+        Message("failed", {}),
+        Message("failed", {"reason": 5, "text": "x", "culprits": []}),
+        Message("failed", {"reason": "x", "text": "x", "culprits": "everybody"}),
+        Message("abort", {}),
+        Message("abort", {"reason": "x", "text": "x", "culprits": "everybody"}),
+        Message("nonsense", {}),
+    ],
+)
+def test_a_member_that_reports_nonsense_is_left_out_and_the_others_commit(report: Message | None) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = await honest(network)
+            transport = network.join(LIAR)
+
+            async def insist() -> None:
+                for _ in range(8):
+                    try:
+                        await take_part(transport, report)
+                    except NetworkError:
+                        await asyncio.sleep(0)
+
+            network.run(insist())
+            assert await check_commit_of(rounds) < 30
+
+    run(main())
+
+
+def test_a_member_that_blames_everybody_else_is_left_out_itself() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = await honest(network)
+            transport = network.join(LIAR)
+            blame = {"reason": "x", "text": "x", "culprits": ["a", "b", "c", "helper"]}
+
+            async def insist() -> None:
+                for _ in range(8):
+                    try:
+                        await take_part(transport, Message("failed", blame))
+                    except NetworkError:
+                        await asyncio.sleep(0)
+
+            network.run(insist())
+            assert await check_commit_of(rounds) < 30
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "message", [Message("part", {"index": 0}, bytes(4)), Message("part", {"index": 2**40}), Message("part", {}), None]
+)
+def test_a_stranger_who_knows_the_round_cannot_spoil_it(message: Message | None) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = await honest(network)
+            stranger = network.join("stranger")
+            spied: set[tuple[PeerId, str]] = set()
+
+            async def intrude(reducer: PeerId, round_id: str) -> None:
+                try:
+                    stream = await stranger.open(reducer, PARTS_PROTOCOL, timeout_s=1)
+                    await stream.send(Message("parts", {"round_id": round_id}), timeout_s=1)
+                    if message is None:
+                        stream.close()
+                    else:
+                        await stream.send(message, timeout_s=1)
+                except NetworkError:
+                    return
+
+            def spy(sender: PeerId, to: PeerId, protocol: str, passing: Message) -> Message:
+                if passing.kind == "parts" and sender != "stranger" and not spied:
+                    spied.add((to, passing.fields["round_id"]))
+                    network.run(intrude(to, passing.fields["round_id"]))
+                return passing
+
+            network.tamper = spy
+            vectors = random_vectors("abc", 8 * PART_ELEMENTS)
+            check_committed(await rounds.average(vectors, WEIGHTS), vectors, WEIGHTS)
+            begins = [m for _, to, _, m in network.sent if m.kind == "begin" and to == "a"]
+            assert len(begins) == 1  # in the first attempt
+            assert spied
+
+    run(main())
+
+
+BEGIN = {
+    "round_id": "r",
+    "epoch": 0,
+    "lineage": L,
+    "num_elements": 100,
+    "leader": LIAR,
+    "members": [["a", 1.0]],
+    "spans": [["a", 0, 100]],
+}
+RECORD = {"round_id": "r", "epoch": 0, "lineage": L, "contributors": [["a", 1.0]], "digests": ["0" * 64]}
+
+
+def led_by_a_liar(talk: Callable[[Stream], Awaitable[None]]) -> None:
+    """Peer a's only leader talks nonsense: its round is aborted, soon, and its vector is untouched."""
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = Rounds(network, LIAR)
+            await rounds.add_trainer("a")
+            await network.join(LIAR).serve(ROUND_PROTOCOL, talk)
+            vectors = random_vectors("a", 100)
+            kept = vectors["a"].copy()
+            began = asyncio.get_running_loop().time()
+            outcome = (await rounds.average(vectors))["a"]
+            assert isinstance(outcome, Aborted)
+            assert np.array_equal(vectors["a"], kept)
+            assert asyncio.get_running_loop().time() - began < 300
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [Message("welcome")],
+        [Message("nonsense")],
+        [Message("refused", {})],
+        [Message("superseded", {})],
+        [Message("abort", {})],
+        [Message("welcome"), Message("welcome"), Message("welcome")],
+        [Message("begin", {**BEGIN, "epoch": 1})],
+        [Message("begin", {**BEGIN, "lineage": "other"})],
+        [Message("begin", {**BEGIN, "leader": "other"})],
+        [Message("begin", {**BEGIN, "members": [["a", 2.0]]})],
+        [Message("begin", {**BEGIN, "members": [["b", 1.0]], "spans": [["b", 0, 100]]})],
+        [Message("begin", {**BEGIN, "num_elements": 99, "spans": [["a", 0, 99]]})],
+        [Message("begin", {**BEGIN, "spans": [["a", 0, math.inf]]})],
+        [Message("begin", BEGIN)],
+        [Message("begin", BEGIN), Message("commit", {})],
+        [Message("begin", BEGIN), Message("commit", {"record": {}})],
+        [Message("begin", BEGIN), Message("commit", {"record": RECORD})],
+        [Message("begin", BEGIN), Message("commit", {"record": {**RECORD, "epoch": math.inf}})],
+        [Message("begin", BEGIN), Message("commit", {"record": {**RECORD, "digests": []}})],
+        [Message("begin", BEGIN), Message("abort", {})],
+        [Message("begin", BEGIN), Message("nonsense", {})],
+        [Message("begin", {**BEGIN, "spans": [["a", 0, 50], ["gone", 50, 100]], "members": [["a", 1.0], ["gone", 0.0]]})],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_leader_that_talks_nonsense_gets_an_abort(messages: list[Message], waits: bool) -> None:
+    async def talk(stream: Stream) -> None:
+        await stream.receive(timeout_s=1)
+        for message in messages:
+            await stream.send(message, timeout_s=1)
+            if waits:
+                await asyncio.sleep(0.5)
+
+    led_by_a_liar(talk)
+
+
+def test_a_leader_that_falls_silent_does_not_hang_anybody() -> None:
+    async def talk(stream: Stream) -> None:
+        await stream.send(Message("welcome"), timeout_s=1)
+        await stream.send(Message("begin", BEGIN), timeout_s=1)
+        await asyncio.sleep(3600)
+
+    led_by_a_liar(talk)
+
+
+def test_a_helper_is_not_drawn_into_a_round_without_sense() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = Rounds(network)
+            assistant = await rounds.add_auxiliary("helper")
+            liar = network.join(LIAR)
+
+            async def lead(stream: Stream) -> None:
+                await stream.receive(timeout_s=1)
+                huge = {**BEGIN, "num_elements": 2**62, "members": [["a", 1.0], ["helper", 0.0]]}
+                await stream.send(Message("begin", {**huge, "spans": [["helper", 0, 2**62]]}), timeout_s=1)
+                await stream.receive(timeout_s=60)
+
+            await liar.serve(ROUND_PROTOCOL, lead)
+            stream = await liar.open(PeerId("helper"), CALL_PROTOCOL, timeout_s=1)
+            await stream.send(Message("call", {"fingerprint": "f", "epoch": 0, "lineage": L}), timeout_s=1)
+            assert (await stream.receive(timeout_s=1)).fields["coming"] is True
+            await asyncio.sleep(60)
+            assert assistant.rounds_committed == 0
+
+    run(main())
+
+
+def test_a_silent_contributor_is_left_out_after_a_bounded_time() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = await honest(network)
+            transport = network.join(LIAR)
+
+            async def join_and_sleep() -> None:
+                stream = await transport.open(PeerId("helper"), ROUND_PROTOCOL, timeout_s=1)
+                await stream.send(JOIN, timeout_s=1)
+                await asyncio.sleep(3600)
+
+            network.run(join_and_sleep())
+            assert await check_commit_of(rounds) < 60
+
+    run(main())
+
+
+def test_a_commit_is_the_same_for_all_or_for_nobody_when_the_leader_dies_after_telling_some() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = await honest(network)
+            told: list[PeerId] = []
+
+            def die(sender: PeerId, to: PeerId, protocol: str, message: Message) -> Message | None:
+                if sender == "helper" and message.kind == "commit":
+                    told.append(to)
+                    return message if len(told) == 1 else None
+                return message
+
+            network.tamper = die
+            outcomes = await rounds.average(random_vectors("abc", 100), WEIGHTS)
+            commits = [outcome for outcome in outcomes.values() if isinstance(outcome, Committed)]
+            assert len(commits) == 3
+            assert len({outcome.mean.tobytes() for outcome in commits}) == 1
+            assert len({outcome.lineage for outcome in commits}) == 1
+
+    run(main())

@@ -1,0 +1,225 @@
+"""Where a peer stands in the swarm, and when it speaks."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from collab.net.base import Entry
+from collab.swarm.membership import REPORT_S, Membership
+from collab.swarm.progress import HEARTBEAT_S, ProgressBoard
+from collab.swarm.records import PeerRecord, PeerState, pack_record
+from collab.types import Lineage, Role
+from tests.fakes import NOW, FakeClock, FakeDirectory, FakeNetwork, make_ports, run
+from tests.swarm.people import PEOPLE, backbone, record
+
+F, L, M = "f" * 64, Lineage("l"), Lineage("m")
+KEY = f"{F[:32]}.peers"
+
+
+class Us:
+    """Person 0, whose record the test sets."""
+
+    def __init__(self, network: FakeNetwork, ours: PeerRecord, others: tuple[PeerRecord, ...]) -> None:
+        self.directory = FakeDirectory()
+        ports = make_ports(network.join(PEOPLE[0].peer_id), self.directory)
+        assert isinstance(ports.clock, FakeClock)
+        self.clock, self.record = ports.clock, ours
+        self.board = ProgressBoard(ports, PEOPLE[0], F)
+        self.membership = Membership(
+            self.board, ports.clock, lambda: replace(self.record, said_at=self.clock.now())
+        )
+        self.hear(*others)
+
+    def hear(self, *others: PeerRecord) -> None:
+        identities = {person.peer_id: person for person in PEOPLE}
+        for other in others:
+            entry = Entry(pack_record(other, identities[other.peer]), NOW + 100)
+            self.directory.table.setdefault(KEY, {})[other.peer] = entry
+
+
+def among(ours: PeerRecord, *others: PeerRecord, test: Callable[[Us], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            us = Us(network, ours, others)
+            await us.membership.report()
+            await test(us)
+
+    run(main())
+
+
+def is_out_of_step(ours: PeerRecord, *others: PeerRecord) -> bool:
+    verdict: list[bool] = []
+
+    async def look(us: Us) -> None:
+        verdict.append(us.membership.is_out_of_step())
+
+    among(ours, *others, test=look)
+    return verdict[0]
+
+
+# -- out of step -------------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_is_alone_or_with_its_like_is_in_step() -> None:
+    assert not is_out_of_step(record(0))
+    assert not is_out_of_step(record(0), backbone(7, epoch=9))
+    assert not is_out_of_step(record(0), record(1), record(2))
+
+
+def test_a_peer_behind_the_majority_is_out_of_step() -> None:
+    assert is_out_of_step(record(0, epoch=2), record(1), record(2))
+    assert is_out_of_step(record(0, epoch=2), record(1, epoch=2), record(2), record(3))
+    assert is_out_of_step(record(0, epoch=2), record(1))
+
+
+def test_a_peer_ahead_of_the_majority_waits_for_it() -> None:
+    assert not is_out_of_step(record(0, epoch=4, lineage=M), record(1), record(2))
+
+
+def test_one_liar_about_its_epoch_makes_no_companion_step_out() -> None:
+    assert not is_out_of_step(record(0), record(1), record(2), record(3, epoch=10**6, lineage=M))
+
+
+def test_a_trainer_that_is_still_fetching_its_state_has_no_voice() -> None:
+    assert not is_out_of_step(record(0), record(1, epoch=9, state=PeerState.SYNCING))
+
+
+def test_at_one_epoch_the_minority_yields_and_the_majority_does_not() -> None:
+    minority, majority = [record(0, lineage=M)], [record(n) for n in (1, 2, 3)]
+    assert is_out_of_step(minority[0], *majority)
+    ours, others = record(0), [record(1), record(2), record(3, lineage=M)]
+    assert not is_out_of_step(ours, *others)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_of_two_equal_halves_exactly_one_yields_as_a_whole(size: int) -> None:
+    halves = {lineage: [(size * side + n, lineage) for n in range(size)] for side, lineage in enumerate((L, M))}
+    everybody = halves[L] + halves[M]
+    yielding = {}
+    for lineage, half in halves.items():
+        verdicts = set()
+        for person, _ in half:
+            # person 0 carries the key of the board, so the person who looks swaps places with person 0
+            place = {person: 0, 0: person}
+            others = [record(place.get(p, p), lineage=li) for p, li in everybody if p != person]
+            verdicts.add(is_out_of_step(record(0, lineage=lineage), *others))
+        assert len(verdicts) == 1
+        yielding[lineage] = verdicts.pop()
+    assert sorted(yielding.values()) == [False, True]
+
+
+def test_of_three_histories_at_one_epoch_exactly_one_stays() -> None:
+    lineages = [L, M, Lineage("k")]
+    staying = [
+        lineage
+        for lineage in lineages
+        if not is_out_of_step(
+            record(0, lineage=lineage), *(record(n, lineage=li) for n, li in enumerate(lineages, 1) if li != lineage)
+        )
+    ]
+    assert len(staying) == 1
+
+
+# -- whom to ask -------------------------------------------------------------------------------------------------------
+
+
+def test_donors_are_the_majority_s_trainers_and_then_the_backbones_never_ourselves() -> None:
+    async def look(us: Us) -> None:
+        assert us.membership.donors() == [PEOPLE[n].peer_id for n in (1, 2, 5)]
+
+    others = (record(1), record(2), record(3, lineage=M), record(4, state=PeerState.SYNCING), backbone(5))
+    among(record(0), *others, test=look)
+
+
+def test_without_other_trainers_the_backbones_are_the_donors() -> None:
+    async def look(us: Us) -> None:
+        assert us.membership.donors() == [PEOPLE[5].peer_id]
+        assert us.membership.is_last_trainer()
+        assert [r.peer for r in us.membership.backbones()] == [PEOPLE[5].peer_id]
+
+    among(record(0), backbone(5), test=look)
+
+
+def test_trainers_ahead_are_listed_nearest_first() -> None:
+    async def look(us: Us) -> None:
+        assert us.membership.trainers_ahead(3) == [PEOPLE[n].peer_id for n in (4, 1, 2)]
+        assert not us.membership.is_last_trainer()
+
+    among(record(0), record(1, epoch=5), record(2, epoch=9), record(3, epoch=2), record(4), test=look)
+
+
+def test_the_roster_counts_trainers_one_epoch_behind_and_all_ahead() -> None:
+    async def look(us: Us) -> None:
+        expected = await us.membership.roster(3, L)
+        assert expected.trainers == {PEOPLE[n].peer_id for n in (0, 1, 2)}
+        assert expected.helpers == {PEOPLE[n].peer_id for n in (4, 5)}
+
+    others = (
+        record(1, epoch=2),
+        record(2, epoch=7),
+        record(3, epoch=1),
+        backbone(4),
+        record(5, role=Role.AUXILIARY, state=PeerState.SERVING),
+    )
+    among(record(0), *others, test=look)
+
+
+# -- when we speak -----------------------------------------------------------------------------------------------------
+
+
+def test_far_from_the_target_a_peer_speaks_at_most_every_half_second() -> None:
+    async def look(us: Us) -> None:
+        spoken = us.directory.stores
+        for _ in range(100):
+            assert not await us.membership.has_reached(1000)
+            await asyncio.sleep(0.05)
+        assert 5.0 / REPORT_S - 2 <= us.directory.stores - spoken <= 5.0 / REPORT_S + 1
+
+    among(record(0, samples=1), record(1, samples=2), test=look)
+
+
+def test_with_the_target_in_sight_the_newest_word_of_all_decides() -> None:
+    async def look(us: Us) -> None:
+        us.record = replace(us.record, samples=60)
+        assert not await us.membership.has_reached(100)
+        us.record = replace(us.record, samples=80)
+        assert await us.membership.has_reached(100)
+        spoken = pack_record(replace(us.record, said_at=us.clock.now()), PEOPLE[0])
+        assert us.directory.table[KEY][PEOPLE[0].peer_id].value == spoken
+
+    among(record(0, samples=1), record(1, samples=20), test=look)
+
+
+def test_a_leader_s_call_makes_us_look_at_the_board_once() -> None:
+    async def look(us: Us) -> None:
+        assert not await us.membership.has_reached(100)
+        us.hear(record(1, samples=200))
+        assert not await us.membership.has_reached(100)  # nothing told us to look again
+        assert us.membership.attend(3, L, 1.5) == 1.5
+        assert await us.membership.has_reached(100)
+
+    among(record(0, samples=1), record(1, samples=2), test=look)
+
+
+@pytest.mark.parametrize(
+    "ours", [record(0, epoch=4), record(0, lineage=M), record(0, state=PeerState.SYNCING), record(0, epoch=2)]
+)
+def test_a_call_for_another_round_than_ours_is_declined(ours: PeerRecord) -> None:
+    async def look(us: Us) -> None:
+        assert us.membership.attend(3, L, 1.5) is None
+
+    among(ours, test=look)
+
+
+def test_the_heartbeat_keeps_a_silent_peer_in_the_swarm() -> None:
+    async def look(us: Us) -> None:
+        spoken = us.directory.stores
+        heart = asyncio.create_task(us.membership.keep_alive())
+        await asyncio.sleep(60.5)
+        heart.cancel()
+        await asyncio.gather(heart, return_exceptions=True)
+        assert 60 / (HEARTBEAT_S + 1) <= us.directory.stores - spoken <= 60 / HEARTBEAT_S + 1
+
+    among(record(0), test=look)

@@ -1,0 +1,220 @@
+"""Everybody's records read together."""
+
+import itertools
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from collab.net.base import Entry
+from collab.swarm.progress import RECORD_LIFE_S, ProgressBoard, SwarmView
+from collab.swarm.records import PeerRecord, PeerState, pack_record
+from collab.types import Lineage, Role
+from tests.fakes import NOW, FakeClock, FakeDirectory, FakeNetwork, make_ports, run
+from tests.swarm.people import PEOPLE, backbone, record
+
+F, L, M = "f" * 64, Lineage("l"), Lineage("m")
+KEY = f"{F[:32]}.peers"
+
+
+def view(*records: PeerRecord, at_s: float = NOW) -> SwarmView:
+    return SwarmView(tuple(records), at_s)
+
+
+# -- the view ----------------------------------------------------------------------------------------------------------
+
+
+def test_only_trainers_of_the_very_same_history_count_towards_its_step() -> None:
+    swarm = view(
+        record(0, samples=10),
+        record(1, samples=20),
+        record(2, samples=40, epoch=4),
+        record(3, samples=80, lineage=M),
+        record(4, samples=160, state=PeerState.SYNCING),
+        backbone(5, samples=320),
+    )
+    assert swarm.samples(3, L) == 30
+    assert [r.name for r in swarm.trainers(3, L)] == ["person-0", "person-1"]
+    assert len(swarm.all_trainers()) == 4
+    assert [r.name for r in swarm.helpers()] == ["person-5"]
+
+
+def test_the_wait_for_the_target_follows_from_what_was_said_and_how_fast_they_are() -> None:
+    swarm = view(record(0, samples=10, samples_per_s=2.0), record(1, samples=20, samples_per_s=3.0))
+    assert swarm.seconds_to(80, 3, L) == pytest.approx(10.0)
+    assert swarm.seconds_to(30, 3, L) == 0.0
+    assert swarm.seconds_to(1, 9, L) == math.inf
+    assert view(record(0, samples=10)).seconds_to(11, 3, L) == math.inf
+    later = SwarmView(swarm.records, NOW + 4)
+    assert later.seconds_to(80, 3, L) == pytest.approx(6.0)
+    assert later.seconds_to(50, 3, L) == 0.0
+
+
+def test_a_record_from_a_clock_that_is_ahead_does_not_lose_samples() -> None:
+    assert view(record(0, samples=10, samples_per_s=2.0, said_at=NOW + 5)).seconds_to(12, 3, L) == pytest.approx(1.0)
+
+
+def test_the_consensus_is_what_most_trainers_hold() -> None:
+    assert view().consensus() is None
+    assert view(backbone(0)).consensus() is None
+    assert view(record(0, epoch=1), record(1, epoch=9)).consensus() == (9, L)
+    assert view(record(0, epoch=1), record(1, epoch=1), record(2, epoch=10**6)).consensus() == (1, L)
+    assert view(record(0, epoch=1, state=PeerState.SYNCING), record(1, epoch=0)).consensus() == (0, L)
+
+
+def test_the_consensus_of_a_tie_does_not_depend_on_the_order() -> None:
+    records = (record(0), record(1, lineage=M), record(2, lineage=Lineage("k")))
+    assert {view(*order).consensus() for order in itertools.permutations(records)} == {(3, M)}
+
+
+def test_backbones_lead_first_and_all_peers_agree_on_the_rest() -> None:
+    records = [backbone(6), backbone(7, epoch=1, lineage=Lineage("")), *(record(n) for n in range(6))]
+    orders = {tuple(view(*order).leaders(3, L)) for order in (records, records[::-1], records[3:] + records[:3])}
+    assert len(orders) == 1
+    order = orders.pop()
+    assert set(order[:2]) == {PEOPLE[6].peer_id, PEOPLE[7].peer_id}
+    assert set(order[2:]) == {PEOPLE[n].peer_id for n in range(6)}
+
+
+def test_the_first_trainer_to_lead_changes_from_round_to_round() -> None:
+    swarm = [record(n, epoch=epoch) for n in range(6) for epoch in range(20)]
+    first = {view(*(r for r in swarm if r.epoch == epoch)).leaders(epoch, L)[0] for epoch in range(20)}
+    assert len(first) > 2
+
+
+def test_who_cannot_be_dialled_or_holds_another_state_does_not_lead() -> None:
+    swarm = view(
+        record(0, can_be_dialled=False),
+        record(1, epoch=4),
+        record(2, lineage=M),
+        record(3, state=PeerState.SYNCING),
+        backbone(4, state=PeerState.SYNCING),
+        record(5),
+        record(6, role=Role.AUXILIARY, state=PeerState.SERVING, epoch=0),
+    )
+    assert set(swarm.leaders(3, L)) == {PEOPLE[5].peer_id, PEOPLE[6].peer_id}
+
+
+# -- the board ---------------------------------------------------------------------------------------------------------
+
+
+def with_board(test: Callable[[ProgressBoard, FakeDirectory, FakeClock], Awaitable[None]]) -> None:
+    """Person 0's board over a directory that the test fills."""
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            directory = FakeDirectory()
+            ports = make_ports(network.join(PEOPLE[0].peer_id), directory)
+            assert isinstance(ports.clock, FakeClock)
+            await test(ProgressBoard(ports, PEOPLE[0], F), directory, ports.clock)
+
+    run(main())
+
+
+def put(directory: FakeDirectory, person: int, **changes: Any) -> None:
+    directory.table.setdefault(KEY, {})[PEOPLE[person].peer_id] = Entry(
+        pack_record(record(person, **changes), PEOPLE[person]), NOW + 100
+    )
+
+
+def names(swarm: SwarmView) -> list[str]:
+    return [r.name for r in swarm.records]
+
+
+def test_what_one_peer_publishes_another_reads() -> None:
+    async def test(board: ProgressBoard, directory: FakeDirectory, clock: FakeClock) -> None:
+        put(directory, 2)
+        put(directory, 1)
+        await board.publish(record(0, samples=5))
+        assert names(await board.refresh()) == ["person-0", "person-1", "person-2"]
+        assert board.view.at_s == clock.now()
+        stored = directory.table[KEY][PEOPLE[0].peer_id]
+        assert stored.value == pack_record(record(0, samples=5), PEOPLE[0])
+        assert stored.expires_at == pytest.approx(NOW + RECORD_LIFE_S)
+
+    with_board(test)
+
+
+def test_our_own_newest_word_counts_before_the_directory_has_it() -> None:
+    async def test(board: ProgressBoard, directory: FakeDirectory, clock: FakeClock) -> None:
+        directory.is_silent = True
+        await board.publish(record(0, samples=5))
+        assert (await board.refresh()).samples(3, L) == 5
+        directory.is_silent = False
+        put(directory, 0, samples=1)
+        assert (await board.refresh()).samples(3, L) == 5
+
+    with_board(test)
+
+
+@pytest.mark.parametrize("error_s", [-RECORD_LIFE_S - 0.1, RECORD_LIFE_S + 0.1, -3600.0, 1e9])
+def test_stale_records_and_records_from_the_future_are_left_out(error_s: float) -> None:
+    async def test(board: ProgressBoard, directory: FakeDirectory, clock: FakeClock) -> None:
+        put(directory, 1, said_at=max(0.0, NOW + error_s))
+        put(directory, 2, said_at=NOW - RECORD_LIFE_S / 2)
+        assert names(await board.refresh()) == ["person-2"]
+
+    with_board(test)
+
+
+def test_a_peer_that_said_goodbye_is_gone() -> None:
+    async def test(board: ProgressBoard, directory: FakeDirectory, clock: FakeClock) -> None:
+        put(directory, 1)
+        assert names(await board.refresh()) == ["person-1"]
+        put(directory, 1, state=PeerState.LEFT)
+        assert names(await board.refresh()) == []
+        await board.publish(record(0))
+        assert names(await board.refresh()) == ["person-0"]
+        await board.publish(record(0, state=PeerState.LEFT))
+        assert names(await board.refresh()) == []
+
+    with_board(test)
+
+
+def test_records_of_another_run_are_left_out() -> None:
+    async def test(board: ProgressBoard, directory: FakeDirectory, clock: FakeClock) -> None:
+        put(directory, 1, fingerprint="g" * 64)
+        put(directory, 2, fingerprint=F[:32])
+        put(directory, 3)
+        assert names(await board.refresh()) == ["person-3"]
+
+    with_board(test)
+
+
+@pytest.mark.parametrize("value", [b"", b"garbage", b"\xc1", bytes(5000), pack_record(record(2), PEOPLE[2])])
+def test_garbage_in_the_directory_hides_nobody_else(value: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(board: ProgressBoard, directory: FakeDirectory, clock: FakeClock) -> None:
+        put(directory, 1)
+        directory.table[KEY]["not a peer id"] = Entry(value, NOW + 100)
+        directory.table[KEY][PEOPLE[3].peer_id] = Entry(value, NOW + 100)
+        with caplog.at_level(logging.DEBUG, logger="collab.swarm.progress"):
+            assert names(await board.refresh()) == ["person-1"]
+        assert caplog.text.count("record refused") == 2
+
+    with_board(test)
+
+
+def test_a_directory_that_does_not_answer_leaves_the_last_view_until_its_records_are_stale() -> None:
+    async def test(board: ProgressBoard, directory: FakeDirectory, clock: FakeClock) -> None:
+        put(directory, 1)
+        put(directory, 2, said_at=NOW + 10)
+        await board.refresh()
+        directory.is_silent = True
+        clock.at = NOW + 10
+        assert names(await board.refresh()) == ["person-1", "person-2"]
+        clock.at = NOW + RECORD_LIFE_S + 1
+        assert names(await board.refresh()) == ["person-2"]
+
+    with_board(test)
+
+
+def test_one_lost_answer_does_not_forget_the_last_peer_and_a_peer_that_left_stays_gone() -> None:
+    async def test(board: ProgressBoard, directory: FakeDirectory, clock: FakeClock) -> None:
+        put(directory, 1)
+        await board.refresh()
+        directory.table.clear()
+        assert names(await board.refresh()) == ["person-1"]
+
+    with_board(test)
