@@ -4,7 +4,8 @@ import asyncio
 import logging
 
 from collab.averaging.base import Committed
-from collab.averaging.round import RoundEngine, RoundSettings
+from collab.averaging.round import RoundEngine
+from collab.averaging.settings import RoundSettings
 from collab.ports import Ports
 from collab.swarm.bundle import Bundle
 from collab.swarm.membership import Membership

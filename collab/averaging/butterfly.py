@@ -68,13 +68,18 @@ class Butterfly:
         """
         me = self._transport.peer_id
         own_span = group.span_of(me)
+        watching: asyncio.Task[None] | None = None
         if own_span is not None:
-            self._open_reduction(group, own_span, vector)
+            watching = asyncio.create_task(self._watch_senders(self._open_reduction(group, own_span, vector)))
         try:
             async with asyncio.TaskGroup() as tasks:
                 pieces = [tasks.create_task(self._fetch(group, span, vector)) for span in group.spans]
         except* ExchangeFailed as failures:
             raise _merge(failures) from failures
+        finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
         means, digests = zip(*(piece.result() for piece in pieces), strict=True)
         return Exchanged(None if vector is None else np.concatenate(means), tuple(digests))
 
@@ -150,12 +155,23 @@ class Butterfly:
 
     # -- reducer side ------------------------------------------------------------------------------------------------
 
-    def _open_reduction(self, group: Group, span: Span, vector: Vector | None) -> None:
+    def _open_reduction(self, group: Group, span: Span, vector: Vector | None) -> Reduction:
         weights = {member.peer: member.weight for member in group.contributors}
         reduction = Reduction(span.num_elements, weights, self._codec)
         if vector is not None:
             reduction.add_own(self._transport.peer_id, vector[span.start : span.stop])
         self._announced(group.round_id).set_result(reduction)
+        return reduction
+
+    async def _watch_senders(self, reduction: Reduction) -> None:
+        """Fail the reduction because of a contributor that says nothing, also one that never came."""
+        while missing := reduction.missing():
+            num_added = reduction.num_added
+            await asyncio.sleep(self._timeouts.sender_s)
+            if reduction.num_added == num_added and (missing := reduction.missing()):
+                text = f"no part from {missing[0]} within {self._timeouts.sender_s:.0f} s"
+                await self._blame(reduction, missing[0], BadPart("silent", text))
+                return
 
     def _announced(self, round_id: str) -> asyncio.Future[Reduction]:
         """Resolved when this peer has begun the round; contributors may be faster than the leader's BEGIN."""
@@ -173,6 +189,10 @@ class Butterfly:
             if not announced.done():
                 self._reductions.pop(round_id, None)
             await self._refuse(stream, BadPart("unknown_round", f"no round {round_id} here"), culprit="")
+            return
+        if not reduction.expects(stream.remote):
+            stranger = BadPart("not_a_contributor", f"{stream.remote} is no contributor of round {round_id}")
+            await self._refuse(stream, stranger, culprit=stream.remote)
             return
         returning = asyncio.create_task(self._return_results(stream, reduction))
         try:

@@ -9,13 +9,16 @@ loses its leader asks the other members (see ``round.py``).
 import asyncio
 import hashlib
 import logging
+import math
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from collab.averaging.agreement import CommitRecord
-from collab.averaging.messages import CALL_PROTOCOL, Group, Join, Member
+from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, Group, Join, Member
 from collab.averaging.plan import equal_shares
+from collab.averaging.reports import Reports
 from collab.averaging.timeouts import RoundTimeouts
 from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream, Transport
@@ -81,6 +84,7 @@ class Leader:
         try:
             expected = await self._gather(assembly)
             assembly.is_open = False
+            await self._dismiss_misfits(assembly)
             group = self._close(assembly, expected)
             if isinstance(group, str):
                 everybody = {peer: stream for peer, (stream, _) in assembly.joined.items()}
@@ -137,70 +141,98 @@ class Leader:
                 answer = await stream.receive(timeout_s=self._timeouts.reply_s)
                 if not answer.get("coming", bool):
                     return None
-                return min(max(answer.get("eta_s", float), 0.0), self._timeouts.gather_limit_s)
+                eta_s = answer.get("eta_s", float)
+                if math.isnan(eta_s):
+                    raise BadMessage(f"{peer} announces itself in NaN seconds")
+                return min(max(eta_s, 0.0), self._timeouts.gather_limit_s)
             finally:
                 stream.close()
         except NetworkError as error:
             logger.info("peer does not answer the call peer=%s reason=%s", peer, error)
             return None
 
+    async def _dismiss_misfits(self, assembly: Assembly) -> None:
+        """Refuse contributors whose vectors are of another length than most, and whoever is too many."""
+        joins = {peer: join for peer, (_, join) in assembly.joined.items()}
+        lengths = Counter(join.num_elements for join in joins.values() if join.weight > 0)
+        usual = max(lengths, key=lambda length: (lengths[length], length), default=0)
+        misfits = {
+            p: f"most vectors have {usual} elements, yours has {join.num_elements}"
+            for p, join in joins.items()
+            if join.weight > 0 and join.num_elements != usual
+        }
+        fitting = [peer for peer in joins if peer not in misfits]
+        misfits |= dict.fromkeys(fitting[MAX_MEMBERS:], f"a group has at most {MAX_MEMBERS} members")
+        for peer, text in misfits.items():
+            stream, _ = assembly.joined.pop(peer)
+            await self._send(stream, Message("refused", {"text": text}))
+
     def _close(self, assembly: Assembly, expected: Expected) -> Group | str:
         """The group of all who joined, or why there is none."""
         joins = {peer: join for peer, (_, join) in assembly.joined.items()}
-        sizes = {join.num_elements for join in joins.values() if join.weight > 0}
-        if len(sizes) != 1:
-            return f"contributors bring vectors of different lengths {sorted(sizes)}" if sizes else "nobody contributes"
         contributors = {peer for peer, join in joins.items() if join.weight > 0}
+        if not contributors:
+            return "nobody contributes"
         electorate = expected.trainers | contributors
         if 2 * len(contributors) <= len(electorate):
             return f"only {len(contributors)} of {len(electorate)} trainers are here"
         reducers = tuple(sorted(peer for peer, join in joins.items() if join.can_reduce))
         if not reducers:
             return "nobody can reduce"
+        num_elements = joins[min(contributors)].num_elements
         return Group(
             round_id=hashlib.sha256(f"{self._transport.peer_id}:{self._rng.getrandbits(128)}".encode()).hexdigest()[
                 :24
             ],
             epoch=assembly.epoch,
             lineage=assembly.lineage,
-            num_elements=sizes.pop(),
+            num_elements=num_elements,
             leader=self._transport.peer_id,
             members=tuple(Member(peer, joins[peer].weight) for peer in sorted(joins)),
-            spans=equal_shares(next(join.num_elements for join in joins.values() if join.weight > 0), reducers),
+            spans=equal_shares(num_elements, reducers),
         )
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
     async def _decide(self, group: Group, streams: dict[PeerId, Stream]) -> CommitRecord | tuple[PeerId, ...]:
-        digests: list[str | None] = [None] * len(group.spans)
-        failure: Message | None = None
-        async with asyncio.TaskGroup() as tasks:
-            reports = {tasks.create_task(self._report(stream)): peer for peer, stream in streams.items()}
-            for next_report in asyncio.as_completed(reports):
-                failure = _merge_report(digests, await next_report)
-                if failure is not None:
-                    break
-            for task in reports:
-                task.cancel()
-        if failure is not None:
-            await self._tell(streams, failure)
-            return culprits_of(failure)
+        reports = await self._hear(streams, len(group.spans))
+        if reports.is_lost:
+            reason, text, culprits = reports.verdict()
+            await self._tell(streams, abort_message(reason, text, culprits))
+            return culprits
         record = CommitRecord(
             round_id=group.round_id,
             epoch=group.epoch,
             lineage=group.lineage,
             contributors=tuple((member.peer, member.weight) for member in group.contributors),
-            digests=tuple(digest or "" for digest in digests),
+            digests=reports.digests,
         )
         await self._tell(streams, Message("commit", {"record": record.to_fields()}))
         return record
 
-    async def _report(self, stream: Stream) -> Message:
-        """A member's report; a member that cannot report is itself to blame."""
+    async def _hear(self, streams: dict[PeerId, Stream], num_spans: int) -> Reports:
+        """All reports; once the round is lost, those that come soon, since one side alone may blame the wrong peer."""
+        loop = asyncio.get_running_loop()
+        reports = Reports(frozenset(streams), num_spans)
+        async with asyncio.TaskGroup() as tasks:
+            hearing = [tasks.create_task(self._hear_one(peer, stream, reports)) for peer, stream in streams.items()]
+            unheard, until_s = set(hearing), None
+            while unheard:
+                if reports.is_lost and until_s is None:
+                    until_s = loop.time() + self._timeouts.blame_s
+                wait_s = None if until_s is None else until_s - loop.time()
+                if wait_s is not None and wait_s <= 0:
+                    break
+                _, unheard = await asyncio.wait(unheard, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            for task in hearing:
+                task.cancel()
+        return reports
+
+    async def _hear_one(self, peer: PeerId, stream: Stream, reports: Reports) -> None:
         try:
-            return await stream.receive(timeout_s=self._timeouts.part_s + self._timeouts.finish_s)
+            reports.add(peer, await stream.receive(timeout_s=self._timeouts.part_s + self._timeouts.finish_s))
         except NetworkError as error:
-            return abort_message("member_lost", f"{stream.remote}: {error}", (stream.remote,))
+            reports.add_lost(peer, "member_lost", str(error))
 
     async def _tell(self, streams: dict[PeerId, Stream], message: Message) -> None:
         """Send to every member at once; one that is gone will be met by those who need it."""
@@ -211,32 +243,6 @@ class Leader:
             await stream.send(message, timeout_s=self._timeouts.reply_s)
         except NetworkError as error:
             logger.info("member is gone peer=%s message=%s reason=%s", stream.remote, message.kind, error)
-
-
-def _merge_report(digests: list[str | None], report: Message) -> Message | None:
-    """Fold one member's report into ``digests``; an abort message when the round is lost."""
-    if report.kind == "abort":
-        return report
-    try:
-        if report.kind != "done":
-            return abort_message(report.get("reason", str), report.get("text", str), culprits_of(report))
-        reported = report.get("digests", list)
-    except BadMessage as error:
-        return abort_message("bad_report", str(error), ())
-    if len(reported) != len(digests):
-        return abort_message("bad_report", f"{len(reported)} digests for {len(digests)} spans", ())
-    for index, digest in enumerate(reported):
-        if digest is None:
-            continue
-        if digests[index] not in (None, digest):
-            return abort_message("results_differ", f"members hold different bytes of span {index}", ())
-        digests[index] = str(digest)
-    return None
-
-
-def culprits_of(report: Message) -> tuple[PeerId, ...]:
-    """Whom a failure report or an abort names."""
-    return tuple(PeerId(str(peer)) for peer in report.get("culprits", list))
 
 
 def abort_message(reason: str, text: str, culprits: tuple[PeerId, ...]) -> Message:

@@ -37,6 +37,7 @@ class Reduction:
         self._codec = codec
         self._total_weight = math.fsum(weights.values())
         self._has_failed = False
+        self._num_added = 0
         self._waiting: list[dict[PeerId, Vector]] = [{} for _ in self._edges]
         self._results: list[asyncio.Future[Buffer]] = [asyncio.get_running_loop().create_future() for _ in self._edges]
 
@@ -44,6 +45,22 @@ class Reduction:
     def num_parts(self) -> int:
         """Parts of the span."""
         return len(self._edges)
+
+    @property
+    def num_added(self) -> int:
+        """Parts that have come so far, of all contributors; grows until the reduction is finished."""
+        return self._num_added
+
+    def missing(self) -> list[PeerId]:
+        """Contributors that hold up the first unfinished part; empty when all parts are finished."""
+        for result, waiting in zip(self._results, self._waiting, strict=True):
+            if not result.done():
+                return [peer for peer in self._weights if peer not in waiting]
+        return []
+
+    def expects(self, peer: PeerId) -> bool:
+        """Whether ``peer`` is a contributor."""
+        return peer in self._weights
 
     def add_own(self, peer: PeerId, span: Vector) -> None:
         """Add the reducer's own contribution: it travels nowhere, so it is neither encoded nor cut."""
@@ -73,6 +90,7 @@ class Reduction:
     def _put(self, peer: PeerId, index: int, values: Vector) -> None:
         waiting = self._waiting[index]
         waiting[peer] = values
+        self._num_added += 1
         if len(waiting) < len(self._weights):
             return
         total = np.zeros_like(values)

@@ -8,20 +8,19 @@ round did not happen for it. Should that be wrong, its lineage differs from the 
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
 from collab.averaging.butterfly import Butterfly, Exchanged, ExchangeFailed
-from collab.averaging.group import Assembly, Leader, Roster
+from collab.averaging.group import Roster
 from collab.averaging.history import History
 from collab.averaging.messages import CALL_PROTOCOL, ROUND_PROTOCOL, Group, Join
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.rendezvous import Rendezvous
+from collab.averaging.settings import RoundSettings
 from collab.averaging.verdicts import Verdicts
 from collab.compression.base import codec_by_name
-from collab.config import Run
 from collab.errors import BadMessage, NetworkError
 from collab.metrics.records import Phase, PhaseReached, RoundEnded
 from collab.net.base import Stream
@@ -33,31 +32,10 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 4
 """Of one ``average``: enough to lose two peers and a leader; after that the trainer computes on and comes again."""
-MAX_WEIGHT_IN_TARGETS = 16.0
-"""A peer that brings more than this many target batches is refused as absurd."""
-
 Attendance = Callable[[int, Lineage, PeerId], float | None]
 """Answers a leader's call for (epoch, lineage): seconds until we can be there, None when we are not coming."""
 Leaders = Callable[[Lineage, int], list[PeerId]]
 """Peers to ask to lead the round of a lineage and epoch, best first; all peers see nearly the same list."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundSettings:
-    """What the engine needs to know of its run and its peer."""
-
-    fingerprint: str
-    codec: str
-    can_reduce: bool
-    max_weight: float
-    """Samples; a heavier contribution is refused as absurd."""
-    timeouts: RoundTimeouts = RoundTimeouts()
-
-    @classmethod
-    def of(cls, run: Run, fingerprint: str, *, can_reduce: bool) -> "RoundSettings":
-        """As the run file says."""
-        max_weight = MAX_WEIGHT_IN_TARGETS * run.strategy.target_batch_size
-        return cls(fingerprint=fingerprint, codec=run.averaging.codec, can_reduce=can_reduce, max_weight=max_weight)
 
 
 class RoundEngine:
@@ -67,18 +45,16 @@ class RoundEngine:
         self, ports: Ports, settings: RoundSettings, *, leaders: Leaders, roster: Roster, attend: Attendance
     ) -> None:
         self._ports, self._settings, self._times = ports, settings, settings.timeouts
-        self._leaders, self._roster, self._attend = leaders, roster, attend
+        self._leaders, self._attend = leaders, attend
         self._butterfly = Butterfly(ports.transport, codec_by_name(settings.codec), settings.timeouts)
-        self._leader = Leader(ports.transport, roster, settings.fingerprint, settings.timeouts, ports.rng)
-        self._assemblies: dict[tuple[int, Lineage], Assembly] = {}
-        self._left_out: dict[tuple[int, Lineage], set[PeerId]] = {}
         self._verdicts = Verdicts(ports.transport, settings.timeouts)
+        self._rendezvous = Rendezvous(ports, settings, roster, self._verdicts)
         self.history = History(ports.transport, settings.fingerprint)
 
     async def serve(self) -> None:
         """Begin to answer: contributors, joiners, calls, and members in doubt."""
         await self._butterfly.serve()
-        await self._ports.transport.serve(ROUND_PROTOCOL, self._serve_join)
+        await self._rendezvous.serve()
         await self._ports.transport.serve(CALL_PROTOCOL, self._serve_call)
         await self._verdicts.serve()
         await self.history.serve()
@@ -250,57 +226,6 @@ class RoundEngine:
         )
 
     # -- serving others ----------------------------------------------------------------------------------------------
-
-    async def _serve_join(self, stream: Stream) -> None:
-        join = Join.from_message(await stream.receive(timeout_s=self._times.reply_s))
-        key = (join.epoch, join.lineage)
-        refusal = self._refusal(stream.remote, join)
-        if refusal:
-            await stream.send(Message("refused", {"text": refusal}), timeout_s=self._times.reply_s)
-            return
-        await stream.send(Message("welcome"), timeout_s=self._times.reply_s)
-        while not await self._is_superseded(key):
-            assembly = self._assemblies.get(key)
-            if assembly is None:
-                await self._lead(key, stream, join)
-                return
-            if assembly.is_open:
-                assembly.add(stream, join)
-                await assembly.finished.wait()
-                return
-            await assembly.finished.wait()
-        text = f"epoch {join.epoch} was committed without {stream.remote}"
-        await stream.send(Message("superseded", {"text": text}), timeout_s=self._times.reply_s)
-
-    async def _lead(self, key: tuple[int, Lineage], stream: Stream, join: Join) -> None:
-        """The first joiner's handler leads the round for everybody."""
-        assembly = Assembly(join.epoch, join.lineage, left_out=self._left_out.pop(key, set()))
-        self._assemblies[key] = assembly
-        assembly.add(stream, join)
-        try:
-            result = await self._leader.lead(assembly)
-        finally:
-            del self._assemblies[key]
-        if isinstance(result, CommitRecord):
-            self._verdicts.remember(result.round_id, result)
-        elif result:
-            self._left_out[key] = set(result)
-
-    async def _is_superseded(self, key: tuple[int, Lineage]) -> bool:
-        """Whether the swarm has left (epoch, lineage) behind.
-
-        That we remember the round is not enough: when everybody with its result has died, the run goes on from before.
-        """
-        return self._verdicts.has_committed(*key) and bool((await self._roster(*key)).ahead)
-
-    def _refusal(self, peer: PeerId, join: Join) -> str:
-        if join.fingerprint != self._settings.fingerprint:
-            return f"your run's fingerprint is {join.fingerprint}, this run's is {self._settings.fingerprint}"
-        if join.weight > self._settings.max_weight:
-            return f"a weight of {join.weight} samples is over the limit of {self._settings.max_weight}"
-        if peer in self._left_out.get((join.epoch, join.lineage), ()):
-            return f"your part made an attempt at epoch {join.epoch} fail; you can take part in the next epoch"
-        return ""
 
     async def _serve_call(self, stream: Stream) -> None:
         call = await stream.receive(timeout_s=self._times.reply_s)

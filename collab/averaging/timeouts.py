@@ -17,6 +17,11 @@ class RoundTimeouts:
     """Longest wait that a peer can announce; whoever needs longer misses the round."""
     part_s: float = 20.0
     """Silence on a parts stream after which the other side counts as dead."""
+    sender_s: float = 10.0
+    """Time without a part from anybody after which a reducer goes on without those whose parts are missing; shorter
+    than ``part_s``, so that the reducer names them before others take the reducer itself for dead."""
+    blame_s: float = 1.0
+    """How long a leader that heard of one failure listens to the other members before it judges."""
     finish_s: float = 20.0
     """Wait for the slowest member's result after one's own is whole."""
     verdict_s: float = 10.0

@@ -60,7 +60,8 @@ def read_invite(text: str) -> Invite:
     except (binascii.Error, ValueError) as error:
         raise InviteError("the invite has characters that no invite has", hint=ASK_AGAIN) from error
     signed, checksum = checked[:-CHECKSUM_BYTES], checked[-CHECKSUM_BYTES:]
-    is_canonical = base64.urlsafe_b64encode(checked).decode().rstrip("=") == encoded  # the last character has spare bits
+    # the last character has spare bits, which must be zero
+    is_canonical = base64.urlsafe_b64encode(checked).decode().rstrip("=") == encoded
     if not is_canonical or not signed or hashlib.sha256(signed).digest()[:CHECKSUM_BYTES] != checksum:
         raise InviteError("the invite is cut or garbled: its checksum does not match", hint=ASK_AGAIN)
     try:

@@ -6,7 +6,8 @@
 import logging
 from dataclasses import dataclass
 
-from collab.averaging.round import RoundEngine, RoundSettings
+from collab.averaging.round import RoundEngine
+from collab.averaging.settings import RoundSettings
 from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, Notice
 from collab.ports import Ports
 from collab.strategies.base import OutOfStep, Stepped, Swarm, Waiting

@@ -84,7 +84,7 @@ def test_waiting_for_what_cannot_come_names_who_waits() -> None:
     async def main() -> None:
         await asyncio.gather(asyncio.create_task(wait_for_godot(), name="Vladimir"))
 
-    with pytest.raises(Deadlock, match="Vladimir in .*wait"):
+    with pytest.raises(Deadlock, match=r"Vladimir in .*wait"):
         run(main)
 
 
@@ -93,7 +93,7 @@ def test_retrying_without_waiting_is_an_error() -> None:
         while True:
             await asyncio.sleep(0)
 
-    with pytest.raises(Livelock, match="time stands still at 0.0 s"):
+    with pytest.raises(Livelock, match=r"time stands still at 0\.0 s"):
         run(main)
 
 

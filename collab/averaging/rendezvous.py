@@ -1,0 +1,85 @@
+"""Where members come to join a round that this peer leads."""
+
+import logging
+
+from collab.averaging.agreement import CommitRecord
+from collab.averaging.group import Assembly, Leader, Roster
+from collab.averaging.messages import ROUND_PROTOCOL, Join
+from collab.averaging.settings import RoundSettings
+from collab.averaging.verdicts import REMEMBERED_ROUNDS, Verdicts
+from collab.net.base import Stream
+from collab.net.wire import Message
+from collab.ports import Ports
+from collab.types import Lineage, PeerId
+
+logger = logging.getLogger(__name__)
+
+
+class Rendezvous:
+    """Takes joiners in, one assembly at a time for each epoch and lineage, and leads it to its verdict."""
+
+    def __init__(self, ports: Ports, settings: RoundSettings, roster: Roster, verdicts: Verdicts) -> None:
+        self._transport, self._settings, self._times = ports.transport, settings, settings.timeouts
+        self._roster, self._verdicts = roster, verdicts
+        self._leader = Leader(ports.transport, roster, settings.fingerprint, settings.timeouts, ports.rng)
+        self._assemblies: dict[tuple[int, Lineage], Assembly] = {}
+        self._left_out: dict[tuple[int, Lineage], set[PeerId]] = {}
+
+    async def serve(self) -> None:
+        """Begin to take joiners in."""
+        await self._transport.serve(ROUND_PROTOCOL, self._serve_join)
+
+    async def _serve_join(self, stream: Stream) -> None:
+        join = Join.from_message(await stream.receive(timeout_s=self._times.reply_s))
+        key = (join.epoch, join.lineage)
+        refusal = self._refusal(stream.remote, join)
+        if refusal:
+            await stream.send(Message("refused", {"text": refusal}), timeout_s=self._times.reply_s)
+            return
+        await stream.send(Message("welcome"), timeout_s=self._times.reply_s)
+        while not await self._is_superseded(key):
+            assembly = self._assemblies.get(key)
+            if assembly is None:
+                await self._lead(key, stream, join)
+                return
+            if assembly.is_open:
+                assembly.add(stream, join)
+                await assembly.finished.wait()
+                return
+            await assembly.finished.wait()
+        text = f"epoch {join.epoch} was committed without {stream.remote}"
+        await stream.send(Message("superseded", {"text": text}), timeout_s=self._times.reply_s)
+
+    async def _lead(self, key: tuple[int, Lineage], stream: Stream, join: Join) -> None:
+        """The first joiner's handler leads the round for everybody."""
+        assembly = Assembly(join.epoch, join.lineage, left_out=self._left_out.get(key, set()))
+        self._assemblies[key] = assembly
+        assembly.add(stream, join)
+        try:
+            result = await self._leader.lead(assembly)
+        finally:
+            del self._assemblies[key]
+        if isinstance(result, CommitRecord):
+            self._verdicts.remember(result.round_id, result)
+        if isinstance(result, CommitRecord) or not result:  # without a quorum everybody gets another chance
+            self._left_out.pop(key, None)
+            return
+        self._left_out[key] = assembly.left_out | set(result)
+        if len(self._left_out) > REMEMBERED_ROUNDS:
+            del self._left_out[next(iter(self._left_out))]
+
+    async def _is_superseded(self, key: tuple[int, Lineage]) -> bool:
+        """Whether the swarm has left (epoch, lineage) behind.
+
+        That we remember the round is not enough: when everybody with its result has died, the run goes on from before.
+        """
+        return self._verdicts.has_committed(*key) and bool((await self._roster(*key)).ahead)
+
+    def _refusal(self, peer: PeerId, join: Join) -> str:
+        if join.fingerprint != self._settings.fingerprint:
+            return f"your run's fingerprint is {join.fingerprint}, this run's is {self._settings.fingerprint}"
+        if join.weight > self._settings.max_weight:
+            return f"a weight of {join.weight} samples is over the limit of {self._settings.max_weight}"
+        if peer in self._left_out.get((join.epoch, join.lineage), ()):
+            return f"your part made an attempt at epoch {join.epoch} fail; you can take part in the next epoch"
+        return ""

@@ -1,0 +1,87 @@
+"""The real network under the contracts that the simulated one keeps."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from collab.clock import SystemClock
+from collab.net.hivemind_net import HivemindDirectory, HivemindTransport, NetworkSettings, open_directory, open_transport
+from collab.swarm.identity import load_or_create_identity
+from tests.contracts.directory_contract import Body as DirectoryBody, DirectoryContract
+from tests.contracts.transport_contract import Body as TransportBody, TransportContract
+from tests.live.processes import processes_about, wait_until
+
+
+@asynccontextmanager
+async def connected(peers: int, clients: int = 0) -> AsyncIterator[list[tuple[HivemindTransport, HivemindDirectory]]]:
+    """Real peers in one event loop, each connected to the first."""
+    found: list[tuple[HivemindTransport, HivemindDirectory]] = []
+    with TemporaryDirectory() as folder:
+        async with AsyncExitStack() as stack:
+            for index in range(peers):
+                key = Path(folder) / f"{index}.key"
+                load_or_create_identity(key)
+                is_client = index >= peers - clients
+                settings = NetworkSettings(identity_path=key, host="127.0.0.1", is_client=is_client)
+                transport = await stack.enter_async_context(open_transport(settings))
+                addresses = await found[0][0].addresses() if found else ()
+                known = [await transport.dial(address, timeout_s=10.0) for address in addresses]
+                directory = await stack.enter_async_context(open_directory(transport, known, now=SystemClock().now))
+                found.append((transport, directory))
+            yield found
+
+
+class TestHivemindTransport(TransportContract):
+    def run(self, body: TransportBody, *, peers: int = 2, clients: int = 0) -> None:
+        async def run() -> None:
+            async with connected(peers, clients) as found:
+                await body([transport for transport, _ in found])
+
+        asyncio.run(run())
+
+
+class TestHivemindDirectory(DirectoryContract):
+    def run(self, body: DirectoryBody, *, peers: int = 2) -> None:
+        async def run() -> None:
+            async with connected(peers) as found:
+                await body([directory for _, directory in found], SystemClock().now)
+
+        asyncio.run(run())
+
+
+LONELY_PEER = """\
+import asyncio, sys
+from pathlib import Path
+from collab.net.hivemind_net import NetworkSettings, open_transport
+from collab.swarm.identity import load_or_create_identity
+
+async def main():
+    key = Path(sys.argv[1])
+    load_or_create_identity(key)
+    async with open_transport(NetworkSettings(identity_path=key, host="127.0.0.1")):
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_p2pd_dies_with_its_peer_even_after_sigkill(tmp_path: Path) -> None:
+    key = tmp_path / "lonely.key"
+    process = subprocess.Popen([sys.executable, "-c", LONELY_PEER, str(key)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    assert any("p2pd" in command for command in processes_about(key))
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    killed_s = time.monotonic()
+    process.stdout.close()
+    wait_until(lambda: not processes_about(key), "p2pd to be gone", limit_s=5.0)
+    assert time.monotonic() - killed_s < 5.0
