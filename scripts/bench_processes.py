@@ -71,9 +71,9 @@ class Child:
         try:
             line = self._lines.get(timeout=timeout_s)
         except queue.Empty:
-            line = ""
+            raise BenchFailed(f"no answer within {timeout_s:.0f} s; the end of its log:\n{self.log_tail()}") from None
         if not line:
-            raise BenchFailed(f"no answer within {timeout_s:.0f} s; the end of its log:\n{self.log_tail()}")
+            raise BenchFailed(f"a process ended too early; the end of its log:\n{self.log_tail()}")
         return dict(json.loads(line))
 
     def log_tail(self) -> str:

@@ -165,13 +165,16 @@ class Butterfly:
 
     async def _watch_senders(self, reduction: Reduction) -> None:
         """Fail the reduction because of a contributor that says nothing, also one that never came."""
+        look_every_s = self._timeouts.sender_s / 4
+        num_added, quiet_s = reduction.num_added, 0.0
         while missing := reduction.missing():
-            num_added = reduction.num_added
-            await asyncio.sleep(self._timeouts.sender_s)
-            if reduction.num_added == num_added and (missing := reduction.missing()):
-                text = f"no part from {missing[0]} within {self._timeouts.sender_s:.0f} s"
+            if quiet_s >= self._timeouts.sender_s:
+                text = f"no part from {missing[0]} within {quiet_s:.0f} s"
                 await self._blame(reduction, missing[0], BadPart("silent", text))
                 return
+            await asyncio.sleep(look_every_s)
+            quiet_s = quiet_s + look_every_s if reduction.num_added == num_added else 0.0
+            num_added = reduction.num_added
 
     def _announced(self, round_id: str) -> asyncio.Future[Reduction]:
         """Resolved when this peer has begun the round; contributors may be faster than the leader's BEGIN."""

@@ -135,6 +135,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     callback(*args)
             self._turns_at_this_instant += 1
             if self._turns_at_this_instant > MAX_TURNS_AT_ONE_INSTANT:
+                self._turns_at_this_instant = 0  # so that what is cancelled now can still clean up
                 raise Livelock(f"time stands still at {self._now_s} s; running: {self._name_tasks()}")
             for _ in range(len(runnable)):
                 handle = runnable.popleft()
@@ -188,7 +189,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         for task in tasks:
             task.cancel()
         try:
-            self.run_until_complete(_finish(tasks))
+            if tasks:
+                self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self.run_until_complete(self.shutdown_asyncgens())
         except (Deadlock, Livelock) as error:
             _logger.warning("a cancelled task does not end: %s", error)
@@ -203,10 +205,6 @@ def _innermost(task: asyncio.Task[Any]) -> str:
         place = f"{coroutine.__qualname__}:{coroutine.cr_frame.f_lineno}"
         coroutine = coroutine.cr_await
     return place
-
-
-async def _finish(tasks: set[asyncio.Task[Any]]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]] | Coroutine[Any, Any, T]) -> T:

@@ -280,10 +280,11 @@ class World:
         was_killed = not transport.is_alive
         transport.leave()
         self._num_running -= 1
+        error = None if task.cancelled() else _alone(task.exception())
         if peer.transport is transport and not task.cancelled():
-            peer.exception = task.exception()
-            peer.result = None if peer.exception is not None else task.result()
-        if not task.cancelled() and not was_killed and (error := task.exception()) is not None:
+            peer.exception = error
+            peer.result = None if error is not None else task.result()
+        if error is not None and not was_killed:
             error.add_note(f"raised by the main of {peer.name} at {self.time_s:.3f} virtual s")
             self._fail(error)
         if self._num_running == 0:
@@ -308,3 +309,10 @@ async def _live(main: Main, ports: Ports) -> Any:
     """One peer's life, with streams to itself as a real one has them."""
     async with Background() as tasks:
         return await main(replace(ports, transport=LoopbackTransport(ports.transport, tasks)))
+
+
+def _alone(error: BaseException | None) -> BaseException | None:
+    """``error`` without the task groups that it came through alone."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

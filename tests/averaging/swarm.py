@@ -7,7 +7,8 @@ import numpy as np
 from collab.averaging.assistant import Assistant
 from collab.averaging.base import Contribution, Outcome
 from collab.averaging.group import Expected
-from collab.averaging.round import RoundEngine, RoundSettings
+from collab.averaging.round import RoundEngine
+from collab.averaging.settings import RoundSettings
 from collab.types import Lineage, PeerId, Vector
 from tests.fakes import FakeNetwork, make_ports
 
@@ -24,8 +25,12 @@ class Rounds:
         self.engines: dict[str, RoundEngine] = {}
         self.trainers: set[PeerId] = set()
         self.helpers: set[PeerId] = set()
+        self.ahead: set[PeerId] = set()
+        """Trainers that say that they have gone on."""
         self.absent: set[str] = set()
         """Trainers that answer a leader's call with: not coming."""
+        self.ahead: set[PeerId] = set()
+        """Trainers whose records show a later epoch."""
 
     async def add_trainer(self, name: str, *, can_reduce: bool = True, fingerprint: str = "f") -> RoundEngine:
         self.trainers.add(PeerId(name))
@@ -63,7 +68,7 @@ class Rounds:
         return assistant
 
     async def _roster(self, epoch: int, lineage: Lineage) -> Expected:
-        return Expected(trainers=frozenset(self.trainers), helpers=frozenset(self.helpers))
+        return Expected(trainers=frozenset(self.trainers), helpers=frozenset(self.helpers), ahead=frozenset(self.ahead))
 
     async def average(
         self, vectors: dict[str, Vector], weights: dict[str, float] | None = None, *, epoch: int = 0

@@ -53,9 +53,7 @@ def test_the_order_of_arrival_never_changes_the_bytes() -> None:
                 reduction.add(peer, 0, NONE.encode(vectors[peer]))
         return bytes(await reduction.result(0))
 
-    results = {
-        run(main(order, own)) for order in itertools.permutations((A, B, C)) for own in (None, A, B, C)
-    }
+    results = {run(main(order, own)) for order in itertools.permutations((A, B, C)) for own in (None, A, B, C)}
     assert len(results) == 1
     mean = np.frombuffer(results.pop(), "<f4")
     exact = sum(vectors[p].astype(np.float64) * weights[p] for p in weights) / 21

@@ -236,6 +236,7 @@ def test_a_trainer_that_was_left_out_learns_that_the_swarm_went_on_and_can_catch
             both = {name: vectors[name] for name in "ab"}
             outcomes = await rounds.average(both, WEIGHTS)
             check_committed(outcomes, both, WEIGHTS)
+            rounds.ahead = {PeerId("a"), PeerId("b")}
             late = (await rounds.average({"c": vectors["c"]}))["c"]
             assert isinstance(late, Superseded)
             missed = await rounds.engines["c"].history.fetch([PeerId("b")], 0, L, 8)

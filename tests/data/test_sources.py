@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from collab.config import BuiltinData, FilesData, HubData
-from collab.data.sources import Reader, Split, documents, matching_files, source_state, split_of
+from collab.data.sources import Reader, Split, documents, source_state, split_of
+from collab.data.text_files import matching_files
 from collab.errors import DataError
 
 

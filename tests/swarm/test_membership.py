@@ -27,9 +27,7 @@ class Us:
         assert isinstance(ports.clock, FakeClock)
         self.clock, self.record = ports.clock, ours
         self.board = ProgressBoard(ports, PEOPLE[0], F)
-        self.membership = Membership(
-            self.board, ports.clock, lambda: replace(self.record, said_at=self.clock.now())
-        )
+        self.membership = Membership(self.board, ports.clock, lambda: replace(self.record, said_at=self.clock.now()))
         self.hear(*others)
 
     def hear(self, *others: PeerRecord) -> None:

@@ -10,7 +10,14 @@ from hypothesis import given, settings, strategies as st
 
 from collab.errors import BadMessage
 from collab.swarm.identity import Identity
-from collab.swarm.records import MAX_NAME_CHARACTERS, MAX_RECORD_BYTES, PeerRecord, PeerState, pack_record, unpack_record
+from collab.swarm.records import (
+    MAX_NAME_CHARACTERS,
+    MAX_RECORD_BYTES,
+    PeerRecord,
+    PeerState,
+    pack_record,
+    unpack_record,
+)
 from collab.types import Role
 from tests.swarm.people import PEOPLE, record
 

@@ -22,14 +22,18 @@ GOOD = pack(
 FIRST, SECOND = PeerId("first"), PeerId("second")
 
 
-async def donate(network: FakeNetwork, name: PeerId, packed: PackedSnapshot | None = GOOD, *, run_is: str = "f") -> None:
+async def donate(
+    network: FakeNetwork, name: PeerId, packed: PackedSnapshot | None = GOOD, *, run_is: str = "f"
+) -> None:
     async def provide(epoch: int | None) -> PackedSnapshot | None:
         return packed if packed is not None and epoch in (None, packed.manifest.epoch) else None
 
     await StateServer(network.join(name), run_is, provide).serve()
 
 
-async def fetch(transport: FakeTransport, *donors: PeerId, wanted: Wanted | None = None) -> tuple[PackedSnapshot, PeerId]:
+async def fetch(
+    transport: FakeTransport, *donors: PeerId, wanted: Wanted | None = None
+) -> tuple[PackedSnapshot, PeerId]:
     return await fetch_state(transport, list(donors), fingerprint="f", wanted=wanted or Wanted())
 
 

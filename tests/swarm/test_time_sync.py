@@ -31,9 +31,7 @@ async def teller(network: FakeNetwork, name: str, *, error_s: float = 0.0, there
 
 @pytest.mark.parametrize("error_s", [-300.0, 300.0, -0.5, 0.0, 86_400.0])
 @pytest.mark.parametrize(("there_s", "back_s"), [(0.05, 0.05), (0.3, 0.0), (0.0, 0.3)])
-def test_a_wrong_clock_is_measured_to_within_half_the_round_trip(
-    error_s: float, there_s: float, back_s: float
-) -> None:
+def test_a_wrong_clock_is_measured_to_within_half_the_round_trip(error_s: float, there_s: float, back_s: float) -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
             peer = await teller(network, "a", there_s=there_s, back_s=back_s)
