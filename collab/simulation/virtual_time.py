@@ -19,8 +19,8 @@ Ts = TypeVarTuple("Ts")
 
 EPOCH_S = 1_700_000_000.0
 """Swarm time when a simulation starts: fixed, so that runs repeat; recent, so that sanity checks on dates pass."""
-MAX_TURNS_AT_ONE_INSTANT = 1_000_000
-"""A thousand peers take some ten turns an instant; a million is a loop that never waits."""
+MAX_TURNS_AT_ONE_INSTANT = 200_000
+"""A thousand peers take some ten turns an instant; so many are a loop that never waits."""
 OWNER: ContextVar[int | None] = ContextVar("OWNER", default=None)
 """Index of the peer whose code runs; None is the world itself."""
 

@@ -29,8 +29,6 @@ class Rounds:
         """Trainers that say that they have gone on."""
         self.absent: set[str] = set()
         """Trainers that answer a leader's call with: not coming."""
-        self.ahead: set[PeerId] = set()
-        """Trainers whose records show a later epoch."""
 
     async def add_trainer(self, name: str, *, can_reduce: bool = True, fingerprint: str = "f") -> RoundEngine:
         self.trainers.add(PeerId(name))

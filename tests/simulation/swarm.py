@@ -10,6 +10,7 @@ import torch
 from collab.config import parse_run
 from collab.metrics.records import EpochFinished, Event, RoundEnded
 from collab.ports import Ports
+from collab.simulation.churn import Churn
 from collab.simulation.links import Link
 from collab.simulation.world import SimPeer, World
 from collab.swarm.bundle import Bundle
@@ -59,6 +60,7 @@ class SimSwarm:
         self.bundle = Bundle(parse_run(text, origin="the test"), {})
         self.task = build_task(self.bundle.run, assets={}, cache_dir=directory, peer_id="")
         self.world = World(seed)
+        self.churn = Churn(self.world)
         self.replicas: dict[int, Replica] = {}
         self.participants: dict[int, Participant] = {}
         self.backbones: dict[int, Backbone] = {}
@@ -117,6 +119,10 @@ class SimSwarm:
             return auxiliary.assistant.rounds_committed
 
         return self.world.add_peer(main)
+
+    def ask_to_leave(self, peer: SimPeer) -> None:
+        """As Ctrl+C does."""
+        self.stops[peer.index].set()
 
     def _identity(self, index: int) -> Identity:
         return self.world.peers[index].identity

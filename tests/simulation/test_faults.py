@@ -9,27 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from collab.metrics.records import EpochFinished, Event, MicrobatchSkipped, Notice, Phase, PhaseReached, RoundEnded
+from collab.metrics.records import EpochFinished, Event, MicrobatchSkipped, Notice, Phase, RoundEnded, StateFetched
 from collab.simulation.world import SimPeer
+from collab.swarm.state_transfer import STATE_PROTOCOL
 from collab.tasks.base import Batch, Task
 from tests.simulation.swarm import SimSwarm
 
 ROUND = [Phase.JOIN_GROUP, Phase.SEND_PARTS, Phase.BEFORE_COMMIT, Phase.COMMIT]
-
-
-class At:
-    """Does something to a peer when it reaches a phase of an epoch; ``fired_s`` proves that it happened."""
-
-    def __init__(self, swarm: SimSwarm, peer: SimPeer, phase: Phase, epoch: int, action: str = "kill") -> None:
-        self.fired_s: float | None = None
-        self._swarm, self._peer, self._phase, self._epoch, self._action = swarm, peer, phase, epoch, action
-        swarm.world.subscribe(self._on_event)
-
-    def _on_event(self, peer: SimPeer, event: Event) -> None:
-        is_it = isinstance(event, PhaseReached) and (event.phase, event.epoch) == (self._phase, self._epoch)
-        if peer is self._peer and is_it and self.fired_s is None:
-            self.fired_s = self._swarm.world.time_s
-            getattr(self._swarm.world, self._action)(peer.index)
 
 
 def assert_equal_ends(swarm: SimSwarm, peers: list[SimPeer], epoch: int) -> None:
@@ -45,9 +31,9 @@ def test_a_trainer_killed_at_any_moment_costs_the_others_seconds_and_no_history(
     swarm = SimSwarm(tmp_path, until=8)
     swarm.add_backbone()
     victim, *others = [swarm.add_trainer() for _ in range(4)]
-    kill = At(swarm, victim, phase, epoch=3)
+    swarm.churn.fail_at(peer=victim.index, phase=phase, epoch=3)
     swarm.world.run()
-    assert kill.fired_s is not None
+    assert not swarm.churn.unfired()
     assert_equal_ends(swarm, others, epoch=8)
     for peer in others:
         steps = swarm.events(peer, EpochFinished)
@@ -60,9 +46,9 @@ def test_the_leader_killed_at_any_moment_leaves_the_trainers_with_one_history(tm
     swarm = SimSwarm(tmp_path, until=8)
     backbone = swarm.add_backbone()
     trainers = [swarm.add_trainer() for _ in range(3)]
-    kill = At(swarm, backbone, phase, epoch=3)
+    swarm.churn.fail_at(peer=backbone.index, phase=phase, epoch=3)
     swarm.world.run()
-    assert kill.fired_s is not None
+    assert not swarm.churn.unfired()
     assert_equal_ends(swarm, trainers, epoch=8)
 
 
@@ -70,9 +56,9 @@ def test_samples_of_an_aborted_round_are_in_a_later_step(tmp_path: Path) -> None
     swarm = SimSwarm(tmp_path, until=8)
     swarm.add_backbone()
     victim, *others = [swarm.add_trainer() for _ in range(4)]
-    kill = At(swarm, victim, Phase.SEND_PARTS, epoch=3)
+    swarm.churn.fail_at(peer=victim.index, phase=Phase.SEND_PARTS, epoch=3)
     swarm.world.run()
-    assert kill.fired_s is not None
+    assert not swarm.churn.unfired()
     for peer in others:
         lost = [event for event in swarm.events(peer, RoundEnded) if not event.committed]
         assert lost, "the round that the victim died in was lost"
@@ -91,10 +77,9 @@ def test_a_frozen_trainer_delays_the_others_by_bounded_time_and_comes_back(tmp_p
     swarm = SimSwarm(tmp_path, until=60)
     swarm.add_backbone()
     victim, *others = [swarm.add_trainer() for _ in range(4)]
-    freeze = At(swarm, victim, Phase.SEND_PARTS, epoch=3, action="freeze")
-    swarm.world.call_at(70.0, lambda: swarm.world.thaw(victim.index))
+    swarm.churn.freeze_at(peer=victim.index, phase=Phase.SEND_PARTS, epoch=3, for_s=60.0)
     swarm.world.run()
-    assert freeze.fired_s is not None
+    assert not swarm.churn.unfired()
     assert_equal_ends(swarm, [victim, *others], epoch=60)
     longest = max(step.seconds for peer in others for step in swarm.events(peer, EpochFinished)[1:])
     assert longest < 45.0
@@ -162,7 +147,7 @@ def test_a_trainer_that_leaves_says_goodbye_and_nobody_waits_for_it(tmp_path: Pa
     swarm = SimSwarm(tmp_path, until=30)
     swarm.add_backbone()
     leaver, *others = [swarm.add_trainer() for _ in range(3)]
-    swarm.world.call_at(8.0, lambda: swarm.stops[leaver.index].set())
+    swarm.world.call_at(8.0, lambda: swarm.ask_to_leave(leaver))
     swarm.world.run()
     assert 0 < leaver.result["epoch"] < 30
     assert_equal_ends(swarm, others, epoch=30)
@@ -174,7 +159,7 @@ def test_the_last_trainers_state_is_safe_with_the_backbone_when_it_leaves(tmp_pa
     swarm = SimSwarm(tmp_path, until=1000, every=100)
     swarm.add_backbone()
     trainer = swarm.add_trainer()
-    swarm.world.call_at(30.0, lambda: swarm.stops[trainer.index].set())
+    swarm.world.call_at(30.0, lambda: swarm.ask_to_leave(trainer))
     swarm.world.run()
     kept = swarm.backbones[0].record()
     assert trainer.result["epoch"] % 100 != 0, "no regular checkpoint"
@@ -185,11 +170,12 @@ def test_after_everybody_died_the_run_resumes_from_the_backbones_checkpoint(tmp_
     swarm = SimSwarm(tmp_path, until=20, every=5)
     swarm.add_backbone()
     first = [swarm.add_trainer() for _ in range(2)]
-    kills = [At(swarm, peer, Phase.ACCUMULATE, epoch=7) for peer in first]
+    for peer in first:
+        swarm.churn.fail_at(peer=peer.index, phase=Phase.ACCUMULATE, epoch=7)
     second: list[SimPeer] = []
     swarm.world.call_at(60.0, lambda: second.extend([swarm.add_trainer(), swarm.add_trainer()]))
     swarm.world.run()
-    assert all(kill.fired_s is not None for kill in kills)
+    assert not swarm.churn.unfired()
     assert_equal_ends(swarm, second, epoch=20)
     assert swarm.events(second[0], EpochFinished)[0].epoch == 6
 
@@ -235,3 +221,16 @@ def test_solo_peers_train_alone_and_send_nothing_to_each_other(tmp_path: Path) -
     assert {peer.result["epoch"] for peer in trainers} == {6}
     assert len({peer.result["lineage"] for peer in trainers}) == 2
     assert all(swarm.contributors(peer) == [] for peer in trainers)
+
+
+def test_a_corrupted_chunk_of_state_is_refused_and_the_newcomer_gets_it_whole(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, until=6)
+    swarm.add_backbone()
+    swarm.churn.corrupt_at(peer=0, protocol=STATE_PROTOCOL, time_s=0.0)
+    trainer = swarm.add_trainer()
+    swarm.world.run()
+    assert not swarm.churn.unfired()
+    assert trainer.result["epoch"] == 6
+    fetched = swarm.events(trainer, StateFetched)
+    assert len(fetched) == 1
+    assert fetched[0].at_s - 1_700_000_000 > 0.9, "the first attempt was refused, and the next one came a pause later"
