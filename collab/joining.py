@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -137,7 +138,9 @@ class JoinedRun:
         """Say goodbye and end the background thread. Leaving twice is fine."""
         if self._thread is None:
             return
-        self._loop.call_soon_threadsafe(self._stop.set)
+        if self._thread.is_alive():
+            with suppress(RuntimeError):  # the loop closed meanwhile: the thread is ending by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         self._thread = None
 
@@ -178,7 +181,7 @@ class JoinedRun:
         )
         settings = StartupSettings(network=network, bootstrap=self._invite.addresses)
         async with open_run(self._invite, settings, Fanout(*self._local.sinks)) as (started, bundle):
-            replica = self._replica(bundle)
+            replica = await started.ports.compute.run(lambda: self._replica(bundle))  # torch's first optimiser is slow
             name = (self._local.name or platform.node() or "peer")[:MAX_NAME_CHARACTERS]
             participant_settings = ParticipantSettings(name=name, can_be_dialled=not self._local.is_client)
             participant = Participant(started.ports, started.identity, bundle, replica, participant_settings)

@@ -231,7 +231,7 @@ async def _narrate(backbone: Child, epochs: int) -> None:
     told = -1
     while True:
         report = backbone.last("SwarmReport")
-        if report is not None and report["epoch"] > told and report["loss"] == report["loss"]:
+        if report is not None and report["epoch"] > told and report["loss"] is not None:
             told = report["epoch"]
             held_out = f"  held-out {report['eval_loss']:.3f}" if report["eval_epoch"] >= 0 else ""
             say(

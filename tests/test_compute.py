@@ -129,10 +129,14 @@ def test_a_loop_that_ended_before_its_work_does_not_stop_the_worker() -> None:
 def test_closing_ends_the_thread_after_the_work_that_was_given() -> None:
     threads: list[threading.Thread] = []
 
+    def remember_thread() -> int:
+        threads.append(threading.current_thread())
+        return 3
+
     async def main() -> list[int]:
         compute = ThreadCompute()
         tasks = [asyncio.create_task(compute.run(lambda n=n: n)) for n in range(3)]  # type: ignore[misc]
-        tasks.append(asyncio.create_task(compute.run(lambda: threads.append(threading.current_thread()) or 3)))
+        tasks.append(asyncio.create_task(compute.run(remember_thread)))
         await asyncio.sleep(0)
         compute.close()
         return list(await asyncio.gather(*tasks))

@@ -73,6 +73,7 @@ def save_checkpoint(
         unfinished.mkdir(parents=True)
         for name, data in contents.items():
             _write_synced(unfinished / name, data)
+        _sync_directory(unfinished)
         _put_in_place(unfinished, final)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,7 +41,7 @@ class JsonLines:
     def observe(self, event: Event) -> None:
         if isinstance(event, PhaseReached):
             return
-        line = json.dumps(event_fields(event), allow_nan=True, sort_keys=True)
+        line = json.dumps(event_fields(event), allow_nan=False, sort_keys=True)
         try:
             if self._path.exists() and self._path.stat().st_size > self._max_bytes:
                 self._path.replace(self._path.with_suffix(".old.jsonl"))
@@ -54,8 +55,13 @@ class JsonLines:
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The event as JSON values, with its name under ``event``."""
-    return {
-        "event": type(event).__name__,
-        **{k: list(v) if isinstance(v, tuple) else v for k, v in asdict(event).items()},
-    }
+    """The event as JSON values, with its name under ``event``; a number that does not exist (NaN) is null."""
+    return {"event": type(event).__name__, **{name: _plain(value) for name, value in asdict(event).items()}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

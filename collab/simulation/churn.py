@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from collab.metrics.records import EpochFinished, Event, Phase, PhaseReached
-from collab.simulation.world import SimPeer, World
+from collab.simulation.peer import SimPeer
+from collab.simulation.world import World
 
 FLIPS = 3
 """First, middle and last byte: enough to break any digest, and to change a number in a part of any codec."""

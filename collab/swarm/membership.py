@@ -27,9 +27,10 @@ class Membership:
             our_record: makes our record as of now.
         """
         self._board, self._clock, self._our_record = board, clock, our_record
-        self._was_called = False
-        self._since: tuple[int, Lineage, float] | None = None
-        """Our present epoch and lineage, and the swarm time at which we reached them."""
+        self._called_to: tuple[int, Lineage] | None = None
+        """Epoch and lineage of the last call that we said we would follow."""
+        self._since_s = 0.0
+        """Swarm time at which we reached our present epoch."""
 
     @property
     def view(self) -> SwarmView:
@@ -40,6 +41,10 @@ class Membership:
         """Publish our record and read everybody's."""
         await self._board.publish(self._our_record())
         return await self._board.refresh()
+
+    def note_step(self) -> None:
+        """Our replica has just reached its present epoch."""
+        self._since_s = self._clock.now()
 
     async def keep_alive(self) -> None:
         """Heartbeat until cancelled."""
@@ -54,10 +59,11 @@ class Membership:
     async def has_reached(self, target_samples: int) -> bool:
         """Publishes only when it matters: the target may be reached, a leader called, or it is time to be heard."""
         record = self._our_record()
-        is_in_sight = record.samples + self._expected_of_others(record) >= target_samples or self._was_called
+        is_in_sight = record.samples + self._expected_of_others(record) >= target_samples
+        is_in_sight = is_in_sight or self._called_to == (record.epoch, record.lineage)
         if not is_in_sight and self._board.since_published_s < REPORT_S:
             return False
-        self._was_called = False
+        self._called_to = None
         await self._board.publish(record)
         if not is_in_sight:
             return False
@@ -70,8 +76,6 @@ class Membership:
         A trainer that was last heard in the epoch before is taken to have gone on when we did.
         """
         now = self._clock.now()
-        if self._since is None or self._since[:2] != (ours.epoch, ours.lineage):
-            self._since = (ours.epoch, ours.lineage, now)
         expected = 0.0
         for other in self.view.all_trainers():
             if other.peer == ours.peer:
@@ -79,7 +83,7 @@ class Membership:
             if (other.epoch, other.lineage) == (ours.epoch, ours.lineage):
                 expected += other.samples + other.samples_per_s * max(0.0, now - other.said_at)
             elif other.epoch == ours.epoch - 1:
-                expected += other.samples_per_s * (now - self._since[2])
+                expected += other.samples_per_s * (now - self._since_s)
         return expected
 
     # -- the round engine's questions --------------------------------------------------------------------------------
@@ -89,7 +93,7 @@ class Membership:
         record = self._our_record()
         if record.state is not PeerState.TRAINING or (record.epoch, record.lineage) != (epoch, lineage):
             return None
-        self._was_called = True
+        self._called_to = (epoch, lineage)
         return busy_for_s
 
     async def roster(self, epoch: int, lineage: Lineage) -> Expected:

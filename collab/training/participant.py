@@ -129,6 +129,7 @@ class Participant:
         await self.membership.report()
         while await self._sync.catch_up():  # a round that began before our word was out is over without us
             await self.membership.report()
+        self.membership.note_step()
         self._last_step_s = self.ports.clock.monotonic()
 
     async def leave(self, *, is_urgent: bool) -> None:
@@ -189,6 +190,7 @@ class Participant:
         self.ports.observer.observe(done)
 
     def _note_step(self, decision: Stepped) -> None:
+        self.membership.note_step()
         used = self.replica.used if decision.was_ours_used else Used()
         if decision.was_ours_used:
             self.vitals.end_epoch(used)

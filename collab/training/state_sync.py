@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from collab.averaging.history import History
-from collab.errors import NoDonor
+from collab.errors import CorruptState, NoDonor
 from collab.metrics.records import Notice, Phase, PhaseReached, StateFetched
 from collab.ports import Ports
 from collab.strategies.base import Strategy
@@ -54,7 +54,7 @@ class StateSync:
                 await self._fetch()
                 await self.catch_up()
                 return
-            except NoDonor as error:
+            except (NoDonor, CorruptState) as error:
                 attempts += 1
                 if attempts in ATTEMPTS_BEFORE_WORDS:
                     notice = Notice(at_s=self._ports.clock.now(), text=error.message, hint=error.hint, is_problem=True)

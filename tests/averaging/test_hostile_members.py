@@ -190,6 +190,7 @@ BEGIN = {
     "members": [["a", 1.0]],
     "spans": [["a", 0, 100]],
 }
+HALVES = [["a", 0, 50], ["gone", 50, 100]]
 RECORD = {"round_id": "r", "epoch": 0, "lineage": L, "contributors": [["a", 1.0]], "digests": ["0" * 64]}
 
 
@@ -237,7 +238,7 @@ def led_by_a_liar(talk: Callable[[Stream], Awaitable[None]]) -> None:
         [Message("begin", BEGIN), Message("commit", {"record": {**RECORD, "digests": []}})],
         [Message("begin", BEGIN), Message("abort", {})],
         [Message("begin", BEGIN), Message("nonsense", {})],
-        [Message("begin", {**BEGIN, "spans": [["a", 0, 50], ["gone", 50, 100]], "members": [["a", 1.0], ["gone", 0.0]]})],
+        [Message("begin", {**BEGIN, "spans": HALVES, "members": [["a", 1.0], ["gone", 0.0]]})],
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("waits", [False, True])

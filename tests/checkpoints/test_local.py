@@ -92,7 +92,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_no_unfinished_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     save(tmp_path, 1)
-    write, written = local._write_synced, []
+    write, written = local._write_synced, list[Path]()
 
     def fill_up(path: Path, data: bytes) -> None:
         if len(written) == number:
@@ -109,8 +109,8 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_no_unfinished_one(
     assert "free some space" in caught.value.hint
     assert leftovers(tmp_path) == []
     check_equal(load_newest(tmp_path, fingerprint="f"), snapshot(1))
+    written.clear()
     with pytest.raises(CheckpointFailed):  # the same epoch again must not cost the good one either
-        written.clear()
         save(tmp_path, 1, 5.0)
     check_equal(load_newest(tmp_path, fingerprint="f"), snapshot(1))
     monkeypatch.setattr(local, "_write_synced", write)

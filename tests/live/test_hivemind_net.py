@@ -12,7 +12,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from collab.clock import SystemClock
-from collab.net.hivemind_net import HivemindDirectory, HivemindTransport, NetworkSettings, open_directory, open_transport
+from collab.net.hivemind_net import (
+    HivemindDirectory,
+    HivemindTransport,
+    NetworkSettings,
+    open_directory,
+    open_transport,
+)
 from collab.swarm.identity import load_or_create_identity
 from tests.contracts.directory_contract import Body as DirectoryBody, DirectoryContract
 from tests.contracts.transport_contract import Body as TransportBody, TransportContract

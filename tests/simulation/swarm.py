@@ -12,7 +12,8 @@ from collab.metrics.records import EpochFinished, Event, RoundEnded
 from collab.ports import Ports
 from collab.simulation.churn import Churn
 from collab.simulation.links import Link
-from collab.simulation.world import SimPeer, World
+from collab.simulation.peer import SimPeer
+from collab.simulation.world import World
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
 from collab.tasks.base import Task

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from collab.metrics.records import EpochFinished, Event, MicrobatchSkipped, Notice, Phase, RoundEnded, StateFetched
-from collab.simulation.world import SimPeer
+from collab.simulation.peer import SimPeer
 from collab.swarm.state_transfer import STATE_PROTOCOL
 from collab.tasks.base import Batch, Task
 from tests.simulation.swarm import SimSwarm

@@ -103,8 +103,9 @@ def test_a_peer_that_sends_something_else_is_passed_over(answers: list[Message])
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "5", '{"run_id": "my-run"}', '{"newer_field": 1}', "[" * 100_000, '{"a":' * 300 + "1" + "}" * 300]
-)  # fmt: skip
+    "text",
+    ["", "{", "[]", "5", '{"run_id": "my-run"}', '{"newer_field": 1}', "[" * 100_000, '{"a":' * 300 + "1" + "}" * 300],
+)
 def test_a_run_that_this_version_cannot_read_is_a_config_error(text: str) -> None:
     async def main() -> None:
         async with FakeNetwork() as network:

@@ -74,7 +74,7 @@ def test_the_example_key_of_the_libp2p_specification_is_read_as_it_is(tmp_path: 
 def test_a_file_that_is_no_key_is_an_error_that_names_it_and_it_stays(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "identity.key"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match="identity.key") as caught:
+    with pytest.raises(ConfigError, match=r"identity\.key") as caught:
         load_or_create_identity(path)
     assert caught.value.hint
     assert path.read_bytes() == content

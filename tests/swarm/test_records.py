@@ -24,7 +24,7 @@ from tests.swarm.people import PEOPLE, record
 ME = PEOPLE[0]
 FIELDS = [field.name for field in dataclasses.fields(PeerRecord)]
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=6) | st.binary(max_size=4),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=6) | st.binary(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )  # fmt: skip
@@ -140,7 +140,7 @@ def test_signed_garbage_is_a_bad_message(body: Any) -> None:
 
 
 @given(changes=st.dictionaries(st.sampled_from(FIELDS), PLAIN, max_size=3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_record_is_refused_or_makes_sense(changes: dict[str, Any]) -> None:
     try:
         received = unpack_record(packed(changes), ME.peer_id)

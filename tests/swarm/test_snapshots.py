@@ -1,5 +1,6 @@
 """Snapshots as bytes: the same for the same state, and checked before they are believed."""
 
+import hashlib
 import json
 from dataclasses import replace
 from typing import Any
@@ -53,8 +54,8 @@ def test_a_snapshot_comes_back_with_every_name_type_shape_and_value() -> None:
 def test_the_same_state_gives_the_same_bytes_in_whatever_order_it_was_collected() -> None:
     reordered = replace(
         SNAPSHOT,
-        tensors=dict(reversed(SNAPSHOT.tensors.items())),
-        scalars=dict(reversed(SNAPSHOT.scalars.items())),
+        tensors=dict(reversed(list(SNAPSHOT.tensors.items()))),
+        scalars=dict(reversed(list(SNAPSHOT.scalars.items()))),
     )
     strided = {**SNAPSHOT.tensors, "model.b": np.asfortranarray(SNAPSHOT.tensors["model.b"])}
     first = pack(SNAPSHOT, fingerprint="f")
@@ -103,8 +104,6 @@ def test_cut_and_lengthened_bytes_are_corrupt_state() -> None:
 
 def sealed(data: bytes) -> PackedSnapshot:
     """Any bytes with a manifest that fits them, as a hostile donor would send."""
-    import hashlib
-
     chunks = tuple(hashlib.sha256(data[i : i + CHUNK_BYTES]).digest() for i in range(0, len(data), CHUNK_BYTES))
     return PackedSnapshot(
         Manifest(fingerprint="f", epoch=0, lineage=Lineage(""), num_bytes=len(data), chunk_digests=chunks), data

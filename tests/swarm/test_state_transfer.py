@@ -9,7 +9,7 @@ import pytest
 from collab.errors import NoDonor
 from collab.net.base import Stream
 from collab.net.wire import Message
-from collab.swarm.snapshots import CHUNK_BYTES, PackedSnapshot, Snapshot, pack, unpack
+from collab.swarm.snapshots import CHUNK_BYTES, Manifest, PackedSnapshot, Snapshot, pack, unpack
 from collab.swarm.state_transfer import MAX_DONATIONS, STATE_PROTOCOL, StateServer, Wanted, fetch_state
 from collab.types import Lineage, PeerId
 from tests.fakes import FakeNetwork, FakeTransport, run
@@ -89,9 +89,9 @@ def test_a_donor_that_offers_another_state_than_was_asked_for_is_passed_over() -
             fork = replace(GOOD.manifest, lineage=Lineage("m"))
             for number, manifest in enumerate((other, stranger, fork)):
 
-                async def offer(stream: Stream, message: Message = manifest.to_message()) -> None:
+                async def offer(stream: Stream, manifest: Manifest = manifest) -> None:
                     await stream.receive(timeout_s=1)
-                    await stream.send(message, timeout_s=1)
+                    await stream.send(manifest.to_message(), timeout_s=1)
                     await asyncio.sleep(3600)
 
                 await network.join(f"liar{number}").serve(STATE_PROTOCOL, offer)

@@ -13,7 +13,9 @@ from collab.types import PeerId
 from tests.fakes import NOW, FakeClock, FakeNetwork, run
 
 
-async def teller(network: FakeNetwork, name: str, *, error_s: float = 0.0, there_s: float = 0.0, back_s: float = 0.0) -> PeerId:  # fmt: skip
+async def teller(
+    network: FakeNetwork, name: str, *, error_s: float = 0.0, there_s: float = 0.0, back_s: float = 0.0
+) -> PeerId:
     """A peer that tells the time over a link with these delays."""
     clock = FakeClock(NOW + error_s)
 

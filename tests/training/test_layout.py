@@ -1,5 +1,7 @@
 """The order of the vector."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ def test_the_vector_holds_each_trainable_parameter_once_in_the_model_s_order() -
     ]  # fmt: skip
     edges = [(slot.start, slot.stop) for slot in layout.slots]
     assert edges[0][0] == 0
-    assert all(stop == start for (_, stop), (start, _) in zip(edges, edges[1:], strict=False))
+    assert all(stop == start for (_, stop), (start, _) in pairwise(edges))
     assert layout.num_elements == edges[-1][1] == 16 * 6 + 16 + 16 + 16 + 256 + 6 + 3 + 48 + 3
 
 
