@@ -4,7 +4,10 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 
+import collab
+from collab.errors import ConfigError, ShapeMismatch
 from tests.live.processes import LIMIT_S, live_swarm, run_cli, wait_until
 
 RUN = """\
@@ -124,3 +127,19 @@ def test_two_peers_in_one_data_directory_are_told_apart(tmp_path: Path) -> None:
         wait_until(lambda: first.epoch >= 1, "the first peer to train", first, LIMIT_S)
         assert_refused(["join", str(swarm.invite), "--data-dir", str(swarm.directory / "first")], "another peer uses")
         first.leave()
+
+
+def test_a_model_or_optimiser_that_is_not_the_runs_is_refused_with_the_first_difference(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", RUN.format(until=100000, rate=0.1)) as swarm:
+        swarm.backbone()
+        invite = swarm.invite.read_text()
+        small = torch.nn.Sequential(torch.nn.Linear(64, 7), torch.nn.ReLU(), torch.nn.Linear(7, 10))
+        with pytest.raises(ShapeMismatch, match=r"0\.weight has shape \(7, 64\) here, \(8, 64\) in the snapshot"):
+            collab.join(small, None, invite)
+        right = torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.ReLU(), torch.nn.Linear(8, 10))
+        with pytest.raises(ConfigError, match=r"lr of 0\.weight is 0\.5 here and 0\.1 in the run file"):
+            collab.join(right, torch.optim.SGD(right.parameters(), lr=0.5), invite)
+        with pytest.raises(ConfigError, match=r"the run trains with sgd \(SGD\), this is AdamW"):
+            collab.join(right, torch.optim.AdamW(right.parameters()), invite)
+        with collab.join(right, None, invite) as swarm_view:
+            assert swarm_view.epoch == 0

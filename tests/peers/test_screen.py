@@ -1,0 +1,143 @@
+"""What a volunteer reads: words first, and never markup from strangers."""
+
+import io
+import json
+import math
+
+from rich.console import Console
+
+from collab.metrics.records import (
+    CheckpointSaved,
+    EpochFinished,
+    EvaluationDone,
+    Event,
+    MicrobatchSkipped,
+    Notice,
+    Phase,
+    PhaseReached,
+    RoundEnded,
+    SwarmReport,
+)
+from collab.swarm.progress import SwarmView
+from collab.swarm.records import PeerRecord, PeerState
+from collab.types import Lineage, PeerId, Role
+from peers.screen import JsonScreen, LineScreen, LivePanel, choose_screen, words
+
+EMPTY = SwarmView((), 0.0)
+
+
+def step(epoch: int = 7, own: int = 16, contributors: int = 3, loss: float = 2.5) -> EpochFinished:
+    return EpochFinished(
+        at_s=0.0,
+        epoch=epoch,
+        lineage=Lineage("a" * 64),
+        loss=loss,
+        own_samples=own,
+        sample_ids=tuple(range(own)),
+        sample_epochs=(epoch - 1,) * own,
+        swarm_samples=64.0,
+        contributors=contributors,
+        learning_rate=0.1,
+        seconds=2.0,
+    )
+
+
+def lost() -> RoundEnded:
+    return RoundEnded(
+        at_s=0.0, epoch=7, round_id="r", committed=False, contributors=0, samples=0.0, seconds=1.0, reason="c vanished"
+    )
+
+
+def trainer(name: str) -> PeerRecord:
+    return PeerRecord(
+        peer=PeerId(name),
+        fingerprint="f",
+        name=name,
+        role=Role.TRAINER,
+        state=PeerState.TRAINING,
+        said_at=0.0,
+        can_be_dialled=True,
+        samples_per_s=12.5,
+    )
+
+
+def shown(panel: LivePanel) -> str:
+    out = io.StringIO()
+    Console(file=out, width=100).print(panel.render())
+    return out.getvalue()
+
+
+def test_a_step_says_loss_speed_partners_and_share() -> None:
+    line = words(step())
+    assert "epoch 7" in line
+    assert "loss 2.5000" in line
+    assert "swarm 32.0 samples/s" in line
+    assert "averaged with 2 others" in line
+    assert "you gave 25 %" in line
+
+
+def test_a_step_without_our_samples_has_no_loss_and_no_share() -> None:
+    line = words(step(own=0, contributors=1, loss=math.nan))
+    assert "loss -" in line
+    assert "averaged with 1 other " in line
+    assert "you gave 0 %" in line
+
+
+def test_every_event_but_the_routine_has_words() -> None:
+    events: list[Event] = [
+        step(),
+        lost(),
+        MicrobatchSkipped(at_s=0.0, epoch=1, samples=8, reason="the loss is NaN"),
+        EvaluationDone(at_s=0.0, epoch=1, loss=1.0, seconds=0.1),
+        CheckpointSaved(at_s=0.0, epoch=1, path="somewhere", num_bytes=10, seconds=0.1),
+        Notice(at_s=0.0, text="look here", hint="do this", is_problem=True),
+        SwarmReport(
+            at_s=0.0,
+            epoch=3,
+            lineage=Lineage("b"),
+            loss=math.nan,
+            eval_loss=math.nan,
+            eval_epoch=-1,
+            samples_per_s=3.0,
+            trainers=2,
+            peers=3,
+        ),
+    ]
+    assert all(words(event) for event in events)
+    assert "nothing of your work with it: c vanished" in words(lost())
+    problem = Notice(at_s=0.0, text="look here", hint="do this", is_problem=True)
+    assert words(problem) == "problem: look here\n  -> do this"
+    assert words(PhaseReached(at_s=0.0, phase=Phase.COMMIT, epoch=1)) == ""
+
+
+def test_the_panel_says_in_words_whether_all_is_well() -> None:
+    panel = LivePanel("collab: run", lambda: SwarmView((trainer("a"), trainer("b")), 0.0))
+    assert "waiting for the first step" in shown(panel)
+    panel.observe(step())
+    text = shown(panel)
+    assert "healthy: averaged with 2 others" in text
+    assert "2 trainers, 0 helpers, 25.0 samples/s" in text
+    assert "25.0 %" in text
+    panel.observe(lost())
+    assert "the last round was lost, your work was not: c vanished" in shown(panel)
+    panel.observe(step(epoch=8))
+    assert "healthy" in shown(panel)
+
+
+def test_text_of_other_peers_is_never_markup() -> None:
+    panel = LivePanel("collab: [red]run[/red]", lambda: EMPTY)
+    panel.observe(Notice(at_s=0.0, text="[bold]hello[/bold] [link=x]"))
+    text = shown(panel)
+    assert "[bold]hello[/bold] [link=x]" in text
+    assert "[red]run[/red]" in text
+
+
+def test_off_a_terminal_there_are_plain_lines_and_json_when_asked_for() -> None:
+    assert isinstance(choose_screen(as_json=False, title="t", view=lambda: EMPTY), LineScreen)
+    out = io.StringIO()
+    JsonScreen(out).observe(step(loss=math.nan))
+    assert json.loads(out.getvalue())["loss"] is None
+    lines = io.StringIO()
+    LineScreen(lines).observe(step())
+    assert "epoch 7" in lines.getvalue()
+    assert "\x1b" not in lines.getvalue()
