@@ -56,17 +56,17 @@ def words(event: Event) -> str:
         others = event.contributors - (1 if event.own_samples else 0)
         return (
             f"epoch {event.epoch}  loss {loss}  swarm {rate:.1f} samples/s  "
-            f"averaged with {others} other{'s' if others != 1 else ''}  you gave {share:.0f} %"
+            f"averaged with {count(others, 'other')}  you gave {share:.0f} %"
         )
     if isinstance(event, SwarmReport):
         loss = f"{event.loss:.4f}" if math.isfinite(event.loss) else "-"
-        return f"epoch {event.epoch}  loss {loss}  swarm {event.samples_per_s:.1f} samples/s  {event.trainers} trainers"
+        return f"epoch {event.epoch}  loss {loss}  swarm {event.samples_per_s:.1f} samples/s  {count(event.trainers, 'trainer')}"
     if isinstance(event, RoundEnded) and not event.committed:
         return f"a round of epoch {event.epoch} was lost, nothing of your work with it: {event.reason}"
     if isinstance(event, MicrobatchSkipped):
         return f"left out one microbatch of {event.samples} samples: {event.reason}"
     if isinstance(event, EvaluationDone):
-        return f"epoch {event.epoch}  loss on held-out text {event.loss:.4f}"
+        return f"epoch {event.epoch}  loss on held-out data {event.loss:.4f}"
     if isinstance(event, StateFetched):
         return f"took over epoch {event.epoch} ({event.num_bytes / 1e6:.1f} MB in {event.seconds:.1f} s)"
     if isinstance(event, CheckpointSaved):
@@ -74,6 +74,11 @@ def words(event: Event) -> str:
     if isinstance(event, Notice):
         return f"{'problem: ' if event.is_problem else ''}{event.text}" + (f"\n  -> {event.hint}" if event.hint else "")
     return ""
+
+
+def count(number: int, noun: str) -> str:
+    """``1 trainer``, ``2 trainers``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class LivePanel:
@@ -121,8 +126,9 @@ class LivePanel:
         table = Table.grid(padding=(0, 2))
         trainers = view.all_trainers()
         speed = sum(record.samples_per_s for record in trainers)
+        who = f"{count(len(trainers), 'trainer')}, {count(len(view.helpers()), 'helper')}"
         rows = [
-            ("swarm", f"{len(trainers)} trainers, {len(view.helpers())} helpers, {speed:.1f} samples/s"),
+            ("swarm", f"{who}, {speed:.1f} samples/s"),
             ("epoch", f"{last.epoch if last else '-'}"),
             ("loss", f"{last.loss:.4f}" if last and math.isfinite(last.loss) else "-"),
             ("you gave", f"{100 * self._own_samples / self._swarm_samples:.1f} %" if self._swarm_samples else "-"),
@@ -140,7 +146,7 @@ class LivePanel:
         if self._last is None:
             return f"joining: waiting for the first step ({ago:.0f} s)"
         others = self._last.contributors - 1
-        return f"healthy: averaged with {others} other{'s' if others != 1 else ''} {ago:.0f} s ago"
+        return f"healthy: averaged with {count(others, 'other')} {ago:.0f} s ago"
 
 
 def choose_screen(*, as_json: bool, title: str, view: Callable[[], SwarmView]) -> "JsonScreen | LineScreen | LivePanel":
