@@ -60,7 +60,8 @@ def words(event: Event) -> str:
         )
     if isinstance(event, SwarmReport):
         loss = f"{event.loss:.4f}" if math.isfinite(event.loss) else "-"
-        return f"epoch {event.epoch}  loss {loss}  swarm {event.samples_per_s:.1f} samples/s  {count(event.trainers, 'trainer')}"
+        speed = f"swarm {event.samples_per_s:.1f} samples/s"
+        return f"epoch {event.epoch}  loss {loss}  {speed}  {count(event.trainers, 'trainer')}"
     if isinstance(event, RoundEnded) and not event.committed:
         return f"a round of epoch {event.epoch} was lost, nothing of your work with it: {event.reason}"
     if isinstance(event, MicrobatchSkipped):
