@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import logging
 import math
-import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -19,10 +18,12 @@ from collab.averaging.agreement import CommitRecord
 from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, Group, Join, Member
 from collab.averaging.plan import equal_shares
 from collab.averaging.reports import Reports
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.settings import RoundSettings
+from collab.averaging.verdicts import Verdicts
 from collab.errors import BadMessage, NetworkError
-from collab.net.base import Stream, Transport
+from collab.net.base import Stream
 from collab.net.wire import Message
+from collab.ports import Ports
 from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
@@ -69,11 +70,9 @@ class Assembly:
 class Leader:
     """Leads the rounds of others' choice: any peer that can be dialled may be asked to."""
 
-    def __init__(
-        self, transport: Transport, roster: Roster, fingerprint: str, timeouts: RoundTimeouts, rng: random.Random
-    ) -> None:
-        self._transport, self._roster, self._fingerprint = transport, roster, fingerprint
-        self._timeouts, self._rng = timeouts, rng
+    def __init__(self, ports: Ports, settings: RoundSettings, roster: Roster, verdicts: Verdicts) -> None:
+        self._transport, self._rng, self._roster = ports.transport, ports.rng, roster
+        self._fingerprint, self._timeouts, self._verdicts = settings.fingerprint, settings.timeouts, verdicts
 
     async def lead(self, assembly: Assembly) -> CommitRecord | tuple[PeerId, ...]:
         """Take one assembly to its end; every joined stream has its verdict when this returns.
@@ -207,6 +206,9 @@ class Leader:
             contributors=tuple((member.peer, member.weight) for member in group.contributors),
             digests=reports.digests,
         )
+        self._verdicts.remember(
+            record.round_id, record
+        )  # before anybody is told: whoever loses our word and asks for it must get it
         await self._tell(streams, Message("commit", {"record": record.to_fields()}))
         return record
 

@@ -21,7 +21,7 @@ class Rendezvous:
     def __init__(self, ports: Ports, settings: RoundSettings, roster: Roster, verdicts: Verdicts) -> None:
         self._transport, self._settings, self._times = ports.transport, settings, settings.timeouts
         self._roster, self._verdicts = roster, verdicts
-        self._leader = Leader(ports.transport, roster, settings.fingerprint, settings.timeouts, ports.rng)
+        self._leader = Leader(ports, settings, roster, verdicts)
         self._assemblies: dict[tuple[int, Lineage], Assembly] = {}
         self._left_out: dict[tuple[int, Lineage], set[PeerId]] = {}
 
@@ -59,8 +59,6 @@ class Rendezvous:
             result = await self._leader.lead(assembly)
         finally:
             del self._assemblies[key]
-        if isinstance(result, CommitRecord):
-            self._verdicts.remember(result.round_id, result)
         if isinstance(result, CommitRecord) or not result:  # without a quorum everybody gets another chance
             self._left_out.pop(key, None)
             return
