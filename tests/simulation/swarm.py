@@ -93,13 +93,16 @@ class SimSwarm:
         link: Link = HOME,
         client_mode: bool = False,
         task: Task | None = None,
+        max_epochs: int | None = None,
     ) -> SimPeer:
         """A trainer; ``task`` may be one that misbehaves."""
         index = len(self.world.peers)
 
         async def main(ports: Ports) -> dict[str, Any]:
             self.replicas[index] = replica = build_replica(self.bundle, self.task, torch.device("cpu"))
-            settings = ParticipantSettings(name=f"trainer-{index}", can_be_dialled=not client_mode)
+            settings = ParticipantSettings(
+                name=f"trainer-{index}", can_be_dialled=not client_mode, max_epochs=max_epochs
+            )
             self.participants[index] = Participant(ports, self._identity(index), self.bundle, replica, settings)
             self.stops[index] = asyncio.Event()
             trainer = Trainer(self.participants[index], task or self.task, microbatch_size=microbatch_size)

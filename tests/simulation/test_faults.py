@@ -155,6 +155,16 @@ def test_a_trainer_that_leaves_says_goodbye_and_nobody_waits_for_it(tmp_path: Pa
     assert lost == []
 
 
+def test_a_volunteer_that_offered_three_steps_leaves_after_them(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, until=12)
+    swarm.add_backbone()
+    brief, other = swarm.add_trainer(max_epochs=3), swarm.add_trainer()
+    swarm.world.run()
+    assert len([step for step in swarm.events(brief, EpochFinished) if step.own_samples]) == 3
+    assert brief.result["epoch"] < 12
+    assert other.result["epoch"] == 12
+
+
 def test_the_last_trainers_state_is_safe_with_the_backbone_when_it_leaves(tmp_path: Path) -> None:
     swarm = SimSwarm(tmp_path, until=1000, every=100)
     swarm.add_backbone()
