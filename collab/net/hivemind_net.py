@@ -9,7 +9,7 @@ import logging
 import shutil
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,8 @@ from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
+SHUTDOWN_S = 1.0
+"""For the daemon to take the DHT's handlers back; it ends right after."""
 DHT_RPC_TIMEOUT_S = 3.0
 """One Kademlia call without an answer; the caller's own deadline bounds the whole operation."""
 
@@ -127,8 +129,11 @@ class HivemindTransport:
         return tuple(str(address) for address in await self._p2p.get_visible_maddrs(latest=True))
 
     async def connected_peers(self) -> frozenset[PeerId]:
-        """Peers with a live connection."""
-        return frozenset(PeerId(info.peer_id.to_base58()) for info in await self._p2p.list_peers())
+        """Peers with a live connection. Raises ``NetworkError`` when the daemon is gone: we are alone for good."""
+        try:
+            return frozenset(PeerId(info.peer_id.to_base58()) for info in await self._p2p.list_peers())
+        except (OSError, asyncio.IncompleteReadError, P2PDaemonError) as error:
+            raise NetworkError("the libp2p daemon (p2pd) of this peer has died", hint="start the peer again") from error
 
     async def dial(self, address: str, *, timeout_s: float) -> PeerId:
         try:
@@ -271,7 +276,9 @@ async def open_directory(
     try:
         yield HivemindDirectory(node)
     finally:
-        await node.shutdown()
+        with suppress(TimeoutError):  # a dead daemon never confirms
+            async with asyncio.timeout(SHUTDOWN_S):
+                await node.shutdown()
 
 
 def _check_port(host: str, port: int) -> None:

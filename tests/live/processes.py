@@ -142,17 +142,26 @@ def live_swarm(directory: Path, run_text: str) -> Iterator[LiveSwarm]:
     wait_until(lambda: not processes_about(directory), f"every process about {directory} to be gone")
 
 
-def processes_about(directory: Path) -> list[str]:
-    """Command lines of living processes that name ``directory``; p2pd names its key file."""
-    found = []
+def processes_about(path: Path) -> list[str]:
+    """Command lines of living processes that name ``path``; p2pd names its key file."""
+    return list(_commands_about(path).values())
+
+
+def pids_about(path: Path) -> list[int]:
+    """Process ids of the same."""
+    return list(_commands_about(path))
+
+
+def _commands_about(path: Path) -> dict[int, str]:
+    found: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue  # it ended meanwhile
-            if str(directory) in command:
-                found.append(command)
+            if str(path) in command:
+                found[int(entry.name)] = command
     return found
 
 

@@ -1,5 +1,7 @@
 """What a person sees when something is wrong: one error with a next step, exit code 1, and no traceback."""
 
+import os
+import signal
 import socket
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import torch
 
 import collab
 from collab.errors import ConfigError, ShapeMismatch
-from tests.live.processes import LIMIT_S, live_swarm, run_cli, wait_until
+from tests.live.processes import LIMIT_S, live_swarm, pids_about, run_cli, wait_until
 
 RUN = """\
 run_id: live-wrong
@@ -118,6 +120,18 @@ def test_a_peer_whose_clock_is_minutes_off_trains_with_the_others(tmp_path: Path
         for peer in peers:
             peer.leave()
         assert right.all("EpochFinished")
+
+
+def test_a_peer_whose_libp2p_daemon_dies_says_so_and_ends(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", RUN.format(until=100000, rate=0.1)) as swarm:
+        swarm.backbone()
+        peer = swarm.join("peer")
+        peer.wait_for_epoch(1)
+        for pid in pids_about(swarm.directory / "peer" / "identity.key"):
+            os.kill(pid, signal.SIGKILL)
+        assert peer.process.wait(LIMIT_S) == 1
+        said = "error: the libp2p daemon (p2pd) of this peer has died\n  -> start the peer again"
+        assert said in peer.log.read_text()
 
 
 def test_two_peers_in_one_data_directory_are_told_apart(tmp_path: Path) -> None:
