@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from collab.errors import CollabError
-from peers.places import OWNER_KEY, RUN_FILE
+from peers.places import OWNER_KEY, RUN_FILE, command_name
 from peers.process import announce, run_peer
 
 START_LIMIT_S = 120.0
@@ -92,7 +92,7 @@ async def _demo(options: DemoOptions, stop: asyncio.Event) -> None:
             ["backbone", str(directory), "--host", "127.0.0.1", "--invite-file", str(invite), "--json"],
         )
         await _wait_for(invite, backbone, stop)
-        say(f"starting {options.peers} trainers; join from another terminal with\n\n  collab-peer join {invite}\n")
+        say(f"starting {options.peers} trainers; join from another terminal with\n\n  {command_name()} join {invite}\n")
         trainers = []
         for number in range(1, options.peers + 1):
             data_dir = str(directory / f"trainer-{number}")
@@ -292,6 +292,6 @@ def _finish(report: dict[str, Any], options: DemoOptions, invite: Path, *, is_co
         text = sample_text(Path(report["checkpoint"]), PROMPT, max_new_tokens=80, seed=1)
         say(f"the model writes:\n\n{text}\n")
         say(f"checkpoint, for transformers' AutoModelForCausalLM.from_pretrained: {report['checkpoint']}")
-        say(f"while a demo runs, join it from another terminal with: collab-peer join {invite}")
+        say(f"while a demo runs, join it from another terminal with: {command_name()} join {invite}")
     if options.as_json:
         print(json.dumps(report), flush=True)  # noqa: T201

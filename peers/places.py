@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,3 +81,10 @@ def _claimed(path: Path) -> Iterator[Path | None]:
             yield None
             return
         yield path
+
+
+def command_name() -> str:
+    """What to type for ``collab-peer`` here: in a checkout it lies in the environment, which may not be active."""
+    if shutil.which("collab-peer"):
+        return "collab-peer"
+    return os.path.relpath(Path(sys.executable).with_name("collab-peer"))
