@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import logging
 import os
 import tempfile
 from contextlib import ExitStack
@@ -29,8 +28,6 @@ from peers.screen import LivePanel, choose_screen
 
 if TYPE_CHECKING:
     from collab.tasks.base import Task
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

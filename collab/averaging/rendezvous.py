@@ -1,7 +1,5 @@
 """Where members come to join a round that this peer leads."""
 
-import logging
-
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.group import Assembly, Leader, Roster
 from collab.averaging.messages import ROUND_PROTOCOL, Join
@@ -11,8 +9,6 @@ from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
 from collab.types import Lineage, PeerId
-
-logger = logging.getLogger(__name__)
 
 
 class Rendezvous:

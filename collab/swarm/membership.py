@@ -1,7 +1,6 @@
 """Our place in the swarm: what we say of ourselves, when we say it, and what others' words mean for us."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from collab.averaging.group import Expected
@@ -9,8 +8,6 @@ from collab.ports import Clock
 from collab.swarm.progress import HEARTBEAT_S, ProgressBoard, SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, PeerId, Role
-
-logger = logging.getLogger(__name__)
 
 REFRESH_S = 1.0
 """How often the view is renewed when nothing else renews it."""

@@ -88,7 +88,6 @@ class ProgressBoard:
         self._latest: PeerRecord | None = None
         self._published_s = -math.inf
         self._view = SwarmView((), 0.0)
-        self._refused: Counter[PeerId] = Counter()
 
     @property
     def view(self) -> SwarmView:
@@ -129,7 +128,6 @@ class ProgressBoard:
             try:
                 record = unpack_record(entry.value, PeerId(subkey))
             except BadMessage as error:
-                self._refused[PeerId(subkey)] += 1
                 logger.debug("record refused peer=%s reason=%s", subkey, error)
                 continue
             if (
