@@ -164,7 +164,8 @@ Strategy = Annotated[Dedloc | Solo, Field(discriminator="name")]
 class Averaging(Section):
     """How vectors travel."""
 
-    codec: Literal["none", "float16"] = "float16"
+    compression: Literal["exact", "half", "auto"] = "auto"
+    """``exact``: float32; ``half``: float16; ``auto``: for each peer what its own link needs, with error feedback."""
 
 
 class Checkpoints(Section):

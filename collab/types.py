@@ -15,6 +15,9 @@ Lineage = NewType("Lineage", str)
 Vector: TypeAlias = NDArray[np.float32]
 """[num_elements] float32 on the CPU, in the order fixed by ``collab.training.layout``."""
 
+AnyVector: TypeAlias = NDArray[np.float32] | NDArray[np.float16]
+"""[num_elements] in the precision that its owner keeps."""
+
 
 class Role(StrEnum):
     """What a peer does in the swarm."""

@@ -37,7 +37,7 @@ task:
 optimizer: {{name: adamw, learning_rate: 0.008, weight_decay: 0.01, betas: [0.9, 0.95]}}
 schedule: {{name: cosine, warmup_epochs: {warmup}, total_epochs: {total}, final_factor: 0.05}}
 strategy: {{name: dedloc, target_batch_size: 48, max_gradient_norm: 1.0}}
-averaging: {{codec: float16}}
+averaging: {{compression: auto}}
 checkpoints: {{every_epochs: {checkpoint_every}, keep: 2}}
 """
 

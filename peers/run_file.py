@@ -138,8 +138,9 @@ strategy:
 ## -- network and disk -------------------------------------------------------------------------------------------
 
 averaging:
-  ## How numbers travel. float16: half the traffic, rounded to 11 bits. none: float32, exact.
-  codec: float16  # default: float16
+  ## How numbers travel. auto: every peer in the encoding that its own link needs, from float32 down to 4 bits; what
+  ## rounding loses is sent later. half: float16 for all. exact: float32 for all, four times the bytes of auto and more.
+  compression: auto  # default: auto
 
 checkpoints:
   ## The backbone writes one after every so many epochs, at least 1.

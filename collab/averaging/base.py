@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from collab.averaging.agreement import CommitRecord
-from collab.types import Lineage, Vector
+from collab.types import AnyVector, Lineage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,18 +14,21 @@ class Contribution:
     epoch: int
     """Global steps the peer has taken."""
     lineage: Lineage
-    vector: Vector
-    """[num_elements] float32, finite."""
+    vector: AnyVector
+    """[num_elements] float32 or float16, finite."""
     weight: float
     """Samples behind the vector, > 0."""
+    samples_per_s: float = 0.0
+    """How fast the peer works; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
     """The round happened: every member that goes on has these bytes."""
 
-    mean: Vector
-    """[num_elements] float32: mean of the contributors' vectors by samples; empty on a peer that only reduces."""
+    mean: AnyVector
+    """[num_elements] of the type of the contribution: mean of the contributors' vectors by samples; empty on a peer
+    that only reduces."""
     record: CommitRecord
 
     @property

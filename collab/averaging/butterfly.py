@@ -1,27 +1,27 @@
 """The exchange of one round: every contributor sends each reducer its span, and gets the mean of that span back.
 
-Sending and receiving overlap: a reducer returns a part as soon as all contributors' copies of it have come.
+Both directions of every link are busy from the first part to the last: a part is reduced and returned as soon as all
+contributors' copies of it have come, and all peers go through their spans at the same pace, so that nobody waits for a
+phase to end. What leaves a peer is one queue (``uplink``), in the order of the parts' places in their spans.
 Source: butterfly all-reduce as in Moshpit SGD (Ryabinin et al., NeurIPS 2021) and DeDLOC (Diskin et al., 2021).
 """
 
 import asyncio
-import hashlib
-import logging
 from dataclasses import dataclass
 
-import numpy as np
-
+from collab.averaging.encodings import Encodings
+from collab.averaging.exchange import Exchange, SpanFlow
+from collab.averaging.flow import Inflow, Links, Outflow
 from collab.averaging.messages import PARTS_PROTOCOL, Group
 from collab.averaging.plan import Span
-from collab.averaging.reduction import Reduction, part_edges
+from collab.averaging.reducer import Hosted, Reducer
+from collab.averaging.reduction import SenderFailed
 from collab.averaging.timeouts import RoundTimeouts
-from collab.compression.base import Codec
 from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed, TimedOut
-from collab.net.base import Stream, Transport
+from collab.net.base import Stream
 from collab.net.wire import Message
-from collab.types import PeerId, Vector
-
-logger = logging.getLogger(__name__)
+from collab.ports import Ports
+from collab.types import AnyVector, PeerId
 
 
 class ExchangeFailed(Exception):
@@ -40,204 +40,138 @@ class ExchangeFailed(Exception):
 class Exchanged:
     """What a member holds after the exchange."""
 
-    mean: Vector | None
-    """[num_elements] float32; None on a member that only reduces."""
+    mean: AnyVector | None
+    """[num_elements] of the type of the peer's vector; None on a member that only reduces."""
     digests: tuple[str | None, ...]
-    """SHA-256 of the encoded result of each span, in order; None for spans that this member did not receive."""
+    """Of the encoded result of each span, in order; None for spans that this member did not receive."""
 
 
 class Butterfly:
     """Both sides of the exchange on one peer: member of any round, reducer of its own span."""
 
-    def __init__(self, transport: Transport, codec: Codec, timeouts: RoundTimeouts) -> None:
-        self._transport, self._codec, self._timeouts = transport, codec, timeouts
-        self._reductions: dict[str, asyncio.Future[Reduction]] = {}
+    def __init__(self, ports: Ports, links: Links, timeouts: RoundTimeouts) -> None:
+        self._transport, self._links, self._timeouts = ports.transport, links, timeouts
+        self._reducer = Reducer(ports.transport, links, timeouts)
+        self._idle: dict[PeerId, Stream] = {}
 
     async def serve(self) -> None:
-        """Begin to answer contributors."""
-        await self._transport.serve(PARTS_PROTOCOL, self._serve_contributor)
+        """Begin to answer members."""
+        await self._reducer.serve()
 
-    async def exchange(self, group: Group, vector: Vector | None) -> Exchanged:
+    async def exchange(self, group: Group, vector: AnyVector | None, encodings: Encodings) -> Exchanged:
         """Take part in ``group`` until every span that concerns this peer is whole.
 
+        Memory beyond ``vector``: the mean, of the same type; parts that wait for slower contributors; what lossy
+        codecs owe.
+
         Args:
-            vector: [group.num_elements] float32 of a contributor; None: reduce only. Not changed.
+            vector: [group.num_elements] float32 or float16 of a contributor, or of a member that only wants the
+                result (then its values are not used); None: reduce only. Not changed.
+            encodings: to be settled by the caller when the round is.
 
         Raises:
             ExchangeFailed: with whom to leave out next time.
         """
-        me = self._transport.peer_id
-        own_span = group.span_of(me)
-        watching: asyncio.Task[None] | None = None
-        if own_span is not None:
-            watching = asyncio.create_task(self._watch_senders(self._open_reduction(group, own_span, vector)))
+        exchange = Exchange(group, self._transport.peer_id, vector, encodings)
+        own_span = group.span_of(self._transport.peer_id)
         try:
             async with asyncio.TaskGroup() as tasks:
-                pieces = [tasks.create_task(self._fetch(group, span, vector)) for span in group.spans]
+                work = {
+                    span: tasks.create_task((self._reduce if span == own_span else self._fetch)(exchange, span))
+                    for span in group.spans
+                }
         except* ExchangeFailed as failures:
             raise _merge(failures) from failures
-        finally:
-            if watching is not None:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
-        means, digests = zip(*(piece.result() for piece in pieces), strict=True)
-        return Exchanged(None if vector is None else np.concatenate(means), tuple(digests))
+        return Exchanged(exchange.mean, tuple(work[span].result() for span in group.spans))
 
     def forget(self, round_id: str) -> None:
         """Drop what is left of a round: it was committed or aborted."""
-        reduction = self._reductions.pop(round_id, None)
-        if reduction is None:
-            return
-        if reduction.done() and not reduction.cancelled():
-            reduction.result().fail(BadPart("over", "the round is over"))
-        else:
-            reduction.cancel()
+        self._reducer.forget(round_id)
 
-    # -- member side -------------------------------------------------------------------------------------------------
-
-    async def _fetch(self, group: Group, span: Span, vector: Vector | None) -> tuple[Vector | None, str | None]:
-        """The mean of one span and its digest, from wherever it is reduced."""
-        if span.reducer == self._transport.peer_id:
-            reduction = self._reductions[group.round_id].result()
-            try:
-                return await reduction.finished_span(), await reduction.digest()
-            except BadPart as error:
-                culprits = (error.culprit,) if isinstance(error, SenderFailed) else ()
-                raise ExchangeFailed(culprits, error.reason, str(error)) from error
-        if vector is None:
-            return None, None
+    async def _reduce(self, exchange: Exchange, span: Span) -> str | None:
+        """Reduce our own span; its digest."""
+        reduction = exchange.reduction(span)
+        hosted = Hosted(exchange.group.round_id, reduction, exchange.receivers, exchange.result_bytes(span))
+        self._reducer.begin(hosted)
+        watching = asyncio.create_task(self._reducer.watch(reduction))
         try:
-            return await self._fetch_remote(group, span, vector)
+            await reduction.finished()
+        except BadPart as error:
+            culprits = (error.culprit,) if isinstance(error, SenderFailed) else ()
+            raise ExchangeFailed(culprits, error.reason, str(error)) from error
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        return reduction.digest()
+
+    async def _fetch(self, exchange: Exchange, span: Span) -> str | None:
+        """Bring our part of a span to its reducer and the mean back; its digest."""
+        if exchange.vector is None:
+            return None
+        idle = self._idle.pop(span.reducer, None)
+        try:
+            try:
+                if idle is not None:
+                    return await self._fetch_over(idle, exchange, span)
+            except StreamClosed:
+                pass  # closed since the last round; whether its reducer is gone shows now
+            stream = await self._transport.open(span.reducer, PARTS_PROTOCOL, timeout_s=self._timeouts.open_s)
+            return await self._fetch_over(stream, exchange, span)
         except (NetworkError, BadPart) as error:
             text = f"reducer {span.reducer}: {error}"
             raise ExchangeFailed((span.reducer,), type(error).__name__, text) from error
 
-    async def _fetch_remote(self, group: Group, span: Span, vector: Vector) -> tuple[Vector, str]:
-        stream = await self._transport.open(span.reducer, PARTS_PROTOCOL, timeout_s=self._timeouts.open_s)
+    async def _fetch_over(self, stream: Stream, exchange: Exchange, span: Span) -> str:
+        """The same over a stream, which is kept for the next round if all goes well."""
+        flow, outflow = SpanFlow(exchange, span), Outflow(stream, self._links)
         sending: asyncio.Task[None] | None = None
+        is_whole = False
+        self._links.downlink.begin()
         try:
-            await stream.send(Message("parts", {"round_id": group.round_id}), timeout_s=self._timeouts.reply_s)
-            sending = asyncio.create_task(self._send_parts(stream, vector[span.start : span.stop]))
-            mean = np.empty(span.num_elements, np.float32)
-            digest = hashlib.sha256()
-            for index, (start, stop) in enumerate(part_edges(span.num_elements)):
-                payload = await self._receive_result(stream, index)
-                mean[start:stop] = self._codec.decode(payload, stop - start)
-                digest.update(payload)
-            if not np.isfinite(mean).all():
-                raise BadPart("not_finite", "the result has NaN or Inf")
-            await sending
-            return mean, digest.hexdigest()
+            opening = {"round_id": exchange.group.round_id, "sent_s": self._links.clock(), "queue_s": 0.0}
+            await stream.send(Message("round", opening), timeout_s=self._timeouts.reply_s)
+            if exchange.contributes:
+                sending = asyncio.create_task(self._send_parts(flow, outflow))
+            await self._receive_results(stream, flow, outflow)
+            if sending is not None:
+                await sending
+            is_whole = True
+            return flow.digest()
         finally:
+            self._links.downlink.end()
             if sending is not None and not sending.done():
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
-            stream.close()
+            outflow.settle()
+            if is_whole:
+                self._idle[span.reducer] = stream
+            else:
+                stream.close()
 
-    async def _send_parts(self, stream: Stream, values: Vector) -> None:
-        for index, (start, stop) in enumerate(part_edges(len(values))):
-            part = Message("part", {"index": index}, self._codec.encode(values[start:stop]))
+    async def _send_parts(self, flow: SpanFlow, outflow: Outflow) -> None:
+        for index in range(len(flow.edges)):
+            await flow.may_send(index)
             try:
-                await stream.send(part, timeout_s=self._timeouts.part_s)
+                await outflow.send(flow.part(index), timeout_s=self._timeouts.part_s)
             except (StreamClosed, TimedOut):
                 return  # the receiving side of this stream sees the same, and knows why
 
-    async def _receive_result(self, stream: Stream, index: int) -> bytes | bytearray | memoryview:
-        message = await stream.receive(timeout_s=self._timeouts.part_s)
-        if message.kind == "failed":
-            culprit = message.get("culprit", str)
-            raise ExchangeFailed(
-                (PeerId(culprit),) if culprit else (), message.get("reason", str), message.get("text", str)
-            )
-        if message.kind != "result" or message.get("index", int) != index:
-            raise BadMessage(f"expected result {index}, got {message.kind} {message.fields.get('index')}")
-        return message.payload
-
-    # -- reducer side ------------------------------------------------------------------------------------------------
-
-    def _open_reduction(self, group: Group, span: Span, vector: Vector | None) -> Reduction:
-        weights = {member.peer: member.weight for member in group.contributors}
-        reduction = Reduction(span.num_elements, weights, self._codec)
-        if vector is not None:
-            reduction.add_own(self._transport.peer_id, vector[span.start : span.stop])
-        self._announced(group.round_id).set_result(reduction)
-        return reduction
-
-    async def _watch_senders(self, reduction: Reduction) -> None:
-        """Fail the reduction because of a contributor that says nothing, also one that never came."""
-        look_every_s = self._timeouts.sender_s / 4
-        num_added, quiet_s = reduction.num_added, 0.0
-        while missing := reduction.missing():
-            if quiet_s >= self._timeouts.sender_s:
-                text = f"no part from {missing[0]} within {quiet_s:.0f} s"
-                await self._blame(reduction, missing[0], BadPart("silent", text))
-                return
-            await asyncio.sleep(look_every_s)
-            quiet_s = quiet_s + look_every_s if reduction.num_added == num_added else 0.0
-            num_added = reduction.num_added
-
-    def _announced(self, round_id: str) -> asyncio.Future[Reduction]:
-        """Resolved when this peer has begun the round; contributors may be faster than the leader's BEGIN."""
-        if round_id not in self._reductions:
-            self._reductions[round_id] = asyncio.get_running_loop().create_future()
-        return self._reductions[round_id]
-
-    async def _serve_contributor(self, stream: Stream) -> None:
-        round_id = (await stream.receive(timeout_s=self._timeouts.reply_s)).get("round_id", str)
-        announced = self._announced(round_id)
-        try:
-            async with asyncio.timeout(self._timeouts.reply_s):
-                reduction = await asyncio.shield(announced)
-        except TimeoutError:
-            if not announced.done():
-                self._reductions.pop(round_id, None)
-            await self._refuse(stream, BadPart("unknown_round", f"no round {round_id} here"), culprit="")
-            return
-        if not reduction.expects(stream.remote):
-            stranger = BadPart("not_a_contributor", f"{stream.remote} is no contributor of round {round_id}")
-            await self._refuse(stream, stranger, culprit=stream.remote)
-            return
-        returning = asyncio.create_task(self._return_results(stream, reduction))
-        try:
-            for _ in range(reduction.num_parts):
+    async def _receive_results(self, stream: Stream, flow: SpanFlow, outflow: Outflow) -> None:
+        async with Inflow(stream, self._links, timeout_s=self._timeouts.part_s) as inflow:
+            while flow.num_received < len(flow.edges) or outflow.is_busy:
                 message = await stream.receive(timeout_s=self._timeouts.part_s)
-                reduction.add(stream.remote, message.get("index", int), message.payload)
-            await returning
-        except BadPart as error:
-            await self._blame(reduction, stream.remote, error)
-            await self._refuse(stream, error, culprit=stream.remote)
-        except NetworkError as error:
-            if not returning.done() or returning.cancelled():
-                await self._blame(reduction, stream.remote, BadPart("sender_lost", f"{stream.remote}: {error}"))
-        finally:
-            returning.cancel()
-            await asyncio.gather(returning, return_exceptions=True)
-
-    async def _return_results(self, stream: Stream, reduction: Reduction) -> None:
-        for index in range(reduction.num_parts):
-            try:
-                data = await reduction.result(index)
-            except BadPart as error:
-                culprit = error.culprit if isinstance(error, SenderFailed) else PeerId("")
-                await self._refuse(stream, error, culprit=culprit)
-                return
-            await stream.send(Message("result", {"index": index}, data), timeout_s=self._timeouts.part_s)
-
-    async def _blame(self, reduction: Reduction, culprit: PeerId, error: BadPart) -> None:
-        logger.info("sender leaves the round peer=%s reason=%s", culprit, error.reason)
-        reduction.fail(SenderFailed(culprit, error))
-
-    async def _refuse(self, stream: Stream, error: BadPart, *, culprit: str) -> None:
-        fields = {"reason": error.reason, "text": str(error), "culprit": culprit}
-        await stream.send(Message("failed", fields), timeout_s=self._timeouts.reply_s)
-
-
-class SenderFailed(BadPart):
-    """A reduction failed because of one contributor, ``culprit``."""
-
-    def __init__(self, culprit: PeerId, error: BadPart) -> None:
-        super().__init__(error.reason, str(error))
-        self.culprit = culprit
+                if message.kind == "ack":
+                    outflow.acknowledged(message)
+                elif message.kind == "ready":
+                    inflow.opened(message)
+                elif message.kind == "result":
+                    flow.take_result(message.get("index", int), message.payload)
+                    inflow.took(message)
+                elif message.kind == "failed":
+                    culprit, reason, text = (message.get(name, str) for name in ("culprit", "reason", "text"))
+                    raise ExchangeFailed((PeerId(culprit),) if culprit else (), reason, text)
+                else:
+                    raise BadMessage(f"reducer {stream.remote} sends {message.kind} instead of a result")
 
 
 def _merge(failures: BaseExceptionGroup[ExchangeFailed]) -> ExchangeFailed:

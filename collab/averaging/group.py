@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from collab.averaging.agreement import CommitRecord
-from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, Group, Join, Member
-from collab.averaging.plan import equal_shares
+from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, Group, Join
+from collab.averaging.planning import Planner
 from collab.averaging.reports import Reports
 from collab.averaging.settings import RoundSettings
 from collab.averaging.verdicts import Verdicts
@@ -73,6 +73,7 @@ class Leader:
     def __init__(self, ports: Ports, settings: RoundSettings, roster: Roster, verdicts: Verdicts) -> None:
         self._transport, self._rng, self._roster = ports.transport, ports.rng, roster
         self._fingerprint, self._timeouts, self._verdicts = settings.fingerprint, settings.timeouts, verdicts
+        self._planner = Planner(settings.policy, settings.target_samples)
 
     async def lead(self, assembly: Assembly) -> CommitRecord | tuple[PeerId, ...]:
         """Take one assembly to its end; every joined stream has its verdict when this returns.
@@ -175,10 +176,10 @@ class Leader:
         electorate = expected.trainers | contributors
         if 2 * len(contributors) <= len(electorate):
             return f"only {len(contributors)} of {len(electorate)} trainers are here"
-        reducers = tuple(sorted(peer for peer, join in joins.items() if join.can_reduce))
-        if not reducers:
+        if not any(join.can_reduce for join in joins.values()):
             return "nobody can reduce"
         num_elements = joins[min(contributors)].num_elements
+        plan = self._planner.plan(dict(sorted(joins.items())), num_elements)
         return Group(
             round_id=hashlib.sha256(f"{self._transport.peer_id}:{self._rng.getrandbits(128)}".encode()).hexdigest()[
                 :24
@@ -187,8 +188,10 @@ class Leader:
             lineage=assembly.lineage,
             num_elements=num_elements,
             leader=self._transport.peer_id,
-            members=tuple(Member(peer, joins[peer].weight) for peer in sorted(joins)),
-            spans=equal_shares(num_elements, reducers),
+            members=plan.members,
+            spans=plan.spans,
+            part_elements=plan.part_elements,
+            result_codec=plan.result_codec,
         )
 
     # -- deciding ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ member -> member   verdict?  what became of this round?
 from dataclasses import dataclass
 
 from collab.averaging.agreement import MAX_WEIGHT
-from collab.averaging.plan import Span, is_tiling
+from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, Span, is_tiling
+from collab.compression.base import all_codecs
 from collab.errors import BadMessage
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
@@ -25,6 +26,8 @@ VERDICT_PROTOCOL = "collab/verdict/1"
 
 MAX_MEMBERS = 256
 MAX_ELEMENTS = 1 << 36
+MAX_RATE = 1e12
+"""Bytes/s; beyond any link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,14 @@ class Join:
     weight: float
     """Samples behind the vector; 0: brings none, reduces only."""
     can_reduce: bool
+    samples_per_s: float = 0.0
+    """How fast it works."""
+    up_bytes_per_s: float = 0.0
+    """What its link was seen to carry; 0: not known."""
+    up_is_limit: bool = False
+    """Whether the link was full then; if not, it carries at least so much."""
+    down_bytes_per_s: float = 0.0
+    down_is_limit: bool = False
 
     def to_message(self) -> Message:
         fields = {
@@ -48,6 +59,11 @@ class Join:
             "num_elements": self.num_elements,
             "weight": self.weight,
             "can_reduce": self.can_reduce,
+            "samples_per_s": self.samples_per_s,
+            "up_bytes_per_s": self.up_bytes_per_s,
+            "up_is_limit": self.up_is_limit,
+            "down_bytes_per_s": self.down_bytes_per_s,
+            "down_is_limit": self.down_is_limit,
         }
         return Message("join", fields)
 
@@ -61,11 +77,19 @@ class Join:
             num_elements=message.get("num_elements", int),
             weight=message.get("weight", float),
             can_reduce=message.get("can_reduce", bool),
+            samples_per_s=message.get("samples_per_s", float),
+            up_bytes_per_s=message.get("up_bytes_per_s", float),
+            up_is_limit=message.get("up_is_limit", bool),
+            down_bytes_per_s=message.get("down_bytes_per_s", float),
+            down_is_limit=message.get("down_is_limit", bool),
         )
         if join.epoch < 0 or not 0 <= join.num_elements <= MAX_ELEMENTS:
             raise BadMessage(f"join with epoch {join.epoch} and {join.num_elements} elements")
         if not 0 <= join.weight <= MAX_WEIGHT or (join.weight > 0) != (join.num_elements > 0):
             raise BadMessage(f"join with weight {join.weight} for {join.num_elements} elements")
+        rates = (join.up_bytes_per_s, join.down_bytes_per_s, join.samples_per_s)
+        if not all(0 <= rate <= MAX_RATE for rate in rates):
+            raise BadMessage(f"join with impossible rates: {rates[0]}, {rates[1]} bytes/s, {rates[2]} samples/s")
         return join
 
 
@@ -75,7 +99,11 @@ class Member:
 
     peer: PeerId
     weight: float
-    """Samples; 0: reduces only."""
+    """Samples; 0: nothing of it goes into the mean."""
+    codec: str = "none"
+    """Of the parts that it sends."""
+    receives: bool = True
+    """Whether it wants the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +117,10 @@ class Group:
     leader: PeerId
     members: tuple[Member, ...]
     spans: tuple[Span, ...]
+    part_elements: int = PART_ELEMENTS
+    """Length of a part; the last one of a span may be shorter."""
+    result_codec: str = "none"
+    """Of the means, the same bytes for all."""
 
     @property
     def contributors(self) -> tuple[Member, ...]:
@@ -106,15 +138,17 @@ class Group:
             "lineage": self.lineage,
             "num_elements": self.num_elements,
             "leader": self.leader,
-            "members": [[member.peer, member.weight] for member in self.members],
+            "members": [[member.peer, member.weight, member.codec, member.receives] for member in self.members],
             "spans": [[span.reducer, span.start, span.stop] for span in self.spans],
+            "part_elements": self.part_elements,
+            "result_codec": self.result_codec,
         }
         return Message("begin", fields)
 
     @classmethod
     def from_message(cls, message: Message) -> "Group":
         """Raises ``BadMessage`` when malformed, or when members, weights or spans make no sense together."""
-        members = message.rows("members", str, float)
+        members = message.rows("members", str, float, str, bool)
         spans = message.rows("spans", str, int, int)
         group = cls(
             round_id=message.get("round_id", str),
@@ -122,8 +156,10 @@ class Group:
             lineage=Lineage(message.get("lineage", str)),
             num_elements=message.get("num_elements", int),
             leader=PeerId(message.get("leader", str)),
-            members=tuple(Member(PeerId(peer), weight) for peer, weight in members),
+            members=tuple(Member(PeerId(peer), weight, codec, receives) for peer, weight, codec, receives in members),
             spans=tuple(Span(PeerId(reducer), start, stop) for reducer, start, stop in spans),
+            part_elements=message.get("part_elements", int),
+            result_codec=message.get("result_codec", str),
         )
         group._check()
         return group
@@ -134,9 +170,16 @@ class Group:
             raise BadMessage(f"begin names {len(self.members)} members, {len(peers)} different ones")
         if self.epoch < 0 or not 0 < self.num_elements <= MAX_ELEMENTS:
             raise BadMessage(f"begin with epoch {self.epoch} and {self.num_elements} elements")
+        if not PART_ELEMENTS <= self.part_elements <= LARGEST_PART_ELEMENTS:
+            raise BadMessage(f"begin cuts the vector into parts of {self.part_elements} elements")
         if any(not 0 <= member.weight <= MAX_WEIGHT for member in self.members):
             raise BadMessage("begin has a weight that is negative, absurd or not finite")
         if not self.contributors or not is_tiling(self.spans, self.num_elements):
             raise BadMessage("begin has no contributor, or spans that do not cover the vector")
+        known = {codec.name for codec in all_codecs()}
+        if not {self.result_codec, *(member.codec for member in self.members)} <= known:
+            raise BadMessage("begin names a codec that is not known here")
+        if any(member.weight > 0 and not member.receives for member in self.members):
+            raise BadMessage("begin has a contributor that does not want the mean")
         if not {span.reducer for span in self.spans} <= peers:
             raise BadMessage("begin has a reducer that is no member")

@@ -5,6 +5,12 @@ from dataclasses import dataclass
 
 from collab.types import PeerId
 
+PART_ELEMENTS = 16_384
+"""64 KiB of float32: small enough to keep every link busy while others finish, large enough to be cheap."""
+LARGEST_PART_ELEMENTS = 8 * PART_ELEMENTS
+PART_S = 0.02
+"""Aim for the time of a part on a fast link, where the cost of a message counts for more than its latency."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -36,6 +42,12 @@ def equal_shares(num_elements: int, reducers: tuple[PeerId, ...]) -> tuple[Span,
         for reducer, start, stop in zip(reducers, edges[:-1], edges[1:], strict=True)
         if start < stop
     )
+
+
+def part_elements(slowest_bytes_per_s: float) -> int:
+    """Length of a part in a group whose slowest member sends so fast; 0: not known."""
+    fitting = int(slowest_bytes_per_s * PART_S) // (4 * PART_ELEMENTS) * PART_ELEMENTS
+    return min(max(fitting, PART_ELEMENTS), LARGEST_PART_ELEMENTS)
 
 
 def is_tiling(spans: tuple[Span, ...], num_elements: int) -> bool:

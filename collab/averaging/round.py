@@ -8,25 +8,27 @@ round did not happen for it. Should that be wrong, its lineage differs from the 
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TypedDict
 
 import numpy as np
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
 from collab.averaging.butterfly import Butterfly, Exchanged, ExchangeFailed
+from collab.averaging.encodings import Encodings
+from collab.averaging.flow import Links
 from collab.averaging.group import Roster
 from collab.averaging.history import History
 from collab.averaging.messages import CALL_PROTOCOL, ROUND_PROTOCOL, Group, Join
 from collab.averaging.rendezvous import Rendezvous
 from collab.averaging.settings import RoundSettings
 from collab.averaging.verdicts import Verdicts
-from collab.compression.base import codec_by_name
 from collab.errors import BadMessage, NetworkError
 from collab.metrics.records import Phase, PhaseReached, RoundEnded
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
-from collab.types import Lineage, PeerId, Vector
+from collab.types import AnyVector, Lineage, PeerId
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,13 @@ Leaders = Callable[[Lineage, int], list[PeerId]]
 """Peers to ask to lead the round of a lineage and epoch, best first; all peers see nearly the same list."""
 
 
+class _Rates(TypedDict):
+    up_bytes_per_s: float
+    up_is_limit: bool
+    down_bytes_per_s: float
+    down_is_limit: bool
+
+
 class RoundEngine:
     """Implements ``Averager``, answers other members, and leads when asked to."""
 
@@ -46,7 +55,9 @@ class RoundEngine:
     ) -> None:
         self._ports, self._settings, self._times = ports, settings, settings.timeouts
         self._leaders, self._attend = leaders, attend
-        self._butterfly = Butterfly(ports.transport, codec_by_name(settings.codec), settings.timeouts)
+        self.links = Links(ports.clock.monotonic, max_up_bytes_per_s=settings.max_up_bytes_per_s)
+        self._encodings = Encodings()
+        self._butterfly = Butterfly(ports, self.links, settings.timeouts)
         self._verdicts = Verdicts(ports.transport, settings.timeouts)
         self._rendezvous = Rendezvous(ports, settings, roster, self._verdicts)
         self.history = History(ports.transport, settings.fingerprint)
@@ -70,6 +81,8 @@ class RoundEngine:
             num_elements=len(contribution.vector),
             weight=contribution.weight,
             can_reduce=self._settings.can_reduce,
+            samples_per_s=contribution.samples_per_s,
+            **self._rates(),
         )
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
         unreachable: set[PeerId] = set()
@@ -93,10 +106,21 @@ class RoundEngine:
             num_elements=0,
             weight=0.0,
             can_reduce=True,
+            **self._rates(),
         )
         return await self._attempt(leader, join, None)
 
-    async def _attempt(self, leader: PeerId, join: Join, vector: Vector | None) -> Outcome:
+    def _rates(self) -> _Rates:
+        """What our link was seen to carry, as a leader is told."""
+        up, down = self.links.uplink.rate(), self.links.downlink.rate()
+        return _Rates(
+            up_bytes_per_s=up.bytes_per_s if up else 0.0,
+            up_is_limit=up is not None and up.is_limit,
+            down_bytes_per_s=down.bytes_per_s if down else 0.0,
+            down_is_limit=down is not None and down.is_limit,
+        )
+
+    async def _attempt(self, leader: PeerId, join: Join, vector: AnyVector | None) -> Outcome:
         started_s = self._ports.clock.monotonic()
         self._reach(Phase.JOIN_GROUP, join.epoch)
         try:
@@ -114,6 +138,7 @@ class RoundEngine:
             stream.close()
             if group is not None:
                 self._butterfly.forget(group.round_id)
+                self._encodings.abort()  # what a commit has settled is not touched
         self._report(group, outcome, started_s)
         return outcome
 
@@ -147,10 +172,10 @@ class RoundEngine:
         if join.weight > 0 and group.num_elements != join.num_elements:
             raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")
 
-    async def _take_part(self, stream: Stream, group: Group, vector: Vector | None) -> Outcome:
+    async def _take_part(self, stream: Stream, group: Group, vector: AnyVector | None) -> Outcome:
         """From BEGIN to the verdict."""
         self._reach(Phase.SEND_PARTS, group.epoch)
-        exchange = asyncio.create_task(self._butterfly.exchange(group, vector))
+        exchange = asyncio.create_task(self._butterfly.exchange(group, vector, self._encodings))
         limit_s = self._times.part_s * 2 + self._times.finish_s
         verdict = asyncio.create_task(stream.receive(timeout_s=limit_s))
         exchanged: Exchanged | None = None
@@ -208,6 +233,7 @@ class RoundEngine:
             )
         if not self._verdicts.remember(group.round_id, record):
             return Aborted(reason="given_up", text=f"round {group.round_id} was given up before its commit came")
+        self._encodings.commit()
         if exchanged.mean is None:
             return Committed(mean=np.empty(0, np.float32), record=record)
         committed = Committed(mean=exchanged.mean, record=record)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from collab.averaging.contribution_plan import Policy
 from collab.averaging.timeouts import RoundTimeouts
 from collab.config import Run
 
@@ -14,14 +15,26 @@ class RoundSettings:
     """What the engine needs to know of its run and its peer."""
 
     fingerprint: str
-    codec: str
+    policy: Policy
+    """How exactly vectors travel."""
     can_reduce: bool
-    max_weight: float
-    """Samples; a heavier contribution is refused as absurd."""
+    target_samples: float
+    """Of the swarm's batch; a contribution much heavier than that is refused as absurd."""
     timeouts: RoundTimeouts = RoundTimeouts()
+    max_up_bytes_per_s: float | None = None
+    """What the owner of the machine allows; None: all that the link gives."""
 
     @classmethod
     def of(cls, run: Run, fingerprint: str, *, can_reduce: bool) -> "RoundSettings":
         """As the run file says."""
-        max_weight = MAX_WEIGHT_IN_TARGETS * run.strategy.target_batch_size
-        return cls(fingerprint=fingerprint, codec=run.averaging.codec, can_reduce=can_reduce, max_weight=max_weight)
+        return cls(
+            fingerprint=fingerprint,
+            policy=run.averaging.compression,
+            can_reduce=can_reduce,
+            target_samples=float(run.strategy.target_batch_size),
+        )
+
+    @property
+    def max_weight(self) -> float:
+        """Samples; a heavier contribution is refused."""
+        return MAX_WEIGHT_IN_TARGETS * self.target_samples

@@ -2,17 +2,27 @@
 
 from typing import Protocol
 
+from collab.errors import BadPart
 from collab.types import Vector
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Codec(Protocol):
-    """Encodes float32 elements. Deterministic: the same elements give the same bytes on every machine."""
+    """Encodes float32 elements. Deterministic: the same elements give the same bytes on every machine.
+
+    Finite elements decode to finite elements. NaN and Inf do not vanish: in each block that has one, at least one
+    element decodes to NaN or Inf, so that the receiver can refuse the part.
+    """
 
     @property
     def name(self) -> str:
         """The word in the run file and on the wire."""
+        ...
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the decoding is the input, bit for bit."""
         ...
 
     def encoded_bytes(self, num_elements: int) -> int:
@@ -24,12 +34,35 @@ class Codec(Protocol):
         ...
 
     def decode(self, data: Buffer, num_elements: int) -> Vector:
-        """[num_elements] float32, a new array.
+        """[num_elements] float32; may share the memory of ``data``, be read-only, and lie at an odd address.
+
+        Bytes of the right length always decode; what a hostile sender makes of them is NaN, Inf or any finite number.
 
         Raises:
             BadPart: ``data`` has another length than ``num_elements`` needs.
         """
         ...
+
+
+def check_length(data: Buffer, expected_bytes: int) -> None:
+    """Refuse an encoding of the wrong length.
+
+    Raises:
+        BadPart: the length differs.
+    """
+    if memoryview(data).nbytes != expected_bytes:
+        raise BadPart("wrong_length", f"expected {expected_bytes} encoded bytes, got {memoryview(data).nbytes}")
+
+
+def all_codecs() -> tuple[Codec, ...]:
+    """One of each, from the most to the fewest bytes an element."""
+    from collab.compression.bfloat16 import BFloat16
+    from collab.compression.float16 import Float16
+    from collab.compression.int4 import Int4
+    from collab.compression.int8 import Int8
+    from collab.compression.none import NoCompression
+
+    return (NoCompression(), Float16(), BFloat16(), Int8(), Int4())
 
 
 def codec_by_name(name: str) -> Codec:
@@ -38,11 +71,7 @@ def codec_by_name(name: str) -> Codec:
     Raises:
         ValueError: there is none of that name.
     """
-    from collab.compression.float16 import Float16
-    from collab.compression.none import NoCompression
-
-    codecs: tuple[Codec, ...] = (NoCompression(), Float16())
-    for codec in codecs:
-        if codec.name == name:
-            return codec
-    raise ValueError(f"no codec is named {name!r}")
+    codecs = {codec.name: codec for codec in all_codecs()}
+    if name not in codecs:
+        raise ValueError(f"no codec is named {name!r}; there are {', '.join(codecs)}")
+    return codecs[name]

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from hivemind.dht.node import DHTNode
 from hivemind.p2p import P2P, PeerID
@@ -27,10 +28,11 @@ from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
 from collab.concurrency import Background
-from collab.errors import BadMessage, NetworkError, PeerUnreachable, PortTaken, StreamClosed, TimedOut, VersionMismatch
+from collab.errors import NetworkError, PeerUnreachable, PortTaken, TimedOut
 from collab.net import hivemind_time
 from collab.net.base import Entry, Handler
-from collab.net.wire import PREFIX, Message, decode, decode_prefix, encode
+from collab.net.frames import FrameProtocol
+from collab.net.wire import Message
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
@@ -70,47 +72,40 @@ class HivemindStream:
     """Implements ``Stream`` on one raw libp2p stream."""
 
     def __init__(self, remote: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._remote, self._reader, self._writer = remote, reader, writer
-        self._sending = asyncio.Lock()
+        self._remote = remote
+        self._writer = writer  # closes its connection when it is collected
+        self._frames = FrameProtocol(remote)
+        early = bytes(reader._buffer)  # type: ignore[attr-defined]  # whoever opened the stream has read ahead
+        reader._buffer.clear()  # type: ignore[attr-defined]
+        self._frames.take_over(cast(asyncio.Transport, writer.transport), early, is_over=reader.at_eof())
 
     @property
     def remote(self) -> PeerId:
         return self._remote
 
     async def send(self, message: Message, *, timeout_s: float) -> None:
-        head, payload = encode(message)
+        self._frames.write(message)
+        if self._frames.is_writable:
+            return
         try:
-            async with asyncio.timeout(timeout_s), self._sending:
-                self._writer.write(head)
-                if payload:
-                    self._writer.write(payload)
-                await self._writer.drain()
+            async with asyncio.timeout(timeout_s):
+                await self._frames.drain()
         except TimeoutError:
             self.close()
             raise TimedOut(f"{message.kind} to {self._remote} was not taken within {timeout_s:.1f} s") from None
-        except (ConnectionError, OSError, RuntimeError) as error:  # RuntimeError: the transport is closed already
-            self.close()
-            raise StreamClosed(f"{self._remote} closed the stream") from error
 
     async def receive(self, *, timeout_s: float) -> Message:
+        if self._frames.has_message:
+            return await self._frames.next()
         try:
             async with asyncio.timeout(timeout_s):
-                header_bytes, payload_bytes = decode_prefix(await self._reader.readexactly(PREFIX.size))
-                header = await self._reader.readexactly(header_bytes)
-                payload = await self._reader.readexactly(payload_bytes) if payload_bytes else b""
-                return decode(header, payload)
+                return await self._frames.next()
         except TimeoutError:
             self.close()
             raise TimedOut(f"nothing from {self._remote} within {timeout_s:.1f} s") from None
-        except (asyncio.IncompleteReadError, ConnectionError, OSError) as error:
-            self.close()
-            raise StreamClosed(f"{self._remote} closed the stream") from error
-        except (BadMessage, VersionMismatch):
-            self.close()
-            raise
 
     def close(self) -> None:
-        self._writer.close()
+        self._frames.close()
 
 
 class HivemindTransport:

@@ -183,8 +183,9 @@ class MemoryTransport:
             ours = MemoryStream(self._network, self, theirs.near, theirs.protocol)
             ours.join(theirs)
             self.streams[ours] = None
-            task = self._network.loop.create_task(_serve(handler, ours), context=self.context.copy(),
-                                                  name=f"peer {self.index} serving {theirs.protocol}")
+            task = self._network.loop.create_task(
+                _serve(handler, ours), context=self.context.copy(), name=f"peer {self.index} serving {theirs.protocol}"
+            )
             self._serving[task] = None
             task.add_done_callback(lambda done: self._served(done, ours), context=fabric.context)
         fabric.signal(self.access, theirs.near.access, theirs.answered, refusal)

@@ -20,6 +20,7 @@ CREDIT_BYTES = WINDOW_BYTES // 4
 OPEN_BYTES = 128
 """On the wire for opening a stream: multistream and protocol name."""
 
+
 @dataclass(slots=True, eq=False)
 class _Frame:
     """One encoded message on its way."""
@@ -39,8 +40,23 @@ class _Frame:
 class MemoryStream:
     """One side of a stream."""
 
-    __slots__ = ("_eof", "_frames", "_in_window_bytes", "_inbox", "_is_closed", "_network", "_opening", "_other",
-                 "_owed_bytes", "_partial_bytes", "_reader", "far", "flow", "near", "protocol")
+    __slots__ = (
+        "_eof",
+        "_frames",
+        "_in_window_bytes",
+        "_inbox",
+        "_is_closed",
+        "_network",
+        "_opening",
+        "_other",
+        "_owed_bytes",
+        "_partial_bytes",
+        "_reader",
+        "far",
+        "flow",
+        "near",
+        "protocol",
+    )
 
     def __init__(
         self, network: "MemoryNetwork", near: "MemoryTransport", far: "MemoryTransport", protocol: str

@@ -1,5 +1,7 @@
 """DeDLOC: synchronous training with a global target batch."""
 
+import numpy as np
+
 from collab.averaging.base import Aborted, Committed, Contribution, Superseded
 from collab.strategies.base import Decision, OutOfStep, Replica, Stepped, Swarm, Waiting, clip_to_norm
 
@@ -47,4 +49,4 @@ class Dedloc:
         )
 
     def apply(self, replica: Replica, committed: Committed) -> None:
-        replica.step(clip_to_norm(committed.mean, self._max_norm), committed.lineage)
+        replica.step(clip_to_norm(committed.mean.astype(np.float32, copy=False), self._max_norm), committed.lineage)

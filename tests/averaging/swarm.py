@@ -8,7 +8,8 @@ from collab.averaging.assistant import Assistant
 from collab.averaging.base import Contribution, Outcome
 from collab.averaging.group import Expected
 from collab.averaging.round import RoundEngine
-from collab.averaging.settings import RoundSettings
+from collab.averaging.contribution_plan import Policy
+from collab.averaging.settings import MAX_WEIGHT_IN_TARGETS, RoundSettings
 from collab.types import Lineage, PeerId, Vector
 from tests.fakes import FakeNetwork, make_ports
 
@@ -19,8 +20,8 @@ MAX_WEIGHT = 1000.0
 class Rounds:
     """Engines of one run. Leader of choice is the first of ``leaders``; all trainers added are in the electorate."""
 
-    def __init__(self, network: FakeNetwork, *leaders: str, codec: str = "none") -> None:
-        self.network, self._codec = network, codec
+    def __init__(self, network: FakeNetwork, *leaders: str, policy: Policy = "exact") -> None:
+        self.network, self._policy = network, policy
         self.leaders = [PeerId(name) for name in leaders]
         self.engines: dict[str, RoundEngine] = {}
         self.trainers: set[PeerId] = set()
@@ -37,7 +38,7 @@ class Rounds:
             return None if name in self.absent else 0.0
 
         settings = RoundSettings(
-            fingerprint=fingerprint, codec=self._codec, can_reduce=can_reduce, max_weight=MAX_WEIGHT
+            fingerprint=fingerprint, policy=self._policy, can_reduce=can_reduce, target_samples=MAX_WEIGHT / MAX_WEIGHT_IN_TARGETS
         )
         self.engines[name] = RoundEngine(
             make_ports(self.network.join(name)),
@@ -53,7 +54,7 @@ class Rounds:
         """A peer that leads and reduces and has no vector."""
         self.helpers.add(PeerId(name))
         assistant = Assistant()
-        settings = RoundSettings(fingerprint="f", codec=self._codec, can_reduce=True, max_weight=MAX_WEIGHT)
+        settings = RoundSettings(fingerprint="f", policy=self._policy, can_reduce=True, target_samples=MAX_WEIGHT / MAX_WEIGHT_IN_TARGETS)
         engine = RoundEngine(
             make_ports(self.network.join(name)),
             settings,

@@ -10,7 +10,7 @@ import pytest
 
 from collab.averaging.base import Aborted, Committed
 from collab.averaging.messages import CALL_PROTOCOL, PARTS_PROTOCOL, ROUND_PROTOCOL, Group, Join
-from collab.averaging.reduction import PART_ELEMENTS
+from collab.averaging.plan import PART_ELEMENTS
 from collab.errors import NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -78,9 +78,9 @@ async def take_part(transport: FakeTransport, report: Message | None) -> None:
     group = Group.from_message(await stream.receive(timeout_s=90))
     for span in group.spans:
         parts = await transport.open(span.reducer, PARTS_PROTOCOL, timeout_s=1)
-        await parts.send(Message("parts", {"round_id": group.round_id}), timeout_s=1)
+        await parts.send(Message("round", {"round_id": group.round_id}), timeout_s=1)
         payload = np.ones(span.num_elements, "<f4").tobytes()
-        await parts.send(Message("part", {"index": 0}, payload), timeout_s=1)
+        await parts.send(Message("part", {"index": 0, "sent_s": 0.0, "queue_s": 0.0}, payload), timeout_s=1)
     if report is None:
         stream.close()
         return
@@ -145,7 +145,14 @@ def test_a_member_that_blames_everybody_else_is_left_out_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [Message("part", {"index": 0}, bytes(4)), Message("part", {"index": 2**40}), Message("part", {}), None]
+    "message",
+    [
+        Message("part", {"index": 0, "sent_s": 0.0, "queue_s": 0.0}, bytes(4)),
+        Message("part", {"index": 2**40, "sent_s": 0.0, "queue_s": 0.0}),
+        Message("part", {}),
+        Message("ack", {"bytes": 2**40, "delay_s": 0.0}),
+        None,
+    ],
 )
 def test_a_stranger_who_knows_the_round_cannot_spoil_it(message: Message | None) -> None:
     async def main() -> None:
@@ -157,7 +164,7 @@ def test_a_stranger_who_knows_the_round_cannot_spoil_it(message: Message | None)
             async def intrude(reducer: PeerId, round_id: str) -> None:
                 try:
                     stream = await stranger.open(reducer, PARTS_PROTOCOL, timeout_s=1)
-                    await stream.send(Message("parts", {"round_id": round_id}), timeout_s=1)
+                    await stream.send(Message("round", {"round_id": round_id}), timeout_s=1)
                     if message is None:
                         stream.close()
                     else:
@@ -166,7 +173,7 @@ def test_a_stranger_who_knows_the_round_cannot_spoil_it(message: Message | None)
                     return
 
             def spy(sender: PeerId, to: PeerId, protocol: str, passing: Message) -> Message:
-                if passing.kind == "parts" and sender != "stranger" and not spied:
+                if passing.kind == "round" and sender != "stranger" and not spied:
                     spied.add((to, passing.fields["round_id"]))
                     network.run(intrude(to, passing.fields["round_id"]))
                 return passing

@@ -8,7 +8,7 @@ import pytest
 
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
 from collab.averaging.messages import PARTS_PROTOCOL
-from collab.averaging.reduction import PART_ELEMENTS
+from collab.averaging.plan import PART_ELEMENTS
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId, Vector
 from tests.averaging.swarm import MAX_WEIGHT, L, Rounds, exact_mean, random_vectors
@@ -48,7 +48,7 @@ def test_peers_end_with_the_same_bytes_of_the_weighted_mean(names: str, num_elem
 def test_in_half_precision_all_end_with_the_same_bytes_close_to_the_mean() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
-            rounds = Rounds(network, "a", codec="float16")
+            rounds = Rounds(network, "a", policy="half")
             for name in "abcd":
                 await rounds.add_trainer(name, can_reduce=name != "c")
             vectors = random_vectors("abcd", 2 * PART_ELEMENTS + 1)

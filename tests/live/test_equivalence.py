@@ -23,7 +23,7 @@ task: {{name: image_classification, hidden_sizes: [24]}}
 optimizer: {optimizer}
 schedule: {{name: linear, warmup_epochs: 4, total_epochs: 30}}
 strategy: {{name: dedloc, target_batch_size: 300, max_gradient_norm: 0.5}}
-averaging: {{codec: none}}
+averaging: {{compression: exact}}
 checkpoints: {{every_epochs: 20}}
 """
 OPTIMIZERS = {
@@ -80,7 +80,7 @@ until_epoch: 30
 task: {name: image_classification, hidden_sizes: []}
 optimizer: {name: sgd, learning_rate: 0.1}
 strategy: {name: dedloc, target_batch_size: 256}
-averaging: {codec: none}
+averaging: {compression: exact}
 checkpoints: {every_epochs: 30}
 """
 

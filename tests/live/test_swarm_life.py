@@ -12,7 +12,7 @@ until_epoch: {until}
 task: {{name: image_classification}}
 optimizer: {{name: sgd, learning_rate: 0.1}}
 strategy: {{name: dedloc, target_batch_size: 1500}}
-averaging: {{codec: none}}
+averaging: {{compression: exact}}
 checkpoints: {{every_epochs: {every}, keep: 3}}
 """
 

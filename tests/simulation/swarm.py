@@ -36,7 +36,7 @@ until_epoch: {until}
 task: {{name: image_classification, hidden_sizes: [16]}}
 optimizer: {optimizer}
 strategy: {{name: {strategy}, target_batch_size: {target}}}
-averaging: {{codec: {codec}}}
+averaging: {{compression: {compression}}}
 checkpoints: {{every_epochs: {every}}}
 """
 
@@ -51,12 +51,12 @@ class SimSwarm:
         seed: int = 1,
         until: int = 10,
         target: int = 128,
-        codec: str = "none",
+        compression: str = "exact",
         optimizer: str = "{name: sgd, learning_rate: 0.2}",
         strategy: str = "dedloc",
         every: int = 5,
     ) -> None:
-        text = RUN.format(until=until, target=target, codec=codec, optimizer=optimizer, every=every, strategy=strategy)
+        text = RUN.format(until=until, target=target, compression=compression, optimizer=optimizer, every=every, strategy=strategy)
         self.directory = directory
         self.bundle = Bundle(parse_run(text, origin="the test"), {})
         self.task = build_task(self.bundle.run, assets={}, cache_dir=directory, peer_id="")

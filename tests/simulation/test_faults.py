@@ -191,7 +191,7 @@ def test_after_everybody_died_the_run_resumes_from_the_backbones_checkpoint(tmp_
 
 
 def test_peers_that_cannot_be_dialled_train_with_those_that_can(tmp_path: Path) -> None:
-    swarm = SimSwarm(tmp_path, until=12, codec="float16")
+    swarm = SimSwarm(tmp_path, until=12, compression="half")
     swarm.add_backbone()
     trainers = [swarm.add_trainer(), swarm.add_trainer(client_mode=True), swarm.add_trainer(client_mode=True)]
     swarm.world.run()

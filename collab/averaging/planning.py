@@ -1,0 +1,117 @@
+"""The leader's plan for a round: from what members say of themselves to spans, codecs and contributors."""
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from collab.averaging import contribution_plan
+from collab.averaging.contribution_plan import Policy, plan_contributions
+from collab.averaging.messages import Join, Member
+from collab.averaging.plan import PART_ELEMENTS, Span, part_elements
+from collab.averaging.shares import spans_of
+from collab.compression.base import all_codecs
+from collab.types import PeerId
+
+UP_HEADROOM, DOWN_HEADROOM = 1.25, 4.0
+"""A link that was never full carries more than was seen; a plan that asks for more finds out. Downlinks are seldom what
+holds a round up, and are seldom full."""
+ROUNDING = 1.1
+"""Rates that differ by less are the same rate, measured twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Who does what in a round."""
+
+    members: tuple[Member, ...]
+    spans: tuple[Span, ...]
+    result_codec: str
+    part_elements: int
+
+
+class Planner:
+    """Makes the plans of one leader's rounds, and keeps one while nothing that matters has changed."""
+
+    def __init__(self, policy: Policy, target_samples: float) -> None:
+        """
+        Args:
+            target_samples: of a batch of the whole swarm; with the members' speeds it tells how long one takes.
+        """
+        self._policy, self._target = policy, target_samples
+        self._basis: dict[PeerId, Join] = {}
+        self._plan: Plan | None = None
+
+    def plan(self, joins: Mapping[PeerId, Join], num_elements: int) -> Plan:
+        """The plan for these members, in their order; at least one contributes and one can reduce."""
+        if self._plan is None or not _are_alike(self._basis, joins):
+            self._basis, self._plan = dict(joins), self._made(joins, num_elements)
+        plan = self._plan
+        members = tuple(
+            Member(member.peer, joins[member.peer].weight, member.codec, member.receives) for member in plan.members
+        )
+        return Plan(members=members, spans=plan.spans, result_codec=plan.result_codec, part_elements=plan.part_elements)
+
+    def _made(self, joins: Mapping[PeerId, Join], num_elements: int) -> Plan:
+        ups = assumed_rates(
+            {peer: (join.up_bytes_per_s, join.up_is_limit) for peer, join in joins.items()}, UP_HEADROOM
+        )
+        downs = assumed_rates(
+            {peer: (join.down_bytes_per_s, join.down_is_limit) for peer, join in joins.items()}, DOWN_HEADROOM
+        )
+        known = [
+            contribution_plan.Member(
+                peer=peer,
+                up_bytes_per_s=ups[peer],
+                down_bytes_per_s=max(downs[peer], ups[peer]) if not join.down_is_limit else downs[peer],
+                has_gradient=join.weight > 0,
+                can_reduce=join.can_reduce,
+                receives=join.weight > 0,
+                samples_per_s=join.samples_per_s,
+            )
+            for peer, join in joins.items()
+        ]
+        speed = sum(join.samples_per_s for join in joins.values())
+        contributions = plan_contributions(
+            known,
+            num_elements=num_elements,
+            bytes_per_element={codec.name: codec.encoded_bytes(1 << 20) / (1 << 20) for codec in all_codecs()},
+            policy=self._policy,
+            accumulate_s=self._target / speed if speed > 0 else None,
+        )
+        slowest = min(join.up_bytes_per_s for join in joins.values() if join.weight > 0)
+        return Plan(
+            members=tuple(
+                Member(peer, join.weight, contributions.codecs.get(peer, "none"), receives=join.weight > 0)
+                for peer, join in joins.items()
+            ),
+            spans=spans_of(contributions.shares.shares, list(joins), num_elements, granularity=PART_ELEMENTS),
+            result_codec=contributions.result_codec,
+            part_elements=part_elements(slowest),
+        )
+
+
+def assumed_rates(measured: Mapping[PeerId, tuple[float, bool]], headroom: float) -> dict[PeerId, float]:
+    """Rates to plan with, in bytes/s: a newcomer's link is taken to be as the others' are.
+
+    Args:
+        measured: rate, 0 when not known, and whether the link was full at it.
+    """
+    seen = {peer: rate if is_limit else rate * headroom for peer, (rate, is_limit) in measured.items() if rate > 0}
+    usual = statistics.median(seen.values()) if seen else 1.0
+    return {peer: seen.get(peer, usual) for peer in measured}
+
+
+def _are_alike(before: Mapping[PeerId, Join], now: Mapping[PeerId, Join]) -> bool:
+    """Whether a plan for one suits the other."""
+    if list(before) != list(now):
+        return False
+    aspects: tuple[Callable[[Join], float], ...] = (
+        lambda join: join.up_bytes_per_s,
+        lambda join: join.down_bytes_per_s,
+    )
+    return all(
+        (old.num_elements, old.weight > 0, old.can_reduce, old.up_is_limit, old.down_is_limit)
+        == (new.num_elements, new.weight > 0, new.can_reduce, new.up_is_limit, new.down_is_limit)
+        and all(aspect(old) <= aspect(new) * ROUNDING and aspect(new) <= aspect(old) * ROUNDING for aspect in aspects)
+        for old, new in zip(before.values(), now.values(), strict=True)
+    )

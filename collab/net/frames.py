@@ -1,0 +1,200 @@
+"""Frames of one connection, read straight into the memory they end up in.
+
+``asyncio``'s own streams copy every byte three times and wake a task for every piece. Here the kernel writes payloads
+into the message's own buffer, and a message costs one wake-up of whoever waits for it.
+"""
+
+import asyncio
+from collections import deque
+
+from collab.errors import NetworkError, StreamClosed
+from collab.net.wire import PREFIX, Message, decode, decode_prefix, encode
+
+READ_BYTES = 1 << 16
+"""Offered to the kernel for heads and small messages: one read takes in all of several small ones."""
+QUEUED_BYTES = 1 << 20
+"""Messages that nobody has taken yet; beyond this the other side is made to wait."""
+WRITE_BUFFER_BYTES = 1 << 18
+"""Handed to the connection and not taken by the kernel yet; beyond this ``drain`` waits."""
+
+
+class FrameProtocol(asyncio.BufferedProtocol):
+    """Turns bytes into messages and back; the connection's only owner."""
+
+    def __init__(self, remote: str) -> None:
+        """
+        Args:
+            remote: who is on the other side, for error messages.
+        """
+        self._remote = remote
+        self._transport: asyncio.Transport | None = None
+        self._heads = bytearray(READ_BYTES)
+        self._heads_end = 0
+        self._header = b""
+        self._payload: bytearray | None = None
+        self._payload_end = 0
+        self._messages: deque[Message] = deque()
+        self._queued_bytes = 0
+        self._error: NetworkError | None = None
+        self._reader: asyncio.Future[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    def take_over(self, transport: asyncio.Transport, early: bytes, *, is_over: bool) -> None:
+        """Become the protocol of an open connection.
+
+        Args:
+            early: what has been read of it already.
+            is_over: nothing more will come.
+        """
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        transport.set_protocol(self)
+        view = memoryview(early)
+        while view and self._error is None:
+            space = self.get_buffer(len(view))
+            num_bytes = min(len(view), len(space))
+            space[:num_bytes] = view[:num_bytes]
+            self.buffer_updated(num_bytes)
+            view = view[num_bytes:]
+        if is_over or transport.is_closing():
+            self.connection_lost(None)
+        else:
+            transport.resume_reading()
+
+    # -- asyncio's side ----------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._payload is not None:
+            return memoryview(self._payload)[self._payload_end :]
+        return memoryview(self._heads)[self._heads_end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            if self._payload is not None:
+                self._payload_end += nbytes
+                self._end_payload()
+            else:
+                self._heads_end += nbytes
+                self._read_heads()
+        except NetworkError as error:
+            self._end(error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(StreamClosed(f"{self._remote} closed the stream"))
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def _read_heads(self) -> None:
+        start = 0
+        while self._payload is None and self._heads_end - start >= PREFIX.size:
+            body = start + PREFIX.size
+            header_bytes, payload_bytes = decode_prefix(bytes(self._heads[start:body]))
+            if self._heads_end - body < header_bytes:
+                self._make_room(start, PREFIX.size + header_bytes)
+                return
+            self._header = bytes(self._heads[body : body + header_bytes])
+            start = body + header_bytes
+            here = min(payload_bytes, self._heads_end - start)
+            self._payload = bytearray(payload_bytes)
+            self._payload[:here] = memoryview(self._heads)[start : start + here]
+            self._payload_end = here
+            start += here
+            self._end_payload()
+        self._make_room(start, 0)
+
+    def _make_room(self, start: int, needed_bytes: int) -> None:
+        """Move what is left of the heads to the front; grow for a header that is longer than the buffer."""
+        rest = self._heads_end - start
+        if needed_bytes > len(self._heads):
+            heads = bytearray(needed_bytes)  # another one: whoever reads for us still holds the present one
+            heads[:rest] = memoryview(self._heads)[start : self._heads_end]
+            self._heads = heads
+        elif start:
+            self._heads[:rest] = self._heads[start : self._heads_end]
+        self._heads_end = rest
+
+    def _end_payload(self) -> None:
+        """Hand on the message whose last byte has come, if it has."""
+        payload = self._payload
+        if payload is None or self._payload_end < len(payload):
+            return
+        self._payload = None
+        self._messages.append(decode(self._header, payload))
+        self._queued_bytes += len(payload)
+        if self._queued_bytes > QUEUED_BYTES and self._transport is not None:
+            self._transport.pause_reading()
+        self._wake()
+
+    def _end(self, error: NetworkError) -> None:
+        if self._error is None:
+            self._error = error
+            self._writable.set()
+            self._wake()
+        self.close()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    @property
+    def has_message(self) -> bool:
+        """Whether ``next`` would return at once."""
+        return bool(self._messages)
+
+    async def next(self) -> Message:
+        """The next message.
+
+        Raises:
+            StreamClosed, BadMessage, VersionMismatch: nothing more will come.
+        """
+        while not self._messages:
+            if self._error is not None:
+                raise self._error
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        message = self._messages.popleft()
+        was_full = self._queued_bytes > QUEUED_BYTES
+        self._queued_bytes -= memoryview(message.payload).nbytes
+        if was_full and self._queued_bytes <= QUEUED_BYTES and self._transport is not None:
+            self._transport.resume_reading()
+        return message
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, message: Message) -> None:
+        """Hand ``message`` to the connection; ``drain`` before the next one.
+
+        Raises:
+            StreamClosed: the connection is over.
+        """
+        if self._transport is None or self._transport.is_closing():
+            raise StreamClosed(f"{self._remote} closed the stream")
+        head, payload = encode(message)
+        if payload:
+            self._transport.writelines((head, payload))
+        else:
+            self._transport.write(head)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether ``drain`` would return at once."""
+        return self._writable.is_set()
+
+    async def drain(self) -> None:
+        """Wait until the kernel has taken most of what was written."""
+        await self._writable.wait()
+
+    def close(self) -> None:
+        """Give the connection up; what was written may still arrive. Closing twice is fine."""
+        if self._transport is not None:
+            self._transport.close()

@@ -1,0 +1,188 @@
+"""What the own link carries, measured from the transfers that happen anyway.
+
+A rate counts only while the link was full, which the queue in front of it tells: messages that wait longer than the
+quickest of their path did are queueing somewhere, and if they do so on all paths at once, then at our own link. An
+idle link is not a slow one. Source of the delay signal: LEDBAT (RFC 6817); clocks need not agree, since only changes
+of a delay matter.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+QUEUEING_S = 0.015
+"""A message that waits longer than this stands in a queue; below it is the jitter of timers and busy machines."""
+CROWDED_S = 0.25
+"""The same for what is left when the sender's own queue is taken off, which it knows only roughly."""
+RECENT_S = 2.0
+"""A path whose last news is older says nothing about now."""
+BASE_SLOT_S = 10.0
+BASE_SLOTS = 6
+"""The quickest delay of a path is forgotten after a minute: routes and clocks change."""
+SHORTEST_S, SMALLEST_BYTES = 0.25, 1 << 20
+"""A period with less activity measures round trips and bursts."""
+MOSTLY = 0.8
+"""Of the time: a link that had enough to carry for so long was full."""
+KEPT_PERIODS = 4
+"""Newest periods, about a round each, that the estimate is made of: enough to even out noise."""
+CHANGE = 1.25
+"""A link that differs by so much from before is another one; so is one that once carried so much more."""
+
+
+class PathDelay:
+    """How long messages of one path wait in queues: their delay beyond the smallest of the last minute."""
+
+    def __init__(self) -> None:
+        self._minima: deque[tuple[float, float]] = deque(maxlen=BASE_SLOTS)
+        self.queue_s = 0.0
+        self.heard_s = float("-inf")
+
+    def add(self, now_s: float, delay_s: float) -> None:
+        """Take the delay of one message: its arrival by one clock minus its departure by another."""
+        if not self._minima or now_s - self._minima[-1][0] >= BASE_SLOT_S:
+            self._minima.append((now_s, delay_s))
+        elif delay_s < self._minima[-1][1]:
+            self._minima[-1] = (self._minima[-1][0], delay_s)
+        self.queue_s = delay_s - min(smallest for _, smallest in self._minima)
+        self.heard_s = now_s
+
+
+def shared_queue_s(paths: Iterable[PathDelay], now_s: float) -> float | None:
+    """What all paths lately heard of have in common: the queue at our own end. None when fewer than two were heard."""
+    queues = [path.queue_s for path in paths if now_s - path.heard_s <= RECENT_S]
+    return min(queues) if len(queues) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What one direction of a link carries."""
+
+    bytes_per_s: float
+    is_limit: bool
+    """Whether the link was full at this rate; if not, it carries at least so much."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRates:
+    """Both directions of a peer's link; None: never used yet."""
+
+    up: Rate | None = None
+    down: Rate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Period:
+    """The part of a busy time in which most bytes a second arrived, from its beginning on."""
+
+    seconds: float
+    num_bytes: int
+    was_full: bool
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.num_bytes / self.seconds
+
+
+class RateMeter:
+    """One direction of the own link.
+
+    All that arrives in a busy time set out in it, so bytes over the time since its beginning never exceed what the link
+    carries, however messages and acknowledgements bunch up; and at the moment at which the link has nothing more to do,
+    they are what it carries.
+    """
+
+    def __init__(self) -> None:
+        self._full: deque[_Period] = deque(maxlen=KEPT_PERIODS)
+        self._any: deque[_Period] = deque(maxlen=KEPT_PERIODS)
+        self._best: _Period | None = None
+        self._began_s: float | None = None
+        self._last_s = self._full_s = 0.0
+        self._bytes = 0
+        self._was_full = False
+
+    def resume(self, now_s: float) -> None:
+        """Something sets out after a pause."""
+        self._began_s = self._last_s = now_s
+        self._bytes, self._full_s, self._was_full, self._best = 0, 0.0, True, None
+
+    def add(self, now_s: float, num_bytes: int, *, is_full: bool) -> None:
+        """Take note that ``num_bytes`` have just arrived at the other end, or here.
+
+        Args:
+            is_full: whether the link, as far as known, has as much to carry as it can.
+        """
+        if self._began_s is None:
+            return
+        self._bytes += num_bytes
+        if is_full and self._was_full:
+            self._full_s += now_s - self._last_s
+        self._last_s, self._was_full = now_s, is_full
+        elapsed_s = now_s - self._began_s
+        if elapsed_s < SHORTEST_S or self._bytes < SMALLEST_BYTES:
+            return
+        if self._best is None or self._bytes / elapsed_s > self._best.bytes_per_s:
+            self._best = _Period(elapsed_s, self._bytes, self._full_s >= MOSTLY * elapsed_s)
+
+    def pause(self) -> None:
+        """Nothing is under way: the time until more comes measures nothing."""
+        best, self._best, self._began_s = self._best, None, None
+        if best is None:
+            return
+        self._any.append(best)
+        if best.was_full:
+            if self._full and not 1 / CHANGE < best.bytes_per_s / _mean(self._full) < CHANGE:
+                self._full.clear()
+            self._full.append(best)
+
+    def rate(self) -> Rate | None:
+        """The mean over the busy times in which the link was full, unless it has carried more; None: unknown."""
+        best = max((period.bytes_per_s for period in self._any), default=0.0)
+        if self._full and _mean(self._full) * CHANGE >= best:
+            return Rate(_mean(self._full), is_limit=True)
+        return Rate(best, is_limit=False) if best else None
+
+
+def _mean(periods: Iterable[_Period]) -> float:
+    """Bytes/s."""
+    periods = list(periods)
+    return sum(period.num_bytes for period in periods) / sum(period.seconds for period in periods)
+
+
+class Downlink:
+    """What comes in, from whomever."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._paths: dict[str, PathDelay] = {}
+        self._meter = RateMeter()
+        self._under_way = 0
+
+    def begin(self) -> None:
+        """An exchange begins that brings bytes in."""
+        if not self._under_way:
+            self._meter.resume(self._clock())
+        self._under_way += 1
+
+    def end(self) -> None:
+        """An exchange is over."""
+        self._under_way -= 1
+        if not self._under_way:
+            self._meter.pause()
+
+    def arrived(self, source: str, num_bytes: int, delay_s: float, sender_queue_s: float) -> None:
+        """``num_bytes`` came from ``source``.
+
+        Args:
+            delay_s: arrival by our clock minus departure by the source's.
+            sender_queue_s: how long they stood in front of the source's own uplink, as it believes.
+        """
+        now_s = self._clock()
+        path = self._paths.setdefault(source, PathDelay())
+        path.add(now_s, delay_s)
+        path.queue_s = max(path.queue_s - sender_queue_s, 0.0)  # what is left stood in front of our downlink
+        queue_s = shared_queue_s(self._paths.values(), now_s)
+        self._meter.add(now_s, num_bytes, is_full=queue_s is not None and queue_s >= CROWDED_S)
+
+    def rate(self) -> Rate | None:
+        """What the link brought when it was used."""
+        return self._meter.rate()

@@ -1,0 +1,81 @@
+"""Links and networks: what the peers of a benchmark stand on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What joins a peer to everybody else, full duplex."""
+
+    up_mbit_per_s: float
+    down_mbit_per_s: float
+    delay_ms: float = 0.0
+    """One way, peer to hub; a round trip between two peers is twice the sum of both."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Link":
+        """``20/100@15``: 20 Mbit/s up, 100 down, 15 ms; ``50``: the same both ways, no delay.
+
+        Raises:
+            ValueError: it is written otherwise.
+        """
+        rates, _, delay = text.partition("@")
+        up, _, down = rates.partition("/")
+        link = cls(up_mbit_per_s=float(up), down_mbit_per_s=float(down or up), delay_ms=float(delay or 0.0))
+        if min(link.up_mbit_per_s, link.down_mbit_per_s) <= 0 or link.delay_ms < 0:
+            raise ValueError(f"{text!r} is no link: rates are above zero, a delay is not below")
+        return link
+
+    def __str__(self) -> str:
+        rates = f"{self.up_mbit_per_s:g}/{self.down_mbit_per_s:g}"
+        return f"{rates}@{self.delay_ms:g}" if self.delay_ms else rates
+
+    def scaled(self, factor: float) -> "Link":
+        """The same with ``factor`` times its rates."""
+        return Link(
+            up_mbit_per_s=self.up_mbit_per_s * factor,
+            down_mbit_per_s=self.down_mbit_per_s * factor,
+            delay_ms=self.delay_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes on one peer's link so far, headers included."""
+
+    sent_bytes: int
+    received_bytes: int
+
+
+class Network(Protocol):
+    """Where the peers of a benchmark run."""
+
+    interface: str
+
+    def host(self, index: int) -> str: ...
+
+    def command(self, index: int, arguments: Sequence[str]) -> list[str]:
+        """What to start, so that ``arguments`` run at peer ``index``."""
+        ...
+
+    def wire_bytes(self) -> int:
+        """Sent by all so far."""
+        ...
+
+
+class Loopback:
+    """Implements ``Network`` without limits: everybody on 127.0.0.1, where other programs' bytes are counted, too."""
+
+    interface = "lo"
+
+    def host(self, index: int) -> str:
+        return "127.0.0.1"
+
+    def command(self, index: int, arguments: Sequence[str]) -> list[str]:
+        return list(arguments)
+
+    def wire_bytes(self) -> int:
+        return int(Path("/sys/class/net/lo/statistics/tx_bytes").read_text())

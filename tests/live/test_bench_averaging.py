@@ -1,0 +1,164 @@
+"""The averaging benchmark: its yardstick, its check of a result, and one run of each engine."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+import averaging_vectors as vectors  # noqa: E402
+from averaging_setup import Part, Sizes, equal_shares_s, optimum_s, parse_swarm  # noqa: E402
+
+ELEMENTS = 2_000_000
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    """The JSON object in the program's last line."""
+    command = [sys.executable, str(SCRIPTS / "bench_averaging.py"), "--json", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert result.returncode == 0, result.stderr
+    return dict(json.loads(result.stdout.splitlines()[-1]))
+
+
+# -- the yardstick ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("preset", "seconds"),
+    [("hom25", 4.48), ("het", 3.20), ("home_only", 7.11), ("home_aux", 6.40), ("home_client", 6.40)],
+)
+def test_the_optimum_of_known_links_is_known(preset: str, seconds: float) -> None:
+    swarm = parse_swarm(preset)
+    assert optimum_s(swarm, Sizes.of(swarm, ELEMENTS, 4.0)) == pytest.approx(seconds, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("preset", "seconds", "gain"),
+    [("dedloc_a", 0.79, 1.00), ("dedloc_b", 4.25, 1.00), ("dedloc_c", 2.27, 1.92), ("dedloc_d", 2.55, 1.67)],
+)
+def test_the_optimum_and_its_gain_over_equal_shares_are_those_of_dedlocs_table(
+    preset: str, seconds: float, gain: float
+) -> None:
+    swarm = parse_swarm(preset)
+    sizes = Sizes.of(swarm, 28_350_000, 2.0)
+    assert optimum_s(swarm, sizes) == pytest.approx(seconds, abs=0.01)
+    assert equal_shares_s(swarm, sizes) / optimum_s(swarm, sizes) == pytest.approx(gain, abs=0.01)
+
+
+def test_a_sender_that_encodes_more_tightly_shortens_the_optimum() -> None:
+    swarm = parse_swarm("200,200,20")
+    plain = Sizes.of(swarm, ELEMENTS, 4.0)
+    encoded = Sizes(vectors={**plain.vectors, 2: 1.0 * ELEMENTS}, result=1.0 * ELEMENTS)
+    assert optimum_s(swarm, plain) == pytest.approx(3.2)
+    assert optimum_s(swarm, encoded) == pytest.approx(0.8)
+
+
+def test_peers_are_what_they_are_marked_as() -> None:
+    swarm = parse_swarm("200:aux,50,20/100@15:client,10", auxiliary=[3])
+    assert swarm.parts == (Part.AUXILIARY, Part.TRAINER, Part.CLIENT, Part.AUXILIARY)
+    assert swarm.trainers == (1, 2)
+
+
+@pytest.mark.parametrize("text", ["loopback:1", "50", "50:client,50:client", "50:aux,50:aux", "50:what,50"])
+def test_a_swarm_without_a_round_in_it_is_refused(text: str) -> None:
+    with pytest.raises((ValueError, KeyError)):
+        parse_swarm(text)
+
+
+# -- the check of a result -------------------------------------------------------------------------------------------
+
+
+def weights_of(peers: int) -> dict[int, float]:
+    return {peer: vectors.weight(peer) for peer in range(peers)}
+
+
+def mean_of(weights: dict[int, float], num_elements: int) -> vectors.Floats:
+    total = np.zeros(num_elements)
+    for peer, weight in weights.items():
+        total += vectors.vector(7, 3, peer, num_elements).astype(np.float64) * weight
+    return (total / sum(weights.values())).astype(np.float32)
+
+
+@pytest.mark.parametrize("codec", ["none", "half", "auto"])
+@pytest.mark.parametrize("peers", [2, 8, 24])
+def test_a_mean_without_one_peer_is_not_taken_for_the_mean(codec: str, peers: int) -> None:
+    weights = weights_of(peers)
+    mean = mean_of(weights, 100_000)
+    lacking = mean_of({peer: weight for peer, weight in weights.items() if peer != 1}, 100_000)
+    max_error = vectors.tolerance(codec, weights)
+    assert vectors.fraction_averaged(mean, 7, 3, weights, max_error) == 1.0
+    assert vectors.fraction_averaged(lacking, 7, 3, weights, max_error) < 0.02
+    half = np.concatenate([mean[:50_000], lacking[50_000:]])
+    assert vectors.fraction_averaged(half, 7, 3, weights, max_error) == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_float16_mean_counts_as_averaged_under_half_only() -> None:
+    weights = weights_of(8)
+    mean = mean_of(weights, 10_000).astype(np.float16).astype(np.float32)
+    assert vectors.fraction_averaged(mean, 7, 3, weights, vectors.tolerance("half", weights)) == 1.0
+    assert vectors.fraction_averaged(mean, 7, 3, weights, vectors.tolerance("none", weights)) == 0.0
+
+
+def test_vectors_differ_from_peer_to_peer_and_round_to_round_and_are_spread_evenly() -> None:
+    one, other, later = (vectors.vector(7, *which, 100_000) for which in ((3, 0), (3, 1), (4, 0)))
+    for first, second in ((one, other), (one, later)):
+        assert abs(np.corrcoef(first, second)[0, 1]) < 0.02
+    assert one.std() == pytest.approx(vectors.SPREAD, rel=0.01)
+    assert np.array_equal(one[500:600], vectors.elements(7, 3, 0, np.arange(500, 600, dtype=np.uint32)))
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.live
+def test_every_engine_averages_on_loopback() -> None:
+    content = run(
+        "--engine", "collab,hivemind,gloo", "--links", "loopback:2", "--mb", "1", "--rounds", "2", "--skip", "0"
+    )
+    assert set(content["engines"]) == {"collab", "hivemind", "gloo"}
+    for found in content["engines"].values():
+        assert [each["committed"] for each in found["rounds"]] == [True, True]
+        assert {each["fraction_averaged"] for each in found["rounds"]} == {1.0}
+        assert {each["contributors"] for each in found["rounds"]} == {2}
+        assert found["payload_bytes"] == pytest.approx(2e6, rel=0.01)
+        assert found["optimum_s"] is None
+    assert all(each["digests_equal"] for each in content["engines"]["collab"]["rounds"])
+
+
+@pytest.mark.live
+def test_a_round_over_links_is_measured_beside_its_optimum_and_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "use.svg"
+    content = run(
+        *("--engine", "collab", "--links", "50,50:aux,20:client", "--mb", "0.5", "--rounds", "1", "--skip", "1"),
+        *("--trace", str(picture)),
+    )
+    found = content["rounds"][-1]
+    assert [each["measured"] for each in content["rounds"]] == [False, True]
+    assert found["committed"]
+    assert found["fraction_averaged"] == 1.0
+    assert found["contributors"] == 2
+    assert found["all_reduce_s"] > content["optimum_s"] == pytest.approx(0.2)
+    assert content["ratio"] == pytest.approx(found["all_reduce_s"] / 0.2, rel=0.01)
+    assert found["whole_step_s"] >= found["all_reduce_s"]
+    assert content["wire_bytes"] > content["payload_bytes"] > 0
+    assert content["seed"] == 0
+    assert picture.read_text().startswith("<svg")
+
+
+@pytest.mark.live
+def test_a_killed_peer_is_waited_for_no_more_and_the_others_go_on() -> None:
+    content = run(
+        *("--engine", "collab", "--links", "50,50,50", "--mb", "1", "--rounds", "2", "--skip", "0"),
+        *("--fault", "kill:2:0.1"),
+    )
+    assert content["setup"]["fault"] == "kill:2:0.1"
+    assert content["rounds"][0]["silent"] == []
+    assert content["rounds"][1]["committed"]
+    assert content["rounds"][1]["contributors"] == 2
+    assert content["rounds"][1]["fraction_averaged"] == 1.0
