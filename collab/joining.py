@@ -187,7 +187,7 @@ class JoinedRun:
             participant = Participant(started.ports, started.identity, bundle, replica, participant_settings)
             await participant.begin()
             await participant.synchronise()
-            heartbeat = asyncio.create_task(participant.membership.keep_alive())
+            heartbeat = asyncio.create_task(participant.keep_alive())
             self._ready.set_result(participant)
             stopping = asyncio.create_task(self._stop.wait())
             await asyncio.wait((heartbeat, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -43,7 +43,7 @@ seed: {seed}
 task: {{name: image_classification, hidden_sizes: []}}
 optimizer: {{name: sgd, learning_rate: 0.01}}
 strategy: {{name: dedloc, target_batch_size: {target}, max_gradient_norm: null}}
-averaging: {{codec: none}}
+averaging: {{compression: exact}}
 checkpoints: {{every_epochs: 1000000}}
 """
 """Nothing but steps: no checkpoint falls into a measurement, and vectors travel as float32 in both engines."""

@@ -12,13 +12,15 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from collab.averaging.agreement import CommitRecord
+from collab.averaging.deadlines import Arrivals
 from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, Group, Join
 from collab.averaging.planning import Planner
 from collab.averaging.reports import Reports
 from collab.averaging.settings import RoundSettings
+from collab.averaging.standing import Following
 from collab.averaging.verdicts import Verdicts
 from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream
@@ -27,6 +29,9 @@ from collab.ports import Ports
 from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
+
+FLOOR_S = 0.3
+"""Shortest time that a leader waits for a peer: several round trips across the world."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class Assembly:
     left_out: set[PeerId] = field(default_factory=set)
     """Peers that made an earlier attempt at this epoch fail; not called again."""
     is_open: bool = True
+    arrived_s: dict[PeerId, float] = field(default_factory=dict)
+    """When each peer joined first, by the loop's clock."""
 
     def add(self, stream: Stream, join: Join) -> None:
         """Take a peer in; a peer that joins again replaces its older stream."""
@@ -64,15 +71,20 @@ class Assembly:
         if previous is not None:
             previous[0].close()
         self.joined[stream.remote] = (stream, join)
+        self.arrived_s.setdefault(stream.remote, asyncio.get_running_loop().time())
         self.changed.set()
 
 
 class Leader:
     """Leads the rounds of others' choice: any peer that can be dialled may be asked to."""
 
-    def __init__(self, ports: Ports, settings: RoundSettings, roster: Roster, verdicts: Verdicts) -> None:
-        self._transport, self._rng, self._roster = ports.transport, ports.rng, roster
+    def __init__(
+        self, ports: Ports, settings: RoundSettings, roster: Roster, verdicts: Verdicts, following: Following
+    ) -> None:
+        self._transport, self._rng, self._roster, self._following = ports.transport, ports.rng, roster, following
         self._fingerprint, self._timeouts, self._verdicts = settings.fingerprint, settings.timeouts, verdicts
+        self._lateness = Arrivals(self._timeouts.gather_slack_s, floor_s=FLOOR_S)
+        self._waits = Arrivals(self._timeouts.gather_limit_s, floor_s=FLOOR_S)
         self._planner = Planner(settings.policy, settings.target_samples)
 
     async def lead(self, assembly: Assembly) -> CommitRecord | tuple[PeerId, ...]:
@@ -100,10 +112,11 @@ class Leader:
     # -- forming -----------------------------------------------------------------------------------------------------
 
     async def _gather(self, assembly: Assembly) -> Expected:
-        """Wait until everybody who is coming is there, or late."""
+        """Wait until everybody who is coming is there, or late; with a quorum nobody waits for stragglers."""
         loop = asyncio.get_running_loop()
-        expected = await self._roster(assembly.epoch, assembly.lineage)
-        awaited: dict[PeerId, float] = {}
+        expected = await self._expected(assembly)
+        began_s = loop.time()
+        announced: dict[PeerId, float] = {}
         async with asyncio.TaskGroup() as calls:
             calling = {
                 peer: calls.create_task(self._call(peer, assembly))
@@ -115,24 +128,46 @@ class Leader:
             while True:
                 assembly.changed.clear()
                 for peer, task in calling.items():
-                    if task.done() and peer not in awaited:
+                    if task.done() and peer not in announced:
                         eta_s = task.result()
-                        awaited[peer] = (
-                            loop.time() + eta_s + self._timeouts.gather_slack_s if eta_s is not None else 0.0
-                        )
+                        announced[peer] = -math.inf if eta_s is None else loop.time() + eta_s
                 missing = [peer for peer in calling if peer not in assembly.joined]
-                waiting_until = max(
-                    (awaited.get(peer, loop.time() + self._timeouts.reply_s) for peer in missing), default=0.0
-                )
-                if waiting_until <= loop.time():
+                unheard_s = loop.time() + self._timeouts.reply_s
+                until_s = max((announced.get(peer, unheard_s) for peer in missing), default=-math.inf)
+                until_s += self._lateness.deadline_s()
+                if self._has_quorum(assembly, expected):
+                    until_s = min(until_s, began_s + self._waits.deadline_s())
+                if not missing or until_s <= loop.time():
                     break
-                await _wait(assembly.changed, waiting_until - loop.time())
+                await _wait(assembly.changed, until_s - loop.time())
             for task in calling.values():
                 task.cancel()
+        for peer, at_s in announced.items():
+            if peer in assembly.arrived_s and at_s > -math.inf:
+                self._lateness.add(assembly.arrived_s[peer] - at_s)
+        for at_s in assembly.arrived_s.values():
+            self._waits.add(at_s - began_s)
         return expected
+
+    async def _expected(self, assembly: Assembly) -> Expected:
+        """As the directory knows them, and those who stand with us."""
+        expected = await self._roster(assembly.epoch, assembly.lineage)
+        here = self._following.at((assembly.epoch, assembly.lineage))
+        return replace(expected, trainers=expected.trainers | here)
+
+    def _has_quorum(self, assembly: Assembly, expected: Expected) -> bool:
+        contributors = {peer for peer, (_, join) in assembly.joined.items() if join.weight > 0}
+        return 2 * len(contributors) > len(expected.trainers | contributors)
 
     async def _call(self, peer: PeerId, assembly: Assembly) -> float | None:
         """Ask a peer whether it is coming; seconds until it can be here, None when it is not coming."""
+        history = (assembly.epoch, assembly.lineage)
+        try:
+            if peer in self._following.at(history):
+                eta_s = await self._following.call(peer, history, self._timeouts.reply_s)
+                return None if eta_s is None else min(eta_s, self._timeouts.gather_limit_s)
+        except (NetworkError, TimeoutError, KeyError):
+            pass  # a stream of its own will show whether it is alive
         fields = {"fingerprint": self._fingerprint, "epoch": assembly.epoch, "lineage": assembly.lineage}
         try:
             stream = await self._transport.open(peer, CALL_PROTOCOL, timeout_s=self._timeouts.open_s)

@@ -4,6 +4,7 @@ from collab.averaging.agreement import CommitRecord
 from collab.averaging.group import Assembly, Leader, Roster
 from collab.averaging.messages import ROUND_PROTOCOL, Join
 from collab.averaging.settings import RoundSettings
+from collab.averaging.standing import IDLE_S, Following
 from collab.averaging.verdicts import REMEMBERED_ROUNDS, Verdicts
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -14,37 +15,46 @@ from collab.types import Lineage, PeerId
 class Rendezvous:
     """Takes joiners in, one assembly at a time for each epoch and lineage, and leads it to its verdict."""
 
-    def __init__(self, ports: Ports, settings: RoundSettings, roster: Roster, verdicts: Verdicts) -> None:
+    def __init__(
+        self, ports: Ports, settings: RoundSettings, roster: Roster, verdicts: Verdicts, following: Following
+    ) -> None:
         self._transport, self._settings, self._times = ports.transport, settings, settings.timeouts
         self._roster, self._verdicts = roster, verdicts
-        self._leader = Leader(ports, settings, roster, verdicts)
+        self._leader = Leader(ports, settings, roster, verdicts, following)
         self._assemblies: dict[tuple[int, Lineage], Assembly] = {}
         self._left_out: dict[tuple[int, Lineage], set[PeerId]] = {}
 
     async def serve(self) -> None:
         """Begin to take joiners in."""
-        await self._transport.serve(ROUND_PROTOCOL, self._serve_join)
+        await self._transport.serve(ROUND_PROTOCOL, self._serve_joiner)
 
-    async def _serve_join(self, stream: Stream) -> None:
+    async def _serve_joiner(self, stream: Stream) -> None:
+        """Round after round: a member whose round has committed joins the next one over the same stream."""
         join = Join.from_message(await stream.receive(timeout_s=self._times.reply_s))
+        while await self._serve_join(stream, join):
+            join = Join.from_message(await stream.receive(timeout_s=IDLE_S))
+
+    async def _serve_join(self, stream: Stream, join: Join) -> bool:
+        """One round of one member; whether it can join another one."""
         key = (join.epoch, join.lineage)
         refusal = self._refusal(stream.remote, join)
         if refusal:
             await stream.send(Message("refused", {"text": refusal}), timeout_s=self._times.reply_s)
-            return
+            return False
         await stream.send(Message("welcome"), timeout_s=self._times.reply_s)
         while not await self._is_superseded(key):
             assembly = self._assemblies.get(key)
             if assembly is None:
                 await self._lead(key, stream, join)
-                return
+                return True
             if assembly.is_open:
                 assembly.add(stream, join)
                 await assembly.finished.wait()
-                return
+                return True
             await assembly.finished.wait()
         text = f"epoch {join.epoch} was committed without {stream.remote}"
         await stream.send(Message("superseded", {"text": text}), timeout_s=self._times.reply_s)
+        return False
 
     async def _lead(self, key: tuple[int, Lineage], stream: Stream, join: Join) -> None:
         """The first joiner's handler leads the round for everybody."""

@@ -7,7 +7,6 @@ round did not happen for it. Should that be wrong, its lineage differs from the 
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TypedDict
 
 import numpy as np
@@ -22,8 +21,9 @@ from collab.averaging.history import History
 from collab.averaging.messages import CALL_PROTOCOL, ROUND_PROTOCOL, Group, Join
 from collab.averaging.rendezvous import Rendezvous
 from collab.averaging.settings import RoundSettings
+from collab.averaging.standing import Attendance, Following, Leaders
 from collab.averaging.verdicts import Verdicts
-from collab.errors import BadMessage, NetworkError
+from collab.errors import BadMessage, NetworkError, StreamClosed
 from collab.metrics.records import Phase, PhaseReached, RoundEnded
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -34,10 +34,6 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 4
 """Of one ``average``: enough to lose two peers and a leader; after that the trainer computes on and comes again."""
-Attendance = Callable[[int, Lineage, PeerId], float | None]
-"""Answers a leader's call for (epoch, lineage): seconds until we can be there, None when we are not coming."""
-Leaders = Callable[[Lineage, int], list[PeerId]]
-"""Peers to ask to lead the round of a lineage and epoch, best first; all peers see nearly the same list."""
 
 
 class _Rates(TypedDict):
@@ -59,13 +55,16 @@ class RoundEngine:
         self._encodings = Encodings()
         self._butterfly = Butterfly(ports, self.links, settings.timeouts)
         self._verdicts = Verdicts(ports.transport, settings.timeouts)
-        self._rendezvous = Rendezvous(ports, settings, roster, self._verdicts)
+        self._following = Following(ports, settings)
+        self._rendezvous = Rendezvous(ports, settings, roster, self._verdicts, self._following)
+        self._idle: dict[PeerId, Stream] = {}
         self.history = History(ports.transport, settings.fingerprint)
 
     async def serve(self) -> None:
         """Begin to answer: contributors, joiners, calls, and members in doubt."""
         await self._butterfly.serve()
         await self._rendezvous.serve()
+        await self._following.serve()
         await self._ports.transport.serve(CALL_PROTOCOL, self._serve_call)
         await self._verdicts.serve()
         await self.history.serve()
@@ -124,29 +123,54 @@ class RoundEngine:
         started_s = self._ports.clock.monotonic()
         self._reach(Phase.JOIN_GROUP, join.epoch)
         try:
-            stream = await self._ports.transport.open(leader, ROUND_PROTOCOL, timeout_s=self._times.open_s)
+            stream, answer = await self._ask(leader, join)
         except NetworkError as error:
             return Aborted(reason="leader_lost", text=f"leader {leader} cannot be reached: {error.message}")
         group: Group | None = None
+        outcome: Outcome | None = None
         try:
-            begun = await self._join(stream, join)
+            begun = await self._join(stream, join, answer)
             if not isinstance(begun, Group):
                 return begun
             group = begun
             outcome = await self._take_part(stream, group, vector)
         finally:
-            stream.close()
+            if isinstance(outcome, Committed):
+                self._idle[leader] = stream  # for the next round
+            else:
+                stream.close()
             if group is not None:
                 self._butterfly.forget(group.round_id)
                 self._encodings.abort()  # what a commit has settled is not touched
         self._report(group, outcome, started_s)
         return outcome
 
-    async def _join(self, stream: Stream, join: Join) -> Group | Aborted | Superseded:
-        """Ask for a place and wait for BEGIN."""
+    async def _ask(self, leader: PeerId, join: Join) -> tuple[Stream, Message]:
+        """Ask for a place and hear the first answer, over the stream of the last round if it still stands.
+
+        Raises:
+            NetworkError: the leader does not answer at all.
+        """
+        idle = self._idle.pop(leader, None)
+        if idle is not None:
+            try:
+                return idle, await self._answer(idle, join)
+            except StreamClosed:
+                pass  # closed since the last round; whether the leader is gone shows now
+        stream = await self._ports.transport.open(leader, ROUND_PROTOCOL, timeout_s=self._times.open_s)
+        return stream, await self._answer(stream, join)
+
+    async def _answer(self, stream: Stream, join: Join) -> Message:
         try:
             await stream.send(join.to_message(), timeout_s=self._times.reply_s)
-            message = await stream.receive(timeout_s=self._times.reply_s)
+            return await stream.receive(timeout_s=self._times.reply_s)
+        except BaseException:
+            stream.close()
+            raise
+
+    async def _join(self, stream: Stream, join: Join, message: Message) -> Group | Aborted | Superseded:
+        """Wait for BEGIN."""
+        try:
             if message.kind == "welcome":
                 wait_s = self._times.gather_limit_s + self._times.reply_s + self._times.gather_slack_s
                 message = await stream.receive(timeout_s=wait_s)

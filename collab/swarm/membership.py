@@ -26,6 +26,7 @@ class Membership:
         self._board, self._clock, self._our_record = board, clock, our_record
         self._called_to: tuple[int, Lineage] | None = None
         """Epoch and lineage of the last call that we said we would follow."""
+        self._has_news = False
         self._since_s = 0.0
         """Swarm time at which we reached our present epoch."""
 
@@ -43,13 +44,24 @@ class Membership:
         """Our replica has just reached its present epoch."""
         self._since_s = self._clock.now()
 
+    def our_record(self) -> PeerRecord:
+        """Our word as of now."""
+        return self._our_record()
+
+    def speak(self) -> None:
+        """Others should hear of our progress soon; nobody waits until they have."""
+        self._has_news = True
+
     async def keep_alive(self) -> None:
         """Heartbeat until cancelled."""
         while True:
-            if self._board.since_published_s >= HEARTBEAT_S:
+            since_s = self._board.since_published_s
+            if since_s >= HEARTBEAT_S or (self._has_news and since_s >= REPORT_S):
+                self._has_news = False
                 await self._board.publish(self._our_record())
-            await self._board.refresh()
-            await asyncio.sleep(REFRESH_S)
+            if self._clock.now() - self._board.view.at_s >= REFRESH_S:
+                await self._board.refresh()
+            await asyncio.sleep(REPORT_S)
 
     # -- strategies' Progress ----------------------------------------------------------------------------------------
 
@@ -113,10 +125,16 @@ class Membership:
     # -- where we stand ----------------------------------------------------------------------------------------------
 
     def is_out_of_step(self) -> bool:
-        """Whether most trainers are on another history than ours, and not behind it."""
+        """Whether most trainers are on another history than ours, and not behind it.
+
+        Without other trainers a backbone's checkpoint counts: whoever was away for long must not train on from where
+        all others were before they finished.
+        """
         record = self._our_record()
         consensus = SwarmView(tuple(r for r in self.view.records if r.peer != record.peer), self.view.at_s).consensus()
-        if consensus is None or consensus == (record.epoch, record.lineage):
+        if consensus is None:
+            return any(backbone.checkpoint_epoch > record.epoch for backbone in self.backbones())
+        if consensus == (record.epoch, record.lineage):
             return False
         supporters = len(self.view.trainers(*consensus))
         companions = len([r for r in self.view.trainers(record.epoch, record.lineage) if r.peer != record.peer]) + 1

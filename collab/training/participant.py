@@ -3,15 +3,18 @@
 ``Trainer`` adds a task and the training loop; ``collab.join`` puts the user's own loop in its place.
 """
 
+import asyncio
 import logging
 from dataclasses import dataclass
 
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
+from collab.averaging.standing import Standing
 from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, Notice
 from collab.ports import Ports
 from collab.strategies.base import OutOfStep, Stepped, Swarm, Waiting
 from collab.strategies.registry import build_strategy
+from collab.swarm.batch_watch import BatchWatch
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.handover import offer_state
 from collab.swarm.identity import Identity
@@ -23,7 +26,7 @@ from collab.swarm.time_sync import serve_time
 from collab.training.replica import MicrobatchReport, Replica, Used
 from collab.training.state_sync import StateSync
 from collab.training.vitals import Vitals
-from collab.types import Lineage, Role
+from collab.types import Lineage, PeerId, Role
 
 logger = logging.getLogger(__name__)
 
@@ -61,17 +64,21 @@ class Participant:
             RoundSettings.of(bundle.run, bundle.fingerprint, can_reduce=settings.can_be_dialled),
             leaders=self.membership.leaders,
             roster=self.membership.roster,
-            attend=lambda epoch, lineage, _: self._attend(epoch, lineage),
+            attend=self._attend,
         )
+        self._standing = Standing(ports, bundle.fingerprint, self.membership.leaders, self._attend)
         self._sync = StateSync(
             ports, replica, self._strategy, self.membership, self._engine.history, bundle.fingerprint
         )
         self._swarm = Swarm(
-            peer_id=ports.transport.peer_id, progress=self.membership, averager=self._engine, worker=ports.compute
+            peer_id=ports.transport.peer_id,
+            progress=BatchWatch(self.membership, self._standing),
+            averager=self._engine,
+            worker=ports.compute,
         )
         self._last_step_s = 0.0
 
-    def _attend(self, epoch: int, lineage: Lineage) -> float | None:
+    def _attend(self, epoch: int, lineage: Lineage, _leader: PeerId) -> float | None:
         """Answer a leader's call; a peer whose gradients are not finite at the moment sits the round out."""
         if self.vitals.skipped_in_a_row:
             return None
@@ -115,6 +122,12 @@ class Participant:
         await serve_bundle(transport, self.bundle)
         await StateServer(transport, self.bundle.fingerprint, self._sync.provide).serve()
         await self._engine.serve()
+
+    async def keep_alive(self) -> None:
+        """Heartbeat, and a stream to whoever leads, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.membership.keep_alive())
+            tasks.create_task(self._standing.run())
 
     @property
     def is_checkpoint_due(self) -> bool:

@@ -25,7 +25,7 @@ class Trainer:
     async def run(self, stop: asyncio.Event) -> None:
         """Train until ``stop`` is set, the run is finished, or this machine has given what it offered."""
         await self.participant.begin()
-        await run_until_first(self.participant.membership.keep_alive(), self._train_and_leave(stop))
+        await run_until_first(self.participant.keep_alive(), self._train_and_leave(stop))
 
     async def _train_and_leave(self, stop: asyncio.Event) -> None:
         training = asyncio.create_task(self._train(stop))

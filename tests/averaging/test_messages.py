@@ -8,12 +8,11 @@ from hypothesis import given, settings, strategies as st
 
 from collab.averaging.messages import MAX_ELEMENTS, MAX_MEMBERS, Group, Join, Member
 from collab.averaging.plan import Span, equal_shares, is_tiling
-from collab.averaging.reduction import Reduction
-from collab.compression.none import NoCompression
+from collab.compression.base import codec_by_name
 from collab.errors import BadMessage
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
-from tests.fakes import run, through_the_wire
+from tests.fakes import through_the_wire
 
 JOIN = Join(
     fingerprint="f" * 64, epoch=3, lineage=Lineage("a" * 64), num_elements=10, weight=4.5, can_reduce=True
@@ -195,9 +194,6 @@ def check_group(message: Message) -> None:
     assert {span.reducer for span in group.spans} <= peers
     assert all(type(edge) is int for span in group.spans for edge in (span.start, span.stop))
 
-    async def reduce() -> None:
-        weights = {member.peer: member.weight for member in group.contributors}
-        Reduction(min(group.num_elements, 100), weights, NoCompression())
-
-    run(reduce())
+    assert all(member.weight > 0 for member in group.contributors)
+    assert all(codec_by_name(name) for name in (group.result_codec, *(member.codec for member in group.members)))
     assert Group.from_message(through_the_wire(group.to_message())) == group

@@ -1,0 +1,274 @@
+"""Standing streams between trainers and the peer that leads them: progress goes up, the call to a round comes down.
+
+The directory takes tens of milliseconds to tell one peer what another said; a stream that is already open takes one
+way. A trainer tells its leader of every microbatch and hears how far all are. As soon as the leader knows that they
+have a batch together, it calls them, and each says when it can be there.
+
+trainer -> leader  word     epoch, lineage, samples so far, speed
+leader -> trainer  heard    the same of all trainers of this history together
+leader -> trainer  call     your swarm has its batch: come
+trainer -> leader  coming   in so many seconds | not at all
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from collab.averaging.settings import RoundSettings
+from collab.errors import BadMessage, NetworkError
+from collab.net.base import Stream
+from collab.net.wire import Message
+from collab.ports import Ports
+from collab.types import Lineage, PeerId
+
+logger = logging.getLogger(__name__)
+
+STANDING_PROTOCOL = "collab/standing/1"
+IDLE_S = 3600.0
+RETRY_S = 1.0
+"""After a leader could not be reached."""
+MAX_STANDING = 512
+"""Streams that a leader keeps; whoever comes later is called over a stream of its own."""
+
+History = tuple[int, Lineage]
+"""Epoch and lineage."""
+Attendance = Callable[[int, Lineage, PeerId], float | None]
+"""Answers a leader's call for (epoch, lineage): seconds until we can be there, None when we are not coming."""
+Leaders = Callable[[Lineage, int], list[PeerId]]
+"""Peers to ask to lead the round of a lineage and epoch, best first; all peers see nearly the same list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """How far one trainer, or all of one history together, are towards the next step."""
+
+    epoch: int
+    lineage: Lineage
+    samples: float
+    samples_per_s: float
+
+    @property
+    def history(self) -> History:
+        """What the samples are for."""
+        return self.epoch, self.lineage
+
+    def to_message(self, kind: str) -> Message:
+        fields = {
+            "epoch": self.epoch,
+            "lineage": self.lineage,
+            "samples": self.samples,
+            "samples_per_s": self.samples_per_s,
+        }
+        return Message(kind, fields)
+
+    @classmethod
+    def from_message(cls, message: Message) -> "Word":
+        """Raises ``BadMessage`` for anything malformed."""
+        samples, speed = message.get("samples", float), message.get("samples_per_s", float)
+        if not (0 <= samples < math.inf and 0 <= speed < math.inf):
+            raise BadMessage(f"{message.kind} of {samples} samples at {speed} samples/s")
+        return cls(message.get("epoch", int), Lineage(message.get("lineage", str)), samples, speed)
+
+
+class Standing:
+    """A trainer's end: one stream to whoever leads, opened again when that is somebody else."""
+
+    def __init__(self, ports: Ports, fingerprint: str, leaders: Leaders, attend: Attendance) -> None:
+        self._transport, self._fingerprint = ports.transport, fingerprint
+        self._leaders, self._attend = leaders, attend
+        self._word: Word | None = None
+        self._news = asyncio.Event()
+        self._heard: tuple[Word, float, float] | None = None
+        """What the leader said of all, our own samples in it, and when it came by the loop's clock."""
+        self._called: History | None = None
+        self._call_came = asyncio.Event()
+        self._leader: PeerId | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a leader hears us."""
+        return self._leader is not None
+
+    def report(self, word: Word) -> None:
+        """Tell the leader how far we are, as soon as it can be told."""
+        self._word = word
+        self._news.set()
+
+    def is_called(self, history: History) -> bool:
+        """Whether the leader has called us to the round of ``history``."""
+        return self._called == history
+
+    async def wait_for_call(self, history: History, timeout_s: float) -> bool:
+        """Wait until we are called; whether we were."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self.is_called(history):
+                    self._call_came.clear()
+                    await self._call_came.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def seconds_to(self, target: float) -> float | None:
+        """Predicted wait until all have ``target`` samples; None when the leader has not told us of this history."""
+        if self._heard is None or self._word is None or self._heard[0].history != self._word.history:
+            return None
+        all_, ours_then, at_s = self._heard
+        others_speed = max(all_.samples_per_s - self._word.samples_per_s, 0.0)
+        elapsed_s = asyncio.get_running_loop().time() - at_s
+        missing = target - all_.samples - (self._word.samples - ours_then) - others_speed * elapsed_s
+        if missing <= 0:
+            return 0.0
+        return missing / others_speed if others_speed > 0 else math.inf
+
+    async def run(self) -> None:
+        """Keep the stream until cancelled."""
+        while True:
+            await self._news.wait()
+            word = self._word
+            leaders = self._leaders(word.lineage, word.epoch) if word is not None else []
+            if leaders:
+                try:
+                    await self._stand(leaders[0])
+                except NetworkError as error:
+                    logger.debug("no standing stream leader=%s reason=%s", leaders[0], error)
+                finally:
+                    self._leader = self._heard = None
+            await asyncio.sleep(RETRY_S)
+
+    async def _stand(self, leader: PeerId) -> None:
+        """Until the stream breaks or somebody else leads."""
+        stream = await self._transport.open(leader, STANDING_PROTOCOL, timeout_s=RETRY_S * 3)
+        hearing = asyncio.create_task(self._hear(stream, leader))
+        try:
+            await stream.send(Message("stand", {"fingerprint": self._fingerprint}), timeout_s=RETRY_S * 3)
+            self._leader = leader
+            while not hearing.done():
+                word = self._word
+                if word is not None and self._news.is_set():
+                    if self._leaders(word.lineage, word.epoch)[:1] != [leader]:
+                        return
+                    self._news.clear()
+                    await stream.send(word.to_message("word"), timeout_s=RETRY_S * 3)
+                news = asyncio.create_task(self._news.wait())
+                await asyncio.wait((news, hearing), return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+            hearing.result()
+        finally:
+            self._news.set()
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
+            stream.close()
+
+    async def _hear(self, stream: Stream, leader: PeerId) -> None:
+        while True:
+            message = await stream.receive(timeout_s=IDLE_S)
+            if message.kind == "heard":
+                if self._word is not None:
+                    at_s = asyncio.get_running_loop().time()
+                    self._heard = (Word.from_message(message), message.get("yours", float), at_s)
+                continue
+            if message.kind != "call":
+                raise BadMessage(f"leader {leader} sends {message.kind} over a standing stream")
+            epoch, lineage = message.get("epoch", int), Lineage(message.get("lineage", str))
+            eta_s = self._attend(epoch, lineage, leader)
+            answer = {"epoch": epoch, "lineage": lineage, "coming": eta_s is not None, "eta_s": eta_s or 0.0}
+            await stream.send(Message("coming", answer), timeout_s=RETRY_S * 3)
+            if eta_s is not None:
+                self._called = (epoch, lineage)
+                self._call_came.set()
+
+
+@dataclass(slots=True, eq=False)
+class _Stander:
+    """One trainer, as its leader knows it."""
+
+    stream: Stream
+    word: Word | None = None
+    called: History | None = None
+    answer: asyncio.Future[float | None] | None = None
+
+
+class Following:
+    """A leader's end: who stands with us, how far they are, and calling them."""
+
+    def __init__(self, ports: Ports, settings: RoundSettings) -> None:
+        self._transport, self._settings = ports.transport, settings
+        self._standers: dict[PeerId, _Stander] = {}
+
+    async def serve(self) -> None:
+        """Begin to take trainers in."""
+        await self._transport.serve(STANDING_PROTOCOL, self._serve)
+
+    def at(self, history: History) -> frozenset[PeerId]:
+        """Trainers that stand with us and last spoke of ``history``."""
+        return frozenset(
+            peer for peer, stander in self._standers.items() if stander.word and stander.word.history == history
+        )
+
+    async def call(self, peer: PeerId, history: History, timeout_s: float) -> float | None:
+        """Ask a trainer that stands with us to come; seconds until it can be here, None when it is not coming.
+
+        Raises:
+            NetworkError: it does not answer.
+            KeyError: it does not stand with us.
+        """
+        stander = self._standers[peer]
+        await self._call(stander, history)
+        if stander.answer is None:
+            return None
+        async with asyncio.timeout(timeout_s):
+            return await asyncio.shield(stander.answer)
+
+    async def _call(self, stander: _Stander, history: History) -> None:
+        """Once for each history."""
+        if stander.called == history:
+            return
+        stander.called, stander.answer = history, asyncio.get_running_loop().create_future()
+        await stander.stream.send(
+            Message("call", {"epoch": history[0], "lineage": history[1]}), timeout_s=self._settings.timeouts.reply_s
+        )
+
+    async def _serve(self, stream: Stream) -> None:
+        hello = await stream.receive(timeout_s=self._settings.timeouts.reply_s)
+        if hello.get("fingerprint", str) != self._settings.fingerprint or len(self._standers) >= MAX_STANDING:
+            return
+        stander = self._standers[stream.remote] = _Stander(stream)
+        try:
+            while True:
+                message = await stream.receive(timeout_s=IDLE_S)
+                if message.kind == "word":
+                    stander.word = Word.from_message(message)
+                    await self._consider(stander, stander.word)
+                elif message.kind == "coming":
+                    self._take_answer(stander, message)
+                else:
+                    raise BadMessage(f"{stream.remote} sends {message.kind} over a standing stream")
+        finally:
+            if stander.answer is not None and not stander.answer.done():
+                stander.answer.set_result(None)
+            if self._standers.get(stream.remote) is stander:
+                del self._standers[stream.remote]
+
+    def _take_answer(self, stander: _Stander, message: Message) -> None:
+        history = message.get("epoch", int), Lineage(message.get("lineage", str))
+        eta_s = message.get("eta_s", float) if message.get("coming", bool) else None
+        if eta_s is not None and not 0 <= eta_s < math.inf:
+            raise BadMessage(f"a trainer announces itself in {eta_s} seconds")
+        if stander.called == history and stander.answer is not None and not stander.answer.done():
+            stander.answer.set_result(eta_s)
+
+    async def _consider(self, stander: _Stander, word: Word) -> None:
+        """A trainer has got further: tell it where all are, or call everybody."""
+        together = [other for other in self._standers.values() if other.word and other.word.history == word.history]
+        samples = math.fsum(other.word.samples for other in together if other.word)
+        speed = math.fsum(other.word.samples_per_s for other in together if other.word)
+        timeout_s = self._settings.timeouts.reply_s
+        if samples >= self._settings.target_samples:
+            await asyncio.gather(*(self._call(other, word.history) for other in together), return_exceptions=True)
+            return
+        heard = Word(word.epoch, word.lineage, samples, speed).to_message("heard")
+        heard.fields["yours"] = word.samples
+        await stander.stream.send(heard, timeout_s=timeout_s)
