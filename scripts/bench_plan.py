@@ -58,7 +58,7 @@ def members_of(links: Sequence[PeerLink]) -> list[Member]:
             has_gradient=link.payload_bytes > 0,
             can_reduce=link.can_reduce,
             receives=link.receives,
-            samples_per_s=1.0,
+            work=1.0,
         )
         for link in links
     ]

@@ -18,8 +18,6 @@ class Contribution:
     """[num_elements] float32 or float16, finite."""
     weight: float
     """Samples behind the vector, > 0."""
-    samples_per_s: float = 0.0
-    """How fast the peer works; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

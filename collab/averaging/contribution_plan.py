@@ -35,8 +35,8 @@ class Member:
     """Whether it wants to contribute a vector."""
     can_reduce: bool
     receives: bool
-    samples_per_s: float
-    """How fast it works, measured; at least 0. Only the peer's part of the swarm's matters."""
+    work: float
+    """What is lost without it: its samples or samples/s, at least 0. Only the peer's part of the swarm's matters."""
     passed_on_bytes: float = 0.0
     """Encoded vectors of others that it sends with its own; who does is never left out."""
 
@@ -140,8 +140,8 @@ def _excluded(round_: _Round, codec: str, result_codec: str, accumulate_s: float
     each test is for the slowest, the two slowest, the three slowest ... together. Somebody always contributes.
     """
     senders = [member for member in round_.members if member.has_gradient]
-    all_samples_per_s = math.fsum(member.samples_per_s for member in senders)
-    if accumulate_s is None or all_samples_per_s <= 0:
+    all_work = math.fsum(member.work for member in senders)
+    if accumulate_s is None or all_work <= 0:
         return ()
     candidates = sorted((member for member in senders if not member.passed_on_bytes), key=lambda m: m.up_bytes_per_s)
     if len(candidates) == len(senders):
@@ -154,7 +154,7 @@ def _excluded(round_: _Round, codec: str, result_codec: str, accumulate_s: float
     trial: list[Member] = []
     for member in candidates:
         trial.append(member)
-        worth = WORTH * math.fsum(m.samples_per_s for m in trial) / all_samples_per_s
+        worth = WORTH * math.fsum(m.work for m in trial) / all_work
         if accumulate_s + with_s <= (1.0 + worth) * (accumulate_s + shortest_s):
             break
         del codecs[member.peer]

@@ -214,7 +214,8 @@ class Leader:
         if not any(join.can_reduce for join in joins.values()):
             return "nobody can reduce"
         num_elements = joins[min(contributors)].num_elements
-        plan = self._planner.plan(dict(sorted(joins.items())), num_elements)
+        speed = self._following.samples_per_s((assembly.epoch, assembly.lineage))
+        plan = self._planner.plan(dict(sorted(joins.items())), num_elements, speed)
         return Group(
             round_id=hashlib.sha256(f"{self._transport.peer_id}:{self._rng.getrandbits(128)}".encode()).hexdigest()[
                 :24

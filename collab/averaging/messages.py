@@ -42,8 +42,6 @@ class Join:
     weight: float
     """Samples behind the vector; 0: brings none, reduces only."""
     can_reduce: bool
-    samples_per_s: float = 0.0
-    """How fast it works."""
     up_bytes_per_s: float = 0.0
     """What its link was seen to carry; 0: not known."""
     up_is_limit: bool = False
@@ -59,7 +57,6 @@ class Join:
             "num_elements": self.num_elements,
             "weight": self.weight,
             "can_reduce": self.can_reduce,
-            "samples_per_s": self.samples_per_s,
             "up_bytes_per_s": self.up_bytes_per_s,
             "up_is_limit": self.up_is_limit,
             "down_bytes_per_s": self.down_bytes_per_s,
@@ -77,7 +74,6 @@ class Join:
             num_elements=message.get("num_elements", int),
             weight=message.get("weight", float),
             can_reduce=message.get("can_reduce", bool),
-            samples_per_s=message.get("samples_per_s", float),
             up_bytes_per_s=message.get("up_bytes_per_s", float),
             up_is_limit=message.get("up_is_limit", bool),
             down_bytes_per_s=message.get("down_bytes_per_s", float),
@@ -87,9 +83,8 @@ class Join:
             raise BadMessage(f"join with epoch {join.epoch} and {join.num_elements} elements")
         if not 0 <= join.weight <= MAX_WEIGHT or (join.weight > 0) != (join.num_elements > 0):
             raise BadMessage(f"join with weight {join.weight} for {join.num_elements} elements")
-        rates = (join.up_bytes_per_s, join.down_bytes_per_s, join.samples_per_s)
-        if not all(0 <= rate <= MAX_RATE for rate in rates):
-            raise BadMessage(f"join with impossible rates: {rates[0]}, {rates[1]} bytes/s, {rates[2]} samples/s")
+        if not (0 <= join.up_bytes_per_s <= MAX_RATE and 0 <= join.down_bytes_per_s <= MAX_RATE):
+            raise BadMessage(f"join with rates of {join.up_bytes_per_s} and {join.down_bytes_per_s} bytes/s")
         return join
 
 

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collab.averaging import contribution_plan
 from collab.averaging.contribution_plan import Policy, plan_contributions
@@ -27,6 +27,8 @@ class Plan:
     spans: tuple[Span, ...]
     result_codec: str
     part_elements: int
+    leaves_out: bool = False
+    """Whether a member that brought a vector does not contribute."""
 
 
 class Planner:
@@ -41,17 +43,24 @@ class Planner:
         self._basis: dict[PeerId, Join] = {}
         self._plan: Plan | None = None
 
-    def plan(self, joins: Mapping[PeerId, Join], num_elements: int) -> Plan:
-        """The plan for these members, in their order; at least one contributes and one can reduce."""
-        if self._plan is None or not _are_alike(self._basis, joins):
-            self._basis, self._plan = dict(joins), self._made(joins, num_elements)
+    def plan(self, joins: Mapping[PeerId, Join], num_elements: int, samples_per_s: float) -> Plan:
+        """The plan for these members, in their order; at least one contributes and one can reduce.
+
+        A peer whose upload would cost the others more time than its samples are worth follows this round without
+        contributing. What it has accumulated grows with every round, and so does its worth, until it is let in.
+
+        Args:
+            samples_per_s: of all trainers together; 0: not known, and nobody is left out.
+        """
+        if self._plan is None or self._plan.leaves_out or not _are_alike(self._basis, joins):
+            self._basis, self._plan = dict(joins), self._made(joins, num_elements, samples_per_s)
         plan = self._plan
         members = tuple(
-            Member(member.peer, joins[member.peer].weight, member.codec, member.receives) for member in plan.members
+            replace(member, weight=joins[member.peer].weight if member.weight > 0 else 0.0) for member in plan.members
         )
-        return Plan(members=members, spans=plan.spans, result_codec=plan.result_codec, part_elements=plan.part_elements)
+        return replace(plan, members=members)
 
-    def _made(self, joins: Mapping[PeerId, Join], num_elements: int) -> Plan:
+    def _made(self, joins: Mapping[PeerId, Join], num_elements: int, samples_per_s: float) -> Plan:
         ups = assumed_rates(
             {peer: (join.up_bytes_per_s, join.up_is_limit) for peer, join in joins.items()}, UP_HEADROOM
         )
@@ -66,27 +75,32 @@ class Planner:
                 has_gradient=join.weight > 0,
                 can_reduce=join.can_reduce,
                 receives=join.weight > 0,
-                samples_per_s=join.samples_per_s,
+                work=join.weight,
             )
             for peer, join in joins.items()
         ]
-        speed = sum(join.samples_per_s for join in joins.values())
         contributions = plan_contributions(
             known,
             num_elements=num_elements,
             bytes_per_element={codec.name: codec.encoded_bytes(1 << 20) / (1 << 20) for codec in all_codecs()},
             policy=self._policy,
-            accumulate_s=self._target / speed if speed > 0 else None,
+            accumulate_s=self._target / samples_per_s if samples_per_s > 0 else None,
         )
         slowest = min(join.up_bytes_per_s for join in joins.values() if join.weight > 0)
         return Plan(
             members=tuple(
-                Member(peer, join.weight, contributions.codecs.get(peer, "none"), receives=join.weight > 0)
+                Member(
+                    peer,
+                    join.weight if peer in contributions.codecs else 0.0,
+                    contributions.codecs.get(peer, "none"),
+                    receives=join.weight > 0,
+                )
                 for peer, join in joins.items()
             ),
             spans=spans_of(contributions.shares.shares, list(joins), num_elements, granularity=PART_ELEMENTS),
             result_codec=contributions.result_codec,
             part_elements=part_elements(slowest),
+            leaves_out=bool(contributions.excluded),
         )
 
 

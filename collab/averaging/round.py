@@ -80,7 +80,6 @@ class RoundEngine:
             num_elements=len(contribution.vector),
             weight=contribution.weight,
             can_reduce=self._settings.can_reduce,
-            samples_per_s=contribution.samples_per_s,
             **self._rates(),
         )
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
@@ -187,11 +186,8 @@ class RoundEngine:
 
     def _check_group(self, group: Group, leader: PeerId, join: Join) -> None:
         mine = [member.weight for member in group.members if member.peer == self._ports.transport.peer_id]
-        if (
-            group.leader != leader
-            or (group.epoch, group.lineage) != (join.epoch, join.lineage)
-            or mine != [join.weight]
-        ):
+        ours = (group.epoch, group.lineage) == (join.epoch, join.lineage)
+        if group.leader != leader or not ours or mine not in ([join.weight], [0.0]):  # 0: not in this round
             raise BadMessage(f"leader {leader} began another round than we joined")
         if join.weight > 0 and group.num_elements != join.num_elements:
             raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")

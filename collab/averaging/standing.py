@@ -208,6 +208,11 @@ class Following:
             peer for peer, stander in self._standers.items() if stander.word and stander.word.history == history
         )
 
+    def samples_per_s(self, history: History) -> float:
+        """Speed of all trainers that stand with us at ``history``."""
+        words = [stander.word for stander in self._standers.values() if stander.word]
+        return math.fsum(word.samples_per_s for word in words if word.history == history)
+
     async def call(self, peer: PeerId, history: History, timeout_s: float) -> float | None:
         """Ask a trainer that stands with us to come; seconds until it can be here, None when it is not coming.
 

@@ -19,7 +19,7 @@ HET_OPTIMUM_S = 3.2
 BITS = {"float16": 16, "int8": 8, "int4": 4}
 
 
-def trainer(index: int, up_mbit: float, down_mbit: float | None = None, samples_per_s: float = 1.0) -> Member:
+def trainer(index: int, up_mbit: float, down_mbit: float | None = None, work: float = 1.0) -> Member:
     return Member(
         peer=PeerId(f"peer{index}"),
         up_bytes_per_s=up_mbit * MBIT,
@@ -27,7 +27,7 @@ def trainer(index: int, up_mbit: float, down_mbit: float | None = None, samples_
         has_gradient=True,
         can_reduce=True,
         receives=True,
-        samples_per_s=samples_per_s,
+        work=work,
     )
 
 
@@ -134,7 +134,7 @@ def test_the_plan_is_the_solution_for_its_own_encodings() -> None:
 
 @pytest.mark.parametrize("policy", ["exact", "half", "auto"])
 def test_a_slow_peer_that_does_little_is_not_waited_for(policy: Policy) -> None:
-    members = [*trainers([25] * 7), trainer(7, 2, 25, samples_per_s=1 / 50)]
+    members = [*trainers([25] * 7), trainer(7, 2, 25, work=1 / 50)]
     chosen = plan(members, policy, accumulate_s=10.0)
     assert chosen.excluded == ("peer7",)
     assert chosen.seconds < 1.2 * plan(members[:7], policy, accumulate_s=10.0).seconds
@@ -146,31 +146,31 @@ def test_a_sender_stays_exactly_as_long_as_it_costs_at_most_twice_its_part_of_th
     accumulate_s, with_s = 500.0, NUM_ELEMENTS * 4 / (2 * MBIT)
     part = ((accumulate_s + with_s) / (accumulate_s + without_s) - 1) / 2
     for factor, excluded in ((1.001, ()), (0.999, ("peer7",))):
-        samples_per_s = 7 * factor * part / (1 - factor * part)
-        members = [*fast, trainer(7, 2, 25, samples_per_s=samples_per_s)]
+        work = 7 * factor * part / (1 - factor * part)
+        members = [*fast, trainer(7, 2, 25, work=work)]
         assert plan(members, "exact", accumulate_s).excluded == excluded
 
 
 def test_two_equally_slow_peers_are_left_out_together_and_the_slowest_first() -> None:
-    members = [*trainers([25] * 6), trainer(6, 2, 25, samples_per_s=0.02), trainer(7, 1.9, 25, samples_per_s=0.02)]
+    members = [*trainers([25] * 6), trainer(6, 2, 25, work=0.02), trainer(7, 1.9, 25, work=0.02)]
     assert plan(members, accumulate_s=10.0).excluded == ("peer7", "peer6")
 
 
 def test_a_slow_peer_that_does_most_of_the_work_is_waited_for() -> None:
-    members = [*trainers([25] * 3), trainer(3, 5, 25, samples_per_s=10.0)]
+    members = [*trainers([25] * 3), trainer(3, 5, 25, work=10.0)]
     assert plan(members, accumulate_s=10.0).excluded == ()
 
 
 def test_nobody_is_left_out_while_it_is_unknown_how_long_a_batch_takes_or_who_does_the_work() -> None:
-    members = [*trainers([25] * 7), trainer(7, 0.1, 25, samples_per_s=0.001)]
+    members = [*trainers([25] * 7), trainer(7, 0.1, 25, work=0.001)]
     assert plan(members).excluded == ()
-    assert plan([replace(member, samples_per_s=0.0) for member in members], accumulate_s=10.0).excluded == ()
+    assert plan([replace(member, work=0.0) for member in members], accumulate_s=10.0).excluded == ()
 
 
 def test_a_peer_that_passes_vectors_on_is_never_left_out_and_its_payload_counts() -> None:
     fast = trainers([25] * 7)
-    alone = plan([*fast, trainer(7, 2, 25, samples_per_s=0.02)], "exact", accumulate_s=10.0)
-    burdened = replace(trainer(7, 2, 25, samples_per_s=0.02), passed_on_bytes=1e6)
+    alone = plan([*fast, trainer(7, 2, 25, work=0.02)], "exact", accumulate_s=10.0)
+    burdened = replace(trainer(7, 2, 25, work=0.02), passed_on_bytes=1e6)
     chosen = plan([*fast, burdened], "exact", accumulate_s=10.0)
     assert alone.excluded == ("peer7",)
     assert chosen.excluded == ()
@@ -178,16 +178,16 @@ def test_a_peer_that_passes_vectors_on_is_never_left_out_and_its_payload_counts(
 
 
 def test_somebody_always_contributes() -> None:
-    chosen = plan([trainer(0, 1, 100, samples_per_s=1e-6), trainer(1, 1.1, 100, samples_per_s=1e-6)], accumulate_s=0.0)
+    chosen = plan([trainer(0, 1, 100, work=1e-6), trainer(1, 1.1, 100, work=1e-6)], accumulate_s=0.0)
     assert len(chosen.codecs) >= 1
 
 
 def test_peers_left_out_still_receive_and_reduce() -> None:
-    members = [*trainers([25] * 3), trainer(3, 0.5, 1, samples_per_s=0.01)]
+    members = [*trainers([25] * 3), trainer(3, 0.5, 1, work=0.01)]
     chosen = plan(members, "exact", accumulate_s=10.0)
     assert chosen.excluded == ("peer3",)
     assert chosen.seconds == pytest.approx(NUM_ELEMENTS * 4 / MBIT)
-    assert plan([*trainers([2, 2]), trainer(2, 1, 100, samples_per_s=1e-6)], accumulate_s=1.0).shares.shares[2] > 0
+    assert plan([*trainers([2, 2]), trainer(2, 1, 100, work=1e-6)], accumulate_s=1.0).shares.shares[2] > 0
 
 
 @pytest.mark.parametrize("missing", ["none", "float16"])
