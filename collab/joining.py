@@ -186,6 +186,7 @@ class JoinedRun:
             participant_settings = ParticipantSettings(name=name, can_be_dialled=not self._local.is_client)
             participant = Participant(started.ports, started.identity, bundle, replica, participant_settings)
             await participant.begin()
+            await participant.measure_link()
             await participant.synchronise()
             heartbeat = asyncio.create_task(participant.keep_alive())
             self._ready.set_result(participant)

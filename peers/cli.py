@@ -19,6 +19,10 @@ app = typer.Typer(
 )
 
 LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error; to standard error.")]
+MaxUpload = Annotated[float | None, typer.Option(help="Mbit/s that this peer may send; default: all it can.", min=0.1)]
+MaxDownload = Annotated[
+    float | None, typer.Option(help="Mbit/s that this peer may take in; default: all it can.", min=0.1)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
 InviteText = Annotated[str, typer.Argument(metavar="INVITE", help="The invite, or a file that holds it.")]
 
@@ -43,6 +47,8 @@ def backbone(
         list[str] | None, typer.Option(help="Public multiaddress to put into invites, such as /ip4/1.2.3.4/tcp/4000.")
     ] = None,
     invite_file: Annotated[Path | None, typer.Option(help="Write the invite here, too.")] = None,
+    max_upload: MaxUpload = None,
+    max_download: MaxDownload = None,
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
 ) -> None:
@@ -51,6 +57,7 @@ def backbone(
 
     configure_logging(log_level)
     from peers.hosting import HostOptions, host as serve
+    from peers.wiring import limits_from
 
     options = HostOptions(
         directory=directory,
@@ -58,6 +65,7 @@ def backbone(
         port=port,
         announce=tuple(announce or ()),
         invite_file=invite_file,
+        limits=limits_from(max_upload, max_download),
         as_json=as_json,
     )
     raise typer.Exit(run_peer(lambda stop: serve(options, stop)))
@@ -74,6 +82,8 @@ def join(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
+    max_upload: MaxUpload = None,
+    max_download: MaxDownload = None,
     client: Annotated[bool, typer.Option("--client", help="Dial only: for machines that nobody can reach.")] = False,
     clock_error_s: Annotated[float, typer.Option(hidden=True, help="Pretend that the clock is off; for tests.")] = 0.0,
     as_json: AsJson = False,
@@ -86,7 +96,7 @@ def join(
     from collab.types import Role
     from peers.joining import JoinOptions, join as take_part
     from peers.places import claim_data_dir
-    from peers.wiring import Reach, invite_from
+    from peers.wiring import Reach, invite_from, limits_from
 
     if role not in (Role.TRAINER, Role.AUXILIARY):
         raise typer.BadParameter(f"expected trainer or auxiliary, got {role!r}", param_hint="--role")
@@ -99,6 +109,7 @@ def join(
                 name=(name or platform.node() or "peer")[:40],
                 data_dir=claimed,
                 reach=Reach(host=host, port=port, is_client=client, clock_error_s=clock_error_s),
+                limits=limits_from(max_upload, max_download),
                 epochs=epochs,
                 microbatch_size=microbatch_size,
                 device=device,

@@ -52,6 +52,7 @@ async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions"
     settings = ParticipantSettings(
         name=options.name,
         can_be_dialled=not options.reach.is_client,
+        limits=options.limits,
         max_epochs=options.epochs,
     )
     participant = Participant(started.ports, started.identity, bundle, replica, settings)

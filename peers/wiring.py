@@ -9,9 +9,12 @@ from collab.errors import InviteError
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import Started, StartupSettings, default_host, open_run
 from collab.ports import Observer
+from collab.swarm.bandwidth import LinkLimits
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import PREFIX, Invite, read_invite
 from peers.places import DataDir
+
+BYTES_PER_MBIT = 1e6 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,14 @@ def invite_from(text: str) -> Invite:
         except (OSError, UnicodeDecodeError) as error:
             raise InviteError(f"cannot read the invite from {text}: {error}") from error
     return read_invite(text)
+
+
+def limits_from(max_upload: float | None, max_download: float | None) -> LinkLimits:
+    """From Mbit/s."""
+    return LinkLimits(
+        up_bytes_per_s=None if max_upload is None else max_upload * BYTES_PER_MBIT,
+        down_bytes_per_s=None if max_download is None else max_download * BYTES_PER_MBIT,
+    )
 
 
 @asynccontextmanager

@@ -13,10 +13,10 @@ import numpy as np
 from averaging_engine import Result, Turn, Voice
 from averaging_setup import Assignment, Part
 
+from collab.averaging.assembly import Expected
 from collab.averaging.assistant import Assistant
 from collab.averaging.base import Committed, Contribution
 from collab.averaging.contribution_plan import Policy
-from collab.averaging.group import Expected
 from collab.averaging.messages import Group
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings

@@ -9,14 +9,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict
 
 from collab.averaging.uplink import Uplink
 from collab.compression.base import Buffer
 from collab.errors import BadMessage
 from collab.net.base import Stream
 from collab.net.wire import Message
-from collab.swarm.bandwidth import Downlink
+from collab.swarm.bandwidth import NO_LIMITS, Downlink, LinkLimits
 
 HEAD_BYTES = 64
 """Of a part's message, beside its payload."""
@@ -26,17 +26,36 @@ ANSWER_S = 0.008
 """Longest that an acknowledgement waits for more to come: short beside the queues that it measures."""
 
 
+class Measured(TypedDict):
+    """Rates as fields of ``Join``."""
+
+    up_bytes_per_s: float
+    up_is_limit: bool
+    down_bytes_per_s: float
+    down_is_limit: bool
+
+
 class Links:
     """This peer's link, as all its streams share it."""
 
-    def __init__(self, clock: Callable[[], float], *, max_up_bytes_per_s: float | None = None) -> None:
+    def __init__(self, clock: Callable[[], float], limits: LinkLimits = NO_LIMITS) -> None:
         """
         Args:
             clock: monotonic seconds, of the running event loop.
         """
         self.clock = clock
-        self.uplink = Uplink(clock, max_bytes_per_s=max_up_bytes_per_s)
-        self.downlink = Downlink(clock)
+        self.uplink = Uplink(clock, max_bytes_per_s=limits.up_bytes_per_s)
+        self.downlink = Downlink(clock, max_bytes_per_s=limits.down_bytes_per_s)
+
+    def measured(self) -> Measured:
+        """What our link was seen to carry, as a leader is told."""
+        up, down = self.uplink.rate(), self.downlink.rate()
+        return Measured(
+            up_bytes_per_s=up.bytes_per_s if up else 0.0,
+            up_is_limit=up is not None and up.is_limit,
+            down_bytes_per_s=down.bytes_per_s if down else 0.0,
+            down_is_limit=down is not None and down.is_limit,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ import hashlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from collab.averaging.agreement import CommitRecord
+from collab.averaging.assembly import Assembly, Expected, Roster
 from collab.averaging.deadlines import Arrivals
-from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, Group, Join
+from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, Group
 from collab.averaging.planning import Planner
 from collab.averaging.reports import Reports
 from collab.averaging.settings import RoundSettings
@@ -26,53 +26,12 @@ from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
-from collab.types import Lineage, PeerId
+from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
 FLOOR_S = 0.3
 """Shortest time that a leader waits for a peer: several round trips across the world."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """Who should be in a group, as the leader sees the swarm."""
-
-    trainers: frozenset[PeerId]
-    """Fresh trainers that may be at the group's epoch: they are called, and a group needs a majority of them."""
-    helpers: frozenset[PeerId]
-    """Auxiliary and backbone peers that reduce for others."""
-    ahead: frozenset[PeerId] = frozenset()
-    """Trainers that have gone on beyond the group's epoch."""
-
-
-Roster = Callable[[int, Lineage], Awaitable[Expected]]
-"""Answers for an epoch and a lineage."""
-
-
-@dataclass(slots=True)
-class Assembly:
-    """A group while it forms."""
-
-    epoch: int
-    lineage: Lineage
-    joined: dict[PeerId, tuple[Stream, Join]] = field(default_factory=dict)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    finished: asyncio.Event = field(default_factory=asyncio.Event)
-    left_out: set[PeerId] = field(default_factory=set)
-    """Peers that made an earlier attempt at this epoch fail; not called again."""
-    is_open: bool = True
-    arrived_s: dict[PeerId, float] = field(default_factory=dict)
-    """When each peer joined first, by the loop's clock."""
-
-    def add(self, stream: Stream, join: Join) -> None:
-        """Take a peer in; a peer that joins again replaces its older stream."""
-        previous = self.joined.pop(stream.remote, None)
-        if previous is not None:
-            previous[0].close()
-        self.joined[stream.remote] = (stream, join)
-        self.arrived_s.setdefault(stream.remote, asyncio.get_running_loop().time())
-        self.changed.set()
 
 
 class Leader:

@@ -1,7 +1,8 @@
 """Where members come to join a round that this peer leads."""
 
 from collab.averaging.agreement import CommitRecord
-from collab.averaging.group import Assembly, Leader, Roster
+from collab.averaging.assembly import Assembly, Roster
+from collab.averaging.group import Leader
 from collab.averaging.messages import ROUND_PROTOCOL, Join
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import IDLE_S, Following

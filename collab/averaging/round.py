@@ -7,18 +7,18 @@ round did not happen for it. Should that be wrong, its lineage differs from the 
 
 import asyncio
 import logging
-from typing import TypedDict
 
 import numpy as np
 
 from collab.averaging.agreement import CommitRecord
+from collab.averaging.assembly import Roster
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
 from collab.averaging.butterfly import Butterfly, Exchanged, ExchangeFailed
 from collab.averaging.encodings import Encodings
 from collab.averaging.flow import Links
-from collab.averaging.group import Roster
 from collab.averaging.history import History
 from collab.averaging.messages import CALL_PROTOCOL, ROUND_PROTOCOL, Group, Join
+from collab.averaging.probe import Probe
 from collab.averaging.rendezvous import Rendezvous
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import Attendance, Following, Leaders
@@ -36,13 +36,6 @@ ATTEMPTS = 4
 """Of one ``average``: enough to lose two peers and a leader; after that the trainer computes on and comes again."""
 
 
-class _Rates(TypedDict):
-    up_bytes_per_s: float
-    up_is_limit: bool
-    down_bytes_per_s: float
-    down_is_limit: bool
-
-
 class RoundEngine:
     """Implements ``Averager``, answers other members, and leads when asked to."""
 
@@ -51,7 +44,8 @@ class RoundEngine:
     ) -> None:
         self._ports, self._settings, self._times = ports, settings, settings.timeouts
         self._leaders, self._attend = leaders, attend
-        self.links = Links(ports.clock.monotonic, max_up_bytes_per_s=settings.max_up_bytes_per_s)
+        self.links = Links(ports.clock.monotonic, settings.limits)
+        self.probe = Probe(ports.transport, self.links)
         self._encodings = Encodings()
         self._butterfly = Butterfly(ports, self.links, settings.timeouts)
         self._verdicts = Verdicts(ports.transport, settings.timeouts)
@@ -65,6 +59,7 @@ class RoundEngine:
         await self._butterfly.serve()
         await self._rendezvous.serve()
         await self._following.serve()
+        await self.probe.serve()
         await self._ports.transport.serve(CALL_PROTOCOL, self._serve_call)
         await self._verdicts.serve()
         await self.history.serve()
@@ -80,7 +75,7 @@ class RoundEngine:
             num_elements=len(contribution.vector),
             weight=contribution.weight,
             can_reduce=self._settings.can_reduce,
-            **self._rates(),
+            **self.links.measured(),
         )
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
         unreachable: set[PeerId] = set()
@@ -104,19 +99,9 @@ class RoundEngine:
             num_elements=0,
             weight=0.0,
             can_reduce=True,
-            **self._rates(),
+            **self.links.measured(),
         )
         return await self._attempt(leader, join, None)
-
-    def _rates(self) -> _Rates:
-        """What our link was seen to carry, as a leader is told."""
-        up, down = self.links.uplink.rate(), self.links.downlink.rate()
-        return _Rates(
-            up_bytes_per_s=up.bytes_per_s if up else 0.0,
-            up_is_limit=up is not None and up.is_limit,
-            down_bytes_per_s=down.bytes_per_s if down else 0.0,
-            down_is_limit=down is not None and down.is_limit,
-        )
 
     async def _attempt(self, leader: PeerId, join: Join, vector: AnyVector | None) -> Outcome:
         started_s = self._ports.clock.monotonic()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from collab.averaging.contribution_plan import Policy
 from collab.averaging.timeouts import RoundTimeouts
 from collab.config import Run
+from collab.swarm.bandwidth import NO_LIMITS, LinkLimits
 
 MAX_WEIGHT_IN_TARGETS = 16.0
 """A peer that brings more than this many target batches is refused as absurd."""
@@ -21,17 +22,17 @@ class RoundSettings:
     target_samples: float
     """Of the swarm's batch; a contribution much heavier than that is refused as absurd."""
     timeouts: RoundTimeouts = RoundTimeouts()
-    max_up_bytes_per_s: float | None = None
-    """What the owner of the machine allows; None: all that the link gives."""
+    limits: LinkLimits = NO_LIMITS
 
     @classmethod
-    def of(cls, run: Run, fingerprint: str, *, can_reduce: bool) -> "RoundSettings":
+    def of(cls, run: Run, fingerprint: str, *, can_reduce: bool, limits: LinkLimits = NO_LIMITS) -> "RoundSettings":
         """As the run file says."""
         return cls(
             fingerprint=fingerprint,
             policy=run.averaging.compression,
             can_reduce=can_reduce,
             target_samples=float(run.strategy.target_batch_size),
+            limits=limits,
         )
 
     @property

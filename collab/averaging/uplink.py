@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from collab.swarm.bandwidth import QUEUEING_S, PathDelay, Rate, RateMeter, shared_queue_s
+from collab.swarm.bandwidth import QUEUEING_S, PathDelay, Rate, RateMeter, limited, shared_queue_s
 from collab.types import PeerId
 
 TARGET_S = 0.12
@@ -132,11 +132,7 @@ class Uplink:
 
     def rate(self) -> Rate | None:
         """What the link carries, as far as seen; never more than the owner allows."""
-        rate = self._meter.rate()
-        if self._max_rate is None or (rate is not None and rate.is_limit and rate.bytes_per_s <= self._max_rate):
-            return rate
-        seen = rate.bytes_per_s if rate is not None else self._max_rate
-        return Rate(min(seen, self._max_rate), is_limit=seen >= self._max_rate)
+        return limited(self._meter.rate(), self._max_rate)
 
     def queue_s(self, path: Path) -> float:
         """How long parts stand in front of the own link, as all paths together show."""

@@ -6,6 +6,7 @@ idle link is not a slow one. Source of the delay signal: LEDBAT (RFC 6817); cloc
 of a delay matter.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -53,6 +54,17 @@ def shared_queue_s(paths: Iterable[PathDelay], now_s: float) -> float | None:
     return min(queues) if len(queues) > 1 else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLimits:
+    """What the owner of a machine allows; None: all that the link gives."""
+
+    up_bytes_per_s: float | None = None
+    down_bytes_per_s: float | None = None
+
+
+NO_LIMITS = LinkLimits()
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """What one direction of a link carries."""
@@ -60,14 +72,6 @@ class Rate:
     bytes_per_s: float
     is_limit: bool
     """Whether the link was full at this rate; if not, it carries at least so much."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkRates:
-    """Both directions of a peer's link; None: never used yet."""
-
-    up: Rate | None = None
-    down: Rate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,14 @@ class RateMeter:
         return Rate(best, is_limit=False) if best else None
 
 
+def limited(rate: Rate | None, max_bytes_per_s: float | None) -> Rate | None:
+    """``rate``, but no more than the owner of the link allows; None: no limit."""
+    if max_bytes_per_s is None or (rate is not None and rate.is_limit and rate.bytes_per_s <= max_bytes_per_s):
+        return rate
+    seen = rate.bytes_per_s if rate is not None else max_bytes_per_s
+    return Rate(min(seen, max_bytes_per_s), is_limit=seen >= max_bytes_per_s)
+
+
 def _mean(periods: Iterable[_Period]) -> float:
     """Bytes/s."""
     periods = list(periods)
@@ -151,8 +163,14 @@ def _mean(periods: Iterable[_Period]) -> float:
 class Downlink:
     """What comes in, from whomever."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], *, max_bytes_per_s: float | None = None) -> None:
+        """
+        Args:
+            clock: monotonic seconds, of the running event loop.
+            max_bytes_per_s: what the owner of the machine allows; None: all that the link gives.
+        """
+        self._clock, self._max_rate = clock, max_bytes_per_s
+        self._next_s = 0.0
         self._paths: dict[str, PathDelay] = {}
         self._meter = RateMeter()
         self._under_way = 0
@@ -177,12 +195,20 @@ class Downlink:
             sender_queue_s: how long they stood in front of the source's own uplink, as it believes.
         """
         now_s = self._clock()
+        if self._max_rate is not None:
+            self._next_s = max(self._next_s, now_s) + num_bytes / self._max_rate
         path = self._paths.setdefault(source, PathDelay())
         path.add(now_s, delay_s)
         path.queue_s = max(path.queue_s - sender_queue_s, 0.0)  # what is left stood in front of our downlink
         queue_s = shared_queue_s(self._paths.values(), now_s)
         self._meter.add(now_s, num_bytes, is_full=queue_s is not None and queue_s >= CROWDED_S)
 
+    async def keep_within_limit(self) -> None:
+        """Wait until the owner's limit allows to read on; who sends is slowed down by that."""
+        wait_s = self._next_s - self._clock()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+
     def rate(self) -> Rate | None:
-        """What the link brought when it was used."""
-        return self._meter.rate()
+        """What the link brings, as far as seen; never more than the owner allows."""
+        return limited(self._meter.rate(), self._max_rate)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from collab.averaging.group import Expected
+from collab.averaging.assembly import Expected
 from collab.ports import Clock
 from collab.swarm.progress import HEARTBEAT_S, ProgressBoard, SwarmView
 from collab.swarm.records import PeerRecord, PeerState
@@ -38,6 +38,10 @@ class Membership:
     async def report(self) -> SwarmView:
         """Publish our record and read everybody's."""
         await self._board.publish(self._our_record())
+        return await self._board.refresh()
+
+    async def look(self) -> SwarmView:
+        """Read everybody's records, and say nothing."""
         return await self._board.refresh()
 
     def note_step(self) -> None:
@@ -149,6 +153,12 @@ class Membership:
         consensus = others.consensus()
         trainers = [record.peer for record in others.trainers(*consensus)] if consensus else []
         return trainers + [record.peer for record in others.records if record.role is Role.BACKBONE]
+
+    def dialable(self) -> list[PeerId]:
+        """Other peers that can be dialled, backbones first."""
+        me = self._our_record().peer
+        able = [record for record in self.view.records if record.peer != me and record.can_be_dialled]
+        return [record.peer for record in sorted(able, key=lambda record: record.role is not Role.BACKBONE)]
 
     def trainers_ahead(self, epoch: int) -> list[PeerId]:
         """Other trainers that may have gone on from ``epoch``, nearest first."""

@@ -14,6 +14,7 @@ from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkip
 from collab.ports import Ports
 from collab.strategies.base import OutOfStep, Stepped, Swarm, Waiting
 from collab.strategies.registry import build_strategy
+from collab.swarm.bandwidth import NO_LIMITS, LinkLimits
 from collab.swarm.batch_watch import BatchWatch
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.handover import offer_state
@@ -44,6 +45,8 @@ class ParticipantSettings:
 
     name: str
     can_be_dialled: bool = True
+    limits: LinkLimits = NO_LIMITS
+    """Of this machine's link."""
     max_epochs: int | None = None
     """Finished after contributing to this many steps."""
 
@@ -61,7 +64,9 @@ class Participant:
         self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
         self._engine = RoundEngine(
             ports,
-            RoundSettings.of(bundle.run, bundle.fingerprint, can_reduce=settings.can_be_dialled),
+            RoundSettings.of(
+                bundle.run, bundle.fingerprint, can_reduce=settings.can_be_dialled, limits=settings.limits
+            ),
             leaders=self.membership.leaders,
             roster=self.membership.roster,
             attend=self._attend,
@@ -133,6 +138,11 @@ class Participant:
     def is_checkpoint_due(self) -> bool:
         """Whether a backbone will want the state of this epoch."""
         return self.is_finished or self.replica.epoch % self.bundle.run.checkpoints.every_epochs == 0
+
+    async def measure_link(self) -> None:
+        """Find out what our link carries, before the first round is planned with it."""
+        await self.membership.look()
+        await self._engine.probe.measure(self.membership.dialable())
 
     async def synchronise(self) -> None:
         """Take over the swarm's state, and say so."""

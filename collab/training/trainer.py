@@ -43,6 +43,7 @@ class Trainer:
         await self.participant.leave(is_urgent=stop.is_set())
 
     async def _train(self, stop: asyncio.Event) -> None:
+        await self.participant.measure_link()
         await self.participant.synchronise()
         while not (stop.is_set() or self.participant.is_finished):
             sample_ids = self._sampler.next(self._microbatch_size)

@@ -4,17 +4,18 @@ import asyncio
 
 import numpy as np
 
+from collab.averaging.assembly import Expected
 from collab.averaging.assistant import Assistant
 from collab.averaging.base import Contribution, Outcome
-from collab.averaging.group import Expected
-from collab.averaging.round import RoundEngine
 from collab.averaging.contribution_plan import Policy
+from collab.averaging.round import RoundEngine
 from collab.averaging.settings import MAX_WEIGHT_IN_TARGETS, RoundSettings
 from collab.types import Lineage, PeerId, Vector
 from tests.fakes import FakeNetwork, make_ports
 
 L = Lineage("history")
 MAX_WEIGHT = 1000.0
+TARGET = MAX_WEIGHT / MAX_WEIGHT_IN_TARGETS
 
 
 class Rounds:
@@ -38,7 +39,10 @@ class Rounds:
             return None if name in self.absent else 0.0
 
         settings = RoundSettings(
-            fingerprint=fingerprint, policy=self._policy, can_reduce=can_reduce, target_samples=MAX_WEIGHT / MAX_WEIGHT_IN_TARGETS
+            fingerprint=fingerprint,
+            policy=self._policy,
+            can_reduce=can_reduce,
+            target_samples=TARGET,
         )
         self.engines[name] = RoundEngine(
             make_ports(self.network.join(name)),
@@ -54,7 +58,7 @@ class Rounds:
         """A peer that leads and reduces and has no vector."""
         self.helpers.add(PeerId(name))
         assistant = Assistant()
-        settings = RoundSettings(fingerprint="f", policy=self._policy, can_reduce=True, target_samples=MAX_WEIGHT / MAX_WEIGHT_IN_TARGETS)
+        settings = RoundSettings(fingerprint="f", policy=self._policy, can_reduce=True, target_samples=TARGET)
         engine = RoundEngine(
             make_ports(self.network.join(name)),
             settings,
