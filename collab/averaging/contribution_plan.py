@@ -136,8 +136,9 @@ def _excluded(round_: _Round, codec: str, result_codec: str, accumulate_s: float
     """Senders that the swarm is better off not to wait for (the c_i of DeDLOC, section 3.2), slowest uplinks first.
 
     The slowest are left out while (accumulate_s + round with) / (accumulate_s + round without) - 1 > ``WORTH`` x their
-    part of the swarm's samples per second. Two equally slow peers hold the swarm up as long as one of them is in, so
-    each test is for the slowest, the two slowest, the three slowest ... together. Somebody always contributes.
+    work over that of the others, which grows without bound while they wait. Two equally slow peers hold the swarm up as
+    long as one of them is in, so each test is for the slowest, the two slowest, the three slowest ... together. Somebody
+    always contributes.
     """
     senders = [member for member in round_.members if member.has_gradient]
     all_work = math.fsum(member.work for member in senders)
@@ -154,7 +155,8 @@ def _excluded(round_: _Round, codec: str, result_codec: str, accumulate_s: float
     trial: list[Member] = []
     for member in candidates:
         trial.append(member)
-        worth = WORTH * math.fsum(m.work for m in trial) / all_work
+        work = math.fsum(m.work for m in trial)
+        worth = WORTH * work / (all_work - work) if work < all_work else math.inf
         if accumulate_s + with_s <= (1.0 + worth) * (accumulate_s + shortest_s):
             break
         del codecs[member.peer]

@@ -1,7 +1,8 @@
 """The leader's plan for a round: from what members say of themselves to spans, codecs and contributors."""
 
+import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from collab.averaging import contribution_plan
@@ -17,6 +18,8 @@ UP_HEADROOM, DOWN_HEADROOM = 1.25, 4.0
 holds a round up, and are seldom full."""
 ROUNDING = 1.1
 """Rates that differ by less are the same rate, measured twice."""
+WEIGHT_ROUNDING = 2.0
+"""A part of the samples varies with microbatches; one that changes by more may change who contributes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,13 +122,19 @@ def _are_alike(before: Mapping[PeerId, Join], now: Mapping[PeerId, Join]) -> boo
     """Whether a plan for one suits the other."""
     if list(before) != list(now):
         return False
-    aspects: tuple[Callable[[Join], float], ...] = (
-        lambda join: join.up_bytes_per_s,
-        lambda join: join.down_bytes_per_s,
-    )
-    return all(
-        (old.num_elements, old.weight > 0, old.can_reduce, old.up_is_limit, old.down_is_limit)
-        == (new.num_elements, new.weight > 0, new.can_reduce, new.up_is_limit, new.down_is_limit)
-        and all(aspect(old) <= aspect(new) * ROUNDING and aspect(new) <= aspect(old) * ROUNDING for aspect in aspects)
-        for old, new in zip(before.values(), now.values(), strict=True)
-    )
+    old_samples, new_samples = (math.fsum(join.weight for join in joins.values()) for joins in (before, now))
+
+    def is_alike(old: Join, new: Join) -> bool:
+        flags = (new.num_elements, new.weight > 0, new.can_reduce, new.up_is_limit, new.down_is_limit)
+        return (
+            (old.num_elements, old.weight > 0, old.can_reduce, old.up_is_limit, old.down_is_limit) == flags
+            and _is_near(old.up_bytes_per_s, new.up_bytes_per_s, ROUNDING)
+            and _is_near(old.down_bytes_per_s, new.down_bytes_per_s, ROUNDING)
+            and _is_near(old.weight / old_samples, new.weight / new_samples, WEIGHT_ROUNDING)
+        )
+
+    return all(is_alike(old, new) for old, new in zip(before.values(), now.values(), strict=True))
+
+
+def _is_near(one: float, other: float, factor: float) -> bool:
+    return one <= other * factor and other <= one * factor

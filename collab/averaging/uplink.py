@@ -185,9 +185,9 @@ class Uplink:
         """``num_bytes`` that were admitted are not under way any more."""
         path.under_way_bytes -= num_bytes
         self._under_way_bytes -= num_bytes
-        if not path.under_way_bytes:
+        if not path.under_way_bytes and all(request.path is not path for request in self._waiting):
             path.delivery.pause()
-        if not self._under_way_bytes:
+        if not self._under_way_bytes and not self._waiting:  # else the pace makes us pause, and must be able to rise
             self._meter.pause()
             self._delivery.pause()
         self._let_out()
@@ -219,7 +219,7 @@ class Uplink:
 
     def _take(self, path: Path, num_bytes: int) -> None:
         now_s = self._clock()
-        if not self._under_way_bytes:
+        if not self._meter.is_busy:
             self._meter.resume(now_s)
         path.under_way_bytes += num_bytes
         self._under_way_bytes += num_bytes

@@ -104,6 +104,11 @@ class RateMeter:
         self._bytes = 0
         self._was_full = False
 
+    @property
+    def is_busy(self) -> bool:
+        """Between ``resume`` and ``pause``."""
+        return self._began_s is not None
+
     def resume(self, now_s: float) -> None:
         """Something sets out after a pause."""
         self._began_s = self._last_s = now_s
@@ -132,11 +137,13 @@ class RateMeter:
         best, self._best, self._began_s = self._best, None, None
         if best is None:
             return
-        self._any.append(best)
         if best.was_full:
             if self._full and not 1 / CHANGE < best.bytes_per_s / _mean(self._full) < CHANGE:
                 self._full.clear()
             self._full.append(best)
+            if best.bytes_per_s * CHANGE < max((period.bytes_per_s for period in self._any), default=0.0):
+                self._any.clear()  # what the link once carried it does not any more
+        self._any.append(best)
 
     def rate(self) -> Rate | None:
         """The mean over the busy times in which the link was full, unless it has carried more; None: unknown."""
@@ -151,7 +158,7 @@ def limited(rate: Rate | None, max_bytes_per_s: float | None) -> Rate | None:
     if max_bytes_per_s is None or (rate is not None and rate.is_limit and rate.bytes_per_s <= max_bytes_per_s):
         return rate
     seen = rate.bytes_per_s if rate is not None else max_bytes_per_s
-    return Rate(min(seen, max_bytes_per_s), is_limit=seen >= max_bytes_per_s)
+    return Rate(min(seen, max_bytes_per_s), is_limit=rate is not None and seen * CHANGE >= max_bytes_per_s)
 
 
 def _mean(periods: Iterable[_Period]) -> float:

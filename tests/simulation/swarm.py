@@ -56,7 +56,8 @@ class SimSwarm:
         strategy: str = "dedloc",
         every: int = 5,
     ) -> None:
-        text = RUN.format(until=until, target=target, compression=compression, optimizer=optimizer, every=every, strategy=strategy)
+        sizes = {"until": until, "target": target, "every": every}
+        text = RUN.format(compression=compression, optimizer=optimizer, strategy=strategy, **sizes)
         self.directory = directory
         self.bundle = Bundle(parse_run(text, origin="the test"), {})
         self.task = build_task(self.bundle.run, assets={}, cache_dir=directory, peer_id="")

@@ -1,0 +1,207 @@
+"""The leader's plan: what it assumes of links that nobody knows yet, and how long it keeps what it has decided."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from collab.averaging.messages import Join
+from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, is_tiling, part_elements
+from collab.averaging.planning import DOWN_HEADROOM, ROUNDING, UP_HEADROOM, Plan, Planner, assumed_rates
+from collab.types import Lineage, PeerId
+
+MBIT = 125_000.0
+NUM_ELEMENTS = 64 * PART_ELEMENTS
+A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
+Joins = dict[PeerId, Join]
+
+
+def join(up: float, down: float | None = None, **changes: Any) -> Join:
+    """A contributor whose links were full at these rates, in Mbit/s."""
+    whole = Join(
+        fingerprint="f",
+        epoch=0,
+        lineage=Lineage("l"),
+        num_elements=NUM_ELEMENTS,
+        weight=10.0,
+        can_reduce=True,
+        up_bytes_per_s=up * MBIT,
+        up_is_limit=True,
+        down_bytes_per_s=(up if down is None else down) * MBIT,
+        down_is_limit=True,
+    )
+    return replace(whole, **changes)
+
+
+def unknown() -> Join:
+    """A contributor whose link was never used."""
+    return join(0.0, up_is_limit=False, down_is_limit=False)
+
+
+def helper(up: float) -> Join:
+    """A peer that only reduces."""
+    return join(up, num_elements=0, weight=0.0)
+
+
+def planned(joins: Joins, planner: Planner | None = None) -> Plan:
+    return (planner or Planner("exact", 1000.0)).plan(joins, NUM_ELEMENTS, 0.0)
+
+
+def shares(plan: Plan) -> dict[PeerId, float]:
+    return {span.reducer: span.num_elements / NUM_ELEMENTS for span in plan.spans}
+
+
+# -- rates that nobody knows -------------------------------------------------------------------------------------------
+
+
+def test_a_link_of_which_nothing_is_known_is_taken_to_be_as_the_others_are() -> None:
+    measured = {A: (10.0, True), B: (30.0, True), C: (0.0, False), PeerId("d"): (20.0, True)}
+    assert assumed_rates(measured, 1.0) == {A: 10.0, B: 30.0, C: 20.0, PeerId("d"): 20.0}
+
+
+def test_when_nothing_is_known_of_anybody_all_links_are_the_same() -> None:
+    assert len(set(assumed_rates({A: (0.0, False), B: (0.0, False)}, 1.25).values())) == 1
+    plan = planned({A: unknown(), B: unknown(), C: unknown(), PeerId("d"): unknown()})
+    assert shares(plan) == pytest.approx(dict.fromkeys((A, B, C, PeerId("d")), 0.25), abs=0.02)
+
+
+def test_a_newcomer_among_equals_gets_an_equal_share() -> None:
+    known = {A: join(50), B: join(50), C: join(50)}
+    assert shares(planned({**known, PeerId("d"): unknown()})) == shares(planned({**known, PeerId("d"): join(50)}))
+
+
+def test_a_rate_at_which_a_link_was_not_full_has_headroom_and_a_limit_has_none() -> None:
+    measured = {A: (10.0, False), B: (30.0, True)}
+    assert assumed_rates(measured, UP_HEADROOM) == {A: 10.0 * UP_HEADROOM, B: 30.0}
+    assert assumed_rates(measured, DOWN_HEADROOM) == {A: 10.0 * DOWN_HEADROOM, B: 30.0}
+
+
+def test_a_plan_asks_for_more_of_an_uplink_that_was_never_full() -> None:
+    full = {A: join(100), B: join(20), C: join(20)}
+    lax = {**full, A: join(100, up_is_limit=False)}
+    assert shares(planned(lax)) == shares(planned({**full, A: join(100 * UP_HEADROOM, 100)}))
+
+
+def test_a_downlink_that_was_never_full_is_taken_to_carry_what_the_uplink_does() -> None:
+    barely_used = join(100, 1, down_is_limit=False)
+    assert shares(planned({A: barely_used, B: join(20), C: join(20)})) == shares(
+        planned({A: join(100, 100), B: join(20), C: join(20)})
+    )
+
+
+# -- how long a plan is kept -------------------------------------------------------------------------------------------
+
+
+def changed_up(joins: Joins, peer: PeerId, factor: float) -> Joins:
+    return {**joins, peer: replace(joins[peer], up_bytes_per_s=joins[peer].up_bytes_per_s * factor)}
+
+
+SWARM = {A: join(40, 100), B: join(25, 100), C: join(30, 60)}
+
+
+@pytest.mark.parametrize("peer", [A, B, C])
+@pytest.mark.parametrize("direction", ["up_bytes_per_s", "down_bytes_per_s"])
+@pytest.mark.parametrize(("factor", "is_kept"), [(1.09, True), (1 / 1.09, True), (1.2, False), (1 / 1.2, False)])
+def test_a_plan_is_kept_while_rates_move_by_less_than_a_tenth(
+    peer: PeerId, direction: str, factor: float, is_kept: bool
+) -> None:
+    planner = Planner("exact", 1000.0)
+    before = planned(SWARM, planner)
+    rate = getattr(SWARM[peer], direction) * factor
+    moved: Joins = {**SWARM, peer: replace(SWARM[peer], **{direction: rate})}
+    after = planned(moved, planner)
+    assert after.spans == (before.spans if is_kept else planned(moved).spans)
+    if is_kept and peer == A and direction == "up_bytes_per_s":
+        assert planned(moved).spans != before.spans  # so that keeping it says something
+
+
+def test_rates_that_drift_are_compared_with_those_that_the_plan_was_made_of() -> None:
+    planner, drifting = Planner("exact", 1000.0), SWARM
+    first = planned(drifting, planner)
+    drifting = changed_up(drifting, A, 1.08)
+    assert planned(drifting, planner).spans == first.spans
+    drifting = changed_up(drifting, A, 1.08)
+    assert 1.08 < ROUNDING < 1.08**2
+    assert planned(drifting, planner).spans == planned(drifting).spans != first.spans
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {A: SWARM[A], B: SWARM[B]},
+        {**SWARM, PeerId("d"): join(80)},
+        {**SWARM, PeerId("d"): helper(80)},
+        {A: SWARM[A], B: SWARM[B], PeerId("d"): SWARM[C]},
+        {B: SWARM[B], A: SWARM[A], C: SWARM[C]},
+        {**SWARM, A: replace(SWARM[A], can_reduce=False)},
+        {**SWARM, A: replace(SWARM[A], up_is_limit=False)},
+        {**SWARM, C: replace(SWARM[C], num_elements=0, weight=0.0)},
+    ],
+    ids=["goes", "comes", "helper comes", "is another", "order", "reduces no more", "was not full", "follows"],
+)
+def test_a_plan_is_renewed_when_members_or_their_parts_change(other: Joins) -> None:
+    planner = Planner("exact", 1000.0)
+    before = planned(SWARM, planner)
+    after = planned(other, planner)
+    assert after == planned(other)
+    assert [member.peer for member in after.members] == list(other)
+    assert is_tiling(after.spans, NUM_ELEMENTS)
+    assert planned(SWARM, planner) == before
+
+
+def test_weights_are_always_the_present_ones() -> None:
+    planner = Planner("exact", 1000.0)
+    before = planned(SWARM, planner)
+    heavier = {peer: replace(its_join, weight=10.0 + place) for place, (peer, its_join) in enumerate(SWARM.items())}
+    after = planned(heavier, planner)
+    assert [member.weight for member in before.members] == [10.0, 10.0, 10.0]
+    assert [member.weight for member in after.members] == [10.0, 11.0, 12.0]
+    assert after.spans == before.spans
+
+
+def test_who_only_helps_has_no_weight_and_gets_no_mean() -> None:
+    plan = planned({**SWARM, PeerId("d"): helper(200)})
+    weights = {member.peer: (member.weight, member.receives) for member in plan.members}
+    assert weights[PeerId("d")] == (0.0, False)
+    assert weights[A] == (10.0, True)
+    assert shares(plan)[PeerId("d")] == max(shares(plan).values())
+
+
+# -- who is left out, and for how long ---------------------------------------------------------------------------------
+
+
+def test_a_peer_that_would_hold_everybody_up_follows_without_weight_until_its_samples_are_worth_it() -> None:
+    planner = Planner("exact", 1000.0)
+    fast = {PeerId(f"p{number}"): join(100, weight=140.0) for number in range(7)}
+    weights = []
+    for samples in (10.0, 3000.0, 10.0):
+        joins = {**fast, C: join(4, 100, weight=samples)}
+        plan = planner.plan(joins, NUM_ELEMENTS, 200.0)
+        weights.append(plan.members[-1].weight)
+        assert plan.members[-1].receives
+        assert [member.weight for member in plan.members[:-1]] == [140.0] * 7
+    assert weights == [0.0, 3000.0, 0.0]
+
+
+def test_nobody_is_left_out_while_the_speed_of_the_swarm_is_not_known() -> None:
+    joins = {**{PeerId(f"p{number}"): join(100, weight=140.0) for number in range(7)}, C: join(0.5, 100, weight=1.0)}
+    assert [member.weight for member in planned(joins).members] == [140.0] * 7 + [1.0]
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def test_parts_are_long_on_fast_links_and_only_there() -> None:
+    lengths = [part_elements(mbit_per_s * MBIT) for mbit_per_s in (0, 1, 20, 50, 100, 500, 1000, 5000)]
+    assert lengths == sorted(lengths)
+    assert lengths[:4] == [PART_ELEMENTS] * 4
+    assert lengths[-1] == LARGEST_PART_ELEMENTS
+    assert all(length % PART_ELEMENTS == 0 for length in lengths)
+
+
+def test_the_slowest_contributor_of_a_group_decides_how_long_its_parts_are() -> None:
+    fast = {A: join(1000), B: join(1000)}
+    assert planned(fast).part_elements == part_elements(1000 * MBIT) > PART_ELEMENTS
+    assert planned({**fast, C: helper(1)}).part_elements == part_elements(1000 * MBIT)
+    assert planned({**fast, C: join(10)}).part_elements == PART_ELEMENTS
+    assert planned({**fast, C: unknown()}).part_elements == PART_ELEMENTS
