@@ -137,8 +137,8 @@ def _excluded(round_: _Round, codec: str, result_codec: str, accumulate_s: float
 
     The slowest are left out while (accumulate_s + round with) / (accumulate_s + round without) - 1 > ``WORTH`` x their
     work over that of the others, which grows without bound while they wait. Two equally slow peers hold the swarm up as
-    long as one of them is in, so each test is for the slowest, the two slowest, the three slowest ... together. Somebody
-    always contributes.
+    long as one of them is in, so each test is for the slowest, the two slowest, the three slowest ... together.
+    Somebody always contributes.
     """
     senders = [member for member in round_.members if member.has_gradient]
     all_work = math.fsum(member.work for member in senders)
