@@ -13,7 +13,7 @@ from collab.averaging.shares import spans_of
 from collab.compression.base import all_codecs
 from collab.types import PeerId
 
-UP_HEADROOM, DOWN_HEADROOM = 1.25, 4.0
+UP_HEADROOM, DOWN_HEADROOM = 1.1, 4.0
 """A link that was never full carries more than was seen; a plan that asks for more finds out. Downlinks are seldom what
 holds a round up, and are seldom full."""
 ROUNDING = 1.1

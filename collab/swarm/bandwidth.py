@@ -22,7 +22,7 @@ BASE_SLOTS = 6
 """The quickest delay of a path is forgotten after a minute: routes and clocks change."""
 SHORTEST_S, SMALLEST_BYTES = 0.25, 1 << 20
 """A period with less activity measures round trips and bursts."""
-MOSTLY = 0.8
+MOSTLY = 0.5
 """Of the time: a link that had enough to carry for so long was full."""
 KEPT_PERIODS = 4
 """Newest periods, about a round each, that the estimate is made of: enough to even out noise."""
