@@ -23,7 +23,7 @@ BASE_SLOTS = 6
 SHORTEST_S, SMALLEST_BYTES = 0.25, 1 << 20
 """A period with less activity measures round trips and bursts."""
 MOSTLY = 0.5
-"""Of the time: a link that had enough to carry for so long was full."""
+"""Of the time: a link that had enough to carry for so long was full; timers and bunched news hide the rest."""
 KEPT_PERIODS = 4
 """Newest periods, about a round each, that the estimate is made of: enough to even out noise."""
 CHANGE = 1.25

@@ -10,7 +10,6 @@ from collab.averaging.base import Aborted, Committed, Outcome
 from collab.averaging.deadlines import ENOUGH
 from collab.averaging.group import FLOOR_S
 from collab.averaging.messages import CALL_PROTOCOL, ROUND_PROTOCOL
-from collab.averaging.standing import STANDING_PROTOCOL
 from collab.averaging.timeouts import RoundTimeouts
 from collab.metrics.records import EpochFinished, MicrobatchDone
 from collab.net.base import Handler, Stream
@@ -113,7 +112,7 @@ def test_without_a_quorum_the_group_waits_for_those_who_are_coming() -> None:
             announces(rounds, "d", LATE_S)
             rounds.absent.add("c")
             outcomes, seconds = await timed(rounds, "ab")
-            assert seconds == pytest.approx(LATE_S + FLOOR_S, abs=0.1)
+            assert seconds == pytest.approx(LATE_S + RoundTimeouts().gather_slack_s, abs=0.1)
             assert {o.reason for o in outcomes.values() if isinstance(o, Aborted)} == {"no_quorum"}
 
     run(main())
@@ -177,12 +176,6 @@ def test_a_leader_that_restarted_between_rounds_is_found_again(tmp_path: Path) -
     swarm = SimSwarm(tmp_path, until=12, target=400)
     backbone = swarm.add_backbone()
     trainers = [swarm.add_trainer() for _ in range(3)]
-    stood: list[float] = []
-
-    def note(time_s: float, sender: int, receiver: int, kind: str) -> None:
-        if receiver == backbone.index and STANDING_PROTOCOL in kind:
-            stood.append(time_s)
-
     swarm.churn.fail_at(peer=backbone.index, time_s=12.0, restart_after_s=0.3)
     swarm.world.run()
     assert not swarm.churn.unfired()
@@ -208,21 +201,24 @@ def steps_s(directory: Path, *, target: int, straggles: bool) -> list[float]:
 
 @pytest.mark.parametrize("target", [150, 600])
 def test_a_straggler_makes_no_step_longer_than_the_learned_deadline(tmp_path: Path, target: int) -> None:
-    alone = steps_s(tmp_path, target=target, straggles=False)
-    beside = steps_s(tmp_path, target=target, straggles=True)
+    alone = steps_s(tmp_path / "alone", target=target, straggles=False)
+    beside = steps_s(tmp_path / "beside", target=target, straggles=True)
     assert max(beside) <= max(alone) + FLOOR_S + 0.05
 
 
-def test_what_a_straggler_brings_too_late_is_in_a_later_step(tmp_path: Path) -> None:
-    swarm = SimSwarm(tmp_path, until=20, target=1500)
+def test_what_a_trainer_computes_while_it_is_too_slow_is_in_a_step_once_it_is_not(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, until=30, target=600)
     swarm.add_backbone()
-    trainers = [swarm.add_trainer(samples_per_s=100.0) for _ in range(3)]
-    slow = swarm.add_trainer(samples_per_s=5.0)
+    trainers = [swarm.add_trainer(samples_per_s=100.0) for _ in range(4)]
+    wavering = trainers[-1]
+    swarm.churn.slow_at(wavering.index, 20, epoch=4)
+    swarm.churn.slow_at(wavering.index, 1 / 20, time_s=30.0)
     swarm.world.run()
-    steps = [event for event in swarm.events(slow, EpochFinished) if event.own_samples]
-    carried = [e for step in steps for e in step.sample_epochs if e < step.epoch - 1]
-    print(len(steps), len(carried))
-    assert carried
-    computed = sum(event.samples for event in swarm.events(slow, MicrobatchDone))
-    assert sum(step.own_samples for step in steps) + swarm.replicas[slow.index].samples == computed
-    assert len({peer.result["lineage"] for peer in [*trainers, slow]}) == 1
+    assert not swarm.churn.unfired()
+    steps = [event for event in swarm.events(wavering, EpochFinished) if event.own_samples]
+    stale = [epoch for step in steps for epoch in step.sample_epochs if epoch < step.epoch - 1]
+    assert len(set(stale)) > 2  # several steps went by without it
+    computed = sum(done.samples for done in swarm.events(wavering, MicrobatchDone))
+    assert sum(step.own_samples for step in steps) + swarm.replicas[wavering.index].samples == computed
+    assert steps[-1].epoch == 30
+    assert len({peer.result["lineage"] for peer in trainers}) == 1

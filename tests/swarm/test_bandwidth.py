@@ -226,8 +226,8 @@ def test_bytes_outside_a_busy_time_measure_nothing() -> None:
     assert meter.rate() is None
 
 
-def test_a_link_that_was_full_for_less_than_most_of_the_time_was_not_full() -> None:
-    for full_of_10, is_limit in ((7, False), (9, True)):
+def test_a_link_that_was_full_for_less_than_half_of_the_time_was_not_full() -> None:
+    for full_of_10, is_limit in ((4, False), (6, True)):
         meter = RateMeter()
         meter.resume(0.0)
         for second in range(1, 11):

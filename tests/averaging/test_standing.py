@@ -1,0 +1,277 @@
+"""Standing streams: progress goes up, sums and calls come down."""
+
+import asyncio
+import math
+
+import pytest
+
+from collab.averaging.standing import RETRY_S, STANDING_PROTOCOL, Word
+from collab.net.base import Stream
+from collab.types import PeerId
+from tests.averaging.standing_lab import HERE, TARGET, L, Lab, M, in_lab, word
+from tests.fakes import FakeNetwork, FakeStream
+
+# -- words go up, sums come down ---------------------------------------------------------------------------------------
+
+
+def test_a_word_reaches_the_leader_and_the_sum_of_its_history_comes_back() -> None:
+    async def test(lab: Lab) -> None:
+        following = await lab.add_leader("leader")
+        a, b, c = [await lab.add_trainer(name) for name in "abc"]
+        assert not a.standing.is_connected
+        await a.says(10, speed=2.0)
+        await c.says(90, speed=64.0, history=(3, M))
+        await b.says(20, speed=4.0)
+        assert a.standing.is_connected
+        assert following.at(HERE) == {PeerId("a"), PeerId("b")}
+        assert following.at((3, M)) == {PeerId("c")}
+        assert following.samples_per_s(HERE) == 6.0
+        assert b.standing.seconds_to(TARGET) == pytest.approx((TARGET - 30) / 2.0, abs=0.2)
+
+    in_lab(test)
+
+
+def test_a_trainer_keeps_one_stream_for_all_its_words() -> None:
+    async def test(lab: Lab) -> None:
+        await lab.add_leader("leader")
+        a = await lab.add_trainer("a")
+        for samples in range(50):
+            await a.says(samples)
+        assert lab.told("stand") == ["leader"]
+        assert lab.told("word") == ["leader"] * 50
+        assert lab.told("heard") == ["a"] * 50
+
+    in_lab(test)
+
+
+def test_the_wait_is_predicted_from_what_the_others_do_meanwhile_and_from_what_we_have_done() -> None:
+    async def test(lab: Lab) -> None:
+        await lab.add_leader("leader")
+        a, b = [await lab.add_trainer(name) for name in "ab"]
+        assert a.standing.seconds_to(TARGET) is None  # nobody has told us anything
+        await b.says(40, speed=5.0)
+        await a.says(10, speed=3.0)
+        at_once = a.standing.seconds_to(TARGET)
+        assert at_once is not None
+        assert at_once == pytest.approx(50 / 5.0, abs=0.11)
+        await asyncio.sleep(4.0)
+        assert a.standing.seconds_to(TARGET) == pytest.approx(at_once - 4.0)
+        a.standing.report(Word(*HERE, 25, 3.0))
+        assert a.standing.seconds_to(TARGET) == pytest.approx(at_once - 4.0 - 15 / 5.0)
+        await asyncio.sleep(0.1)
+        a.standing.report(Word(4, M, 0.0, 3.0))
+        assert a.standing.seconds_to(TARGET) is None  # what was heard is of another history
+
+    in_lab(test)
+
+
+def test_a_trainer_that_is_alone_waits_for_nobody_and_knows_when_it_has_the_batch_itself() -> None:
+    async def test(lab: Lab) -> None:
+        await lab.add_leader("leader")
+        a = await lab.add_trainer("a")
+        await a.says(10, speed=3.0)
+        assert a.standing.seconds_to(TARGET) == math.inf
+        a.standing.report(Word(*HERE, 120.0, 3.0))
+        assert a.standing.seconds_to(TARGET) == 0.0
+
+    in_lab(test)
+
+
+# -- the call ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_call_goes_out_once_to_everybody_of_the_history_and_to_nobody_else() -> None:
+    async def test(lab: Lab) -> None:
+        await lab.add_leader("leader")
+        a, b, c, d = [await lab.add_trainer(name) for name in "abcd"]
+        await c.says(99, history=(3, M))
+        await d.says(99, history=(2, L))
+        await a.says(50)
+        await b.says(49)
+        assert lab.told("call") == []
+        await b.says(50)
+        assert sorted(lab.told("call")) == ["a", "b"]
+        assert a.asked == b.asked == [(3, L, PeerId("leader"))]
+        assert a.standing.is_called(HERE)
+        assert not c.standing.is_called((3, M))
+        await a.says(60)
+        await b.says(70)
+        assert sorted(lab.told("call")) == ["a", "b"]
+
+    in_lab(test)
+
+
+def test_a_trainer_that_gets_there_after_the_call_is_called_too() -> None:
+    async def test(lab: Lab) -> None:
+        await lab.add_leader("leader")
+        a, b = [await lab.add_trainer(name) for name in "ab"]
+        await a.says(100)
+        await b.says(1)
+        assert lab.told("call") == ["a", "b"]
+        assert b.standing.is_called(HERE)
+
+    in_lab(test)
+
+
+def test_the_next_history_is_called_anew() -> None:
+    async def test(lab: Lab) -> None:
+        await lab.add_leader("leader")
+        a = await lab.add_trainer("a")
+        await a.says(100)
+        await a.says(1, history=(4, M))
+        assert not a.standing.is_called((4, M))
+        await a.says(100, history=(4, M))
+        assert a.standing.is_called((4, M))
+        assert lab.told("call") == ["a", "a"]
+
+    in_lab(test)
+
+
+def test_the_answer_says_in_how_many_seconds_a_trainer_comes() -> None:
+    async def test(lab: Lab) -> None:
+        following = await lab.add_leader("leader")
+        a, b = await lab.add_trainer("a", eta_s=1.25), await lab.add_trainer("b", eta_s=None)
+        await a.says(1)
+        await b.says(1)
+        assert await following.call(PeerId("a"), HERE, 1.0) == 1.25
+        assert await following.call(PeerId("b"), HERE, 1.0) is None
+        assert a.standing.is_called(HERE)
+        assert not b.standing.is_called(HERE)
+
+    in_lab(test)
+
+
+def test_waiting_for_a_call_ends_with_it_or_at_its_time() -> None:
+    async def test(lab: Lab) -> None:
+        await lab.add_leader("leader")
+        a, b = [await lab.add_trainer(name) for name in "ab"]
+        await a.says(50)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        assert not await a.standing.wait_for_call(HERE, 2.5)
+        assert loop.time() - began_s == pytest.approx(2.5)
+        waiting = asyncio.create_task(a.standing.wait_for_call(HERE, 10.0))
+        await b.says(50)
+        assert waiting.done()
+        assert await waiting
+        assert not await a.standing.wait_for_call((4, M), 1.0)  # called, but to another round
+
+    in_lab(test)
+
+
+# -- who is gone -------------------------------------------------------------------------------------------------------
+
+
+def test_a_trainer_that_dies_is_forgotten_and_its_pending_answer_resolves() -> None:
+    async def test(lab: Lab) -> None:
+        following = await lab.add_leader("leader")
+        stream = await lab.stranger("mute")
+        await stream.send(word(samples=60.0), timeout_s=1.0)
+        await asyncio.sleep(0.1)
+        calling = asyncio.create_task(following.call(PeerId("mute"), HERE, 100.0))
+        await asyncio.sleep(1.0)
+        assert not calling.done()
+        stream.close()
+        await asyncio.sleep(0.1)
+        assert calling.done()
+        assert await calling is None
+        assert following.at(HERE) == frozenset()
+        a = await lab.add_trainer("a")
+        await a.says(50)
+        assert lab.told("call") == ["mute"]  # what the dead one had is not counted any more
+
+    in_lab(test)
+
+
+def test_a_trainer_that_does_not_answer_is_not_waited_for() -> None:
+    async def test(lab: Lab) -> None:
+        following = await lab.add_leader("leader")
+        stream = await lab.stranger("mute")
+        await stream.send(word(), timeout_s=1.0)
+        await asyncio.sleep(0.1)
+        with pytest.raises(TimeoutError):
+            await following.call(PeerId("mute"), HERE, 2.0)
+        with pytest.raises(KeyError):
+            await following.call(PeerId("nobody"), HERE, 2.0)
+
+    in_lab(test)
+
+
+def test_a_trainer_that_comes_back_over_a_new_stream_counts_once() -> None:
+    async def test(lab: Lab) -> None:
+        following = await lab.add_leader("leader")
+        old = await lab.stranger("a")
+        await old.send(word(samples=60.0), timeout_s=1.0)
+        new = await lab.stranger("a")
+        await new.send(word(samples=61.0), timeout_s=1.0)
+        await asyncio.sleep(0.1)
+        assert lab.told("call") == []
+        old.close()
+        await asyncio.sleep(0.1)
+        assert following.at(HERE) == {PeerId("a")}
+
+    in_lab(test)
+
+
+def test_when_the_leader_dies_a_trainer_stands_with_the_next_one() -> None:
+    async def test(lab: Lab) -> None:
+        ends: list[FakeStream] = []
+        first, second = await lab.add_leader("first"), await lab.add_leader("second")
+        keep_streams(lab.network, "first", ends)
+        a = await lab.add_trainer("a")
+        await a.says(10)
+        assert first.at(HERE) == {PeerId("a")}
+        assert second.at(HERE) == frozenset()
+        lab.network.leave("first")
+        lab.leaders.remove(PeerId("first"))
+        ends[0].close()
+        await asyncio.sleep(0.1)
+        assert not a.standing.is_connected
+        assert a.standing.seconds_to(TARGET) is None
+        await asyncio.sleep(RETRY_S + 0.1)
+        assert a.standing.is_connected
+        assert second.at(HERE) == {PeerId("a")}  # without a new word of the trainer
+
+    in_lab(test)
+
+
+def test_when_somebody_else_leads_the_next_word_goes_there() -> None:
+    async def test(lab: Lab) -> None:
+        first, second = await lab.add_leader("first"), await lab.add_leader("second")
+        a = await lab.add_trainer("a")
+        await a.says(10)
+        lab.leaders.reverse()
+        await a.says(20)
+        await asyncio.sleep(RETRY_S)
+        assert first.at(HERE) == frozenset()
+        assert second.at(HERE) == {PeerId("a")}
+        assert lab.told("word") == ["first", "second"]
+
+    in_lab(test)
+
+
+def test_a_leader_that_cannot_be_reached_is_tried_once_a_second() -> None:
+    async def test(lab: Lab) -> None:
+        lab.leaders.append(PeerId("leader"))
+        a = await lab.add_trainer("a")
+        await a.says(10)
+        await asyncio.sleep(20.0)
+        assert not a.standing.is_connected
+        del lab.leaders[0]
+        following = await lab.add_leader("leader")
+        await asyncio.sleep(RETRY_S)
+        assert following.at(HERE) == {PeerId("a")}
+
+    in_lab(test)
+
+
+def keep_streams(network: FakeNetwork, name: str, ends: list[FakeStream]) -> None:
+    """Note the ends at ``name`` of streams that come to it, so that the test can close them as a dying peer does."""
+    handler = network.peers[PeerId(name)].handlers[STANDING_PROTOCOL]
+
+    async def noting(stream: Stream) -> None:
+        assert isinstance(stream, FakeStream)
+        ends.append(stream)
+        await handler(stream)
+
+    network.peers[PeerId(name)].handlers[STANDING_PROTOCOL] = noting

@@ -1,0 +1,87 @@
+"""A peer whose upload would hold everybody up: nobody waits for it, and what it computes is committed in the end.
+
+The fast peers' microbatches are shorter than the shortest time that a leader waits for anybody, so that what is
+measured is the slow peer's doing. The vector is as small as a link is still measured by: a mebibyte a round.
+"""
+
+from pathlib import Path
+
+from collab.config import parse_run
+from collab.metrics.records import EpochFinished, MicrobatchDone
+from collab.simulation.links import Link
+from collab.simulation.peer import SimPeer
+from collab.swarm.bundle import Bundle
+from collab.tasks.registry import build_task
+from tests.simulation.swarm import RUN, SimSwarm
+
+MBIT = 1e6 / 8
+FAST, SLOW = Link(up_bytes_per_s=25 * MBIT, down_bytes_per_s=100 * MBIT), Link(up_bytes_per_s=2 * MBIT)
+SAMPLES_PER_S = 16.0
+"""Of a fast peer, in microbatches of four."""
+LEFT_OUT_FROM = 2
+"""Epoch: in the first round nobody knows yet how slow the link is."""
+
+
+class Seven:
+    """Seven peers of 25 Mbit/s up with 295,000 parameters, and perhaps an eighth of 2 Mbit/s; the run is over."""
+
+    def __init__(self, directory: Path, *, until: int, target: int, slow_samples_per_s: float | None) -> None:
+        self.swarm = SimSwarm(directory, until=until, target=target)
+        text = RUN.replace("[16]", "[420, 620]").format(
+            until=until,
+            target=target,
+            compression="exact",
+            optimizer="{name: sgd, learning_rate: 0.1}",
+            every=until,
+            strategy="dedloc",
+        )
+        self.swarm.bundle = Bundle(parse_run(text, origin="the test"), {})
+        self.swarm.task = build_task(self.swarm.bundle.run, assets={}, cache_dir=directory, peer_id="")
+        self.swarm.add_backbone()
+        self.fast = [
+            self.swarm.add_trainer(samples_per_s=SAMPLES_PER_S, microbatch_size=4, link=FAST) for _ in range(7)
+        ]
+        self.slow: SimPeer | None = None
+        if slow_samples_per_s is not None:
+            self.slow = self.swarm.add_trainer(samples_per_s=slow_samples_per_s, microbatch_size=1, link=SLOW)
+        self.swarm.world.run()
+
+    def steps(self, peer: SimPeer) -> list[EpochFinished]:
+        """In order."""
+        return self.swarm.events(peer, EpochFinished)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Committed, or held by a peer that is left out for a later step, while it is left out."""
+        steps = self.steps(self.fast[0])[LEFT_OUT_FROM:]
+        began_s, ended_s = steps[0].at_s - steps[0].seconds, steps[-1].at_s
+        held = 0
+        if self.slow is not None:
+            microbatches = self.swarm.events(self.slow, MicrobatchDone)
+            held = sum(done.samples for done in microbatches if began_s < done.at_s <= ended_s)
+        return (sum(step.swarm_samples for step in steps) + held) / (ended_s - began_s)
+
+
+def test_a_slow_uploader_at_a_fiftieth_of_the_speed_costs_the_swarm_nothing(tmp_path: Path) -> None:
+    target = int(7 * SAMPLES_PER_S * 20)  # 20 s of a batch
+    without = Seven(tmp_path / "without", until=4, target=target, slow_samples_per_s=None)
+    beside = Seven(tmp_path / "with", until=4, target=target, slow_samples_per_s=SAMPLES_PER_S / 50)
+    assert [step.contributors for step in beside.steps(beside.fast[0])] == [8, 7, 7, 7]
+    assert beside.samples_per_s >= 0.99 * without.samples_per_s
+
+
+def test_what_a_slow_uploader_computes_while_it_is_left_out_is_committed_together_later(tmp_path: Path) -> None:
+    seven = Seven(tmp_path, until=8, target=1120, slow_samples_per_s=SAMPLES_PER_S / 5)
+    assert seven.slow is not None
+    contributed = {step.epoch: step.own_samples for step in seven.steps(seven.slow) if step.own_samples}
+    first, later = sorted(contributed)
+    assert first == 1
+    assert later >= 4
+    step = next(step for step in seven.steps(seven.slow) if step.epoch == later)
+    assert set(step.sample_epochs) == set(range(first, later))  # all that it has computed since
+    assert step.own_samples > 2 * contributed[first]
+    computed = sum(done.samples for done in seven.swarm.events(seven.slow, MicrobatchDone))
+    held = seven.swarm.replicas[seven.slow.index].samples
+    assert sum(contributed.values()) + held == computed
+    assert len({peer.result["lineage"] for peer in [*seven.fast, seven.slow]}) == 1
+    assert {replica.epoch for replica in seven.swarm.replicas.values()} == {8}

@@ -1,0 +1,213 @@
+"""Whether the batch is there: heard from the leader, and from the directory when no leader hears us."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from collab.averaging.settings import RoundSettings
+from collab.averaging.standing import STANDING_PROTOCOL, Following, Standing
+from collab.concurrency import Background
+from collab.net.base import Entry
+from collab.net.wire import Message
+from collab.swarm.batch_watch import SHORTEST_WAIT_S, BatchWatch
+from collab.swarm.membership import REPORT_S, Membership
+from collab.swarm.progress import ProgressBoard
+from collab.swarm.records import PeerRecord, pack_record
+from collab.types import Lineage, PeerId
+from tests.fakes import NOW, FakeDirectory, FakeNetwork, FakeTransport, make_ports, run
+from tests.swarm.people import PEOPLE, record
+
+F, L, LEADER, TARGET = "f" * 64, Lineage("l"), PeerId("leader"), 100
+KEY = f"{F[:32]}.peers"
+
+
+class Us:
+    """Person 0, whose record the test sets, and the leader that it may stand with."""
+
+    def __init__(self, network: FakeNetwork, ours: PeerRecord) -> None:
+        self.directory, self.record, self.network = FakeDirectory(), ours, network
+        ports = make_ports(network.join(PEOPLE[0].peer_id), self.directory)
+        clock = ports.clock
+        board = ProgressBoard(ports, PEOPLE[0], F)
+        self.membership = Membership(board, clock, lambda: replace(self.record, said_at=clock.now()))
+        self.leaders: list[PeerId] = []
+        self.standing = Standing(ports, F, lambda lineage, epoch: self.leaders, self._attend)
+        self.watch = BatchWatch(self.membership, self.standing)
+
+    def _attend(self, epoch: int, lineage: Lineage, leader: PeerId) -> float | None:
+        return self.membership.attend(epoch, lineage, 0.0)
+
+    async def find_leader(self) -> None:
+        """And stand with it."""
+        settings = RoundSettings(fingerprint=F, policy="exact", can_reduce=True, target_samples=float(TARGET))
+        await Following(make_ports(self.network.join(LEADER)), settings).serve()
+        self.leaders.append(LEADER)
+        assert not await self.watch.has_reached(TARGET)
+        await asyncio.sleep(1.0)
+        assert self.standing.is_connected
+
+    async def asks(self, samples: int) -> tuple[bool, float]:
+        """After a microbatch that brought us to ``samples``: the answer, and how long it took."""
+        self.record = replace(self.record, samples=samples)
+        began_s = asyncio.get_running_loop().time()
+        answer = await self.watch.has_reached(TARGET)
+        return answer, asyncio.get_running_loop().time() - began_s
+
+
+class Other:
+    """Another trainer that stands with the leader."""
+
+    def __init__(self, us: Us) -> None:
+        self._transport: FakeTransport = us.network.join("other")
+
+    async def says(self, samples: float, samples_per_s: float) -> None:
+        """Over a stream of its own each time; the last one counts."""
+        stream = await self._transport.open(LEADER, STANDING_PROTOCOL, timeout_s=1.0)
+        await stream.send(Message("stand", {"fingerprint": F}), timeout_s=1.0)
+        fields = {"epoch": 3, "lineage": L, "samples": samples, "samples_per_s": samples_per_s}
+        await stream.send(Message("word", fields), timeout_s=1.0)
+        await asyncio.sleep(0.01)
+
+
+def with_us(test: Callable[[Us], Awaitable[None]], **changes: Any) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network, Background() as tasks:
+            us = Us(network, record(0, **changes))
+            tasks.create_task(us.standing.run())
+            await test(us)
+
+    run(main())
+
+
+def test_without_a_leader_the_directory_tells() -> None:
+    async def test(us: Us) -> None:
+        other = record(1, samples=60)
+        us.directory.table.setdefault(KEY, {})[other.peer] = Entry(pack_record(other, PEOPLE[1]), NOW + 100)
+        await us.membership.report()
+        assert await us.asks(30) == (False, 0.0)
+        assert await us.asks(40) == (True, 0.0)
+        assert not us.standing.is_connected
+
+    with_us(test, samples_per_s=10.0, microbatch_s=1.0)
+
+
+def test_when_nobody_leads_any_more_the_directory_tells() -> None:
+    async def test(us: Us) -> None:
+        await us.find_leader()
+        us.network.leave(LEADER)
+        us.leaders.clear()
+        await us.asks(30)  # the word that shows that nobody leads any more
+        await asyncio.sleep(2.0)
+        assert not us.standing.is_connected
+        other = record(1, samples=60)
+        us.directory.table.setdefault(KEY, {})[other.peer] = Entry(pack_record(other, PEOPLE[1]), NOW + 100)
+        await us.membership.report()
+        assert await us.asks(40) == (True, 0.0)
+
+    with_us(test, samples_per_s=10.0, microbatch_s=1.0)
+
+
+def test_far_from_the_batch_the_answer_takes_no_time() -> None:
+    async def test(us: Us) -> None:
+        await us.find_leader()
+        await Other(us).says(10, 10.0)
+        assert await us.asks(10) == (False, 0.0)
+        await asyncio.sleep(0.1)
+        assert await us.asks(20) == (False, 0.0)  # 7 s to go, a microbatch takes 1 s
+
+    with_us(test, samples_per_s=10.0, microbatch_s=1.0)
+
+
+@pytest.mark.parametrize(("missing", "waits"), [(4.0, True), (6.0, False)])
+def test_we_wait_for_a_call_that_comes_within_half_a_microbatch_and_else_compute_on(
+    missing: float, waits: bool
+) -> None:
+    async def test(us: Us) -> None:
+        await us.find_leader()
+        other = Other(us)
+        await us.asks(40)
+        await other.says(100 - 40 - missing, 10.0)
+        await us.asks(40)
+        await asyncio.sleep(0.001)  # its answer comes
+        calling = asyncio.create_task(us.asks(40))
+        await asyncio.sleep(missing / 10.0)
+        assert calling.done() != waits
+        await other.says(60, 10.0)
+        answer, seconds = await calling
+        assert answer == waits
+        assert seconds == pytest.approx(missing / 10.0 if waits else 0.0, abs=0.02)
+        assert (await us.asks(40))[0]  # called meanwhile, so there at the end of the next microbatch at the latest
+
+    with_us(test, samples_per_s=10.0, microbatch_s=1.0)
+
+
+def test_a_call_that_does_not_come_is_waited_for_half_a_microbatch_longer_than_predicted() -> None:
+    async def test(us: Us) -> None:
+        await us.find_leader()
+        await Other(us).says(57, 10.0)
+        await us.asks(40)
+        await asyncio.sleep(0.001)
+        answer, seconds = await us.asks(40)
+        assert not answer
+        assert seconds == pytest.approx(0.3 + 0.5, abs=0.02)
+
+    with_us(test, samples_per_s=10.0, microbatch_s=1.0)
+
+
+def test_with_quick_microbatches_a_call_has_time_for_its_round_trips() -> None:
+    async def test(us: Us) -> None:
+        await us.find_leader()
+        await Other(us).says(59.999, 10.0)
+        await us.asks(40)
+        await asyncio.sleep(0.001)
+        answer, seconds = await us.asks(40)
+        assert not answer
+        assert seconds == pytest.approx(SHORTEST_WAIT_S, abs=0.001)
+
+    with_us(test, samples_per_s=1000.0, microbatch_s=0.001)
+
+
+def test_once_called_we_come_after_the_microbatch_that_we_are_in() -> None:
+    async def test(us: Us) -> None:
+        await us.find_leader()
+        await Other(us).says(95, 10.0)
+        await us.asks(5)
+        await asyncio.sleep(0.01)
+        assert await us.asks(8) == (True, 0.0)
+        us.record = replace(us.record, epoch=4)
+        assert await us.asks(0) == (False, 0.0)  # the call was to the round before
+
+    with_us(test, samples_per_s=10.0, microbatch_s=1.0)
+
+
+def test_with_a_leader_nobody_waits_for_the_directory() -> None:
+    async def test(us: Us) -> None:
+        await us.find_leader()
+        await Other(us).says(10, 10.0)
+        stores = us.directory.stores
+        for samples in range(60):
+            await us.asks(samples)
+            await asyncio.sleep(0.1)
+        assert us.directory.stores == stores
+        us.directory.is_silent = True
+        assert await us.asks(60) == (False, 0.0)
+
+    with_us(test, samples_per_s=10.0, microbatch_s=0.1)
+
+
+def test_with_a_leader_the_directory_still_hears_of_us_beside_the_work() -> None:
+    async def test(us: Us) -> None:
+        await us.find_leader()
+        heart = asyncio.create_task(us.membership.keep_alive())
+        stores = us.directory.stores
+        for samples in range(50):
+            await us.asks(samples)
+            await asyncio.sleep(0.1)
+        heart.cancel()
+        await asyncio.gather(heart, return_exceptions=True)
+        assert 5.0 / (2 * REPORT_S) - 1 <= us.directory.stores - stores <= 5.0 / REPORT_S + 1
+
+    with_us(test, samples_per_s=10.0, microbatch_s=0.1)
