@@ -125,7 +125,7 @@ class Leader:
             if peer in self._following.at(history):
                 eta_s = await self._following.call(peer, history, self._timeouts.reply_s)
                 return None if eta_s is None else min(eta_s, self._timeouts.gather_limit_s)
-        except (NetworkError, TimeoutError, KeyError):
+        except (NetworkError, KeyError):
             pass  # a stream of its own will show whether it is alive
         fields = {"fingerprint": self._fingerprint, "epoch": assembly.epoch, "lineage": assembly.lineage}
         try:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from collab.averaging.settings import RoundSettings
-from collab.errors import BadMessage, NetworkError
+from collab.errors import BadMessage, NetworkError, TimedOut
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
@@ -29,6 +29,8 @@ STANDING_PROTOCOL = "collab/standing/1"
 IDLE_S = 3600.0
 RETRY_S = 1.0
 """After a leader could not be reached."""
+FRESH_S = 1.0
+"""An answer to a call that is older belongs to an attempt before."""
 MAX_STANDING = 512
 """Streams that a leader keeps; whoever comes later is called over a stream of its own."""
 
@@ -166,9 +168,11 @@ class Standing:
         while True:
             message = await stream.receive(timeout_s=IDLE_S)
             if message.kind == "heard":
+                ours = message.get("yours", float)
+                if not 0 <= ours < math.inf:
+                    raise BadMessage(f"leader {leader} heard {ours} samples of us")
                 if self._word is not None:
-                    at_s = asyncio.get_running_loop().time()
-                    self._heard = (Word.from_message(message), message.get("yours", float), at_s)
+                    self._heard = (Word.from_message(message), ours, asyncio.get_running_loop().time())
                 continue
             if message.kind != "call":
                 raise BadMessage(f"leader {leader} sends {message.kind} over a standing stream")
@@ -189,6 +193,15 @@ class _Stander:
     word: Word | None = None
     called: History | None = None
     answer: asyncio.Future[float | None] | None = None
+    answered_s: float = 0.0
+
+    @property
+    def is_answered(self) -> bool:
+        return self.answer is not None and self.answer.done()
+
+    @property
+    def has_declined(self) -> bool:
+        return self.answer is not None and self.answer.done() and self.answer.result() is None
 
 
 class Following:
@@ -221,15 +234,22 @@ class Following:
             KeyError: it does not stand with us.
         """
         stander = self._standers[peer]
+        loop = asyncio.get_running_loop()
+        if stander.is_answered and loop.time() - stander.answered_s > FRESH_S:
+            stander.called = None  # what it said was for an earlier attempt
         await self._call(stander, history)
         if stander.answer is None:
             return None
-        async with asyncio.timeout(timeout_s):
-            return await asyncio.shield(stander.answer)
+        try:
+            async with asyncio.timeout(timeout_s):
+                eta_s = await asyncio.shield(stander.answer)
+        except TimeoutError:
+            raise TimedOut(f"{peer} does not answer the call within {timeout_s:.1f} s") from None
+        return None if eta_s is None else max(eta_s - (loop.time() - stander.answered_s), 0.0)
 
     async def _call(self, stander: _Stander, history: History) -> None:
-        """Once for each history."""
-        if stander.called == history:
+        """Once for each history; again whoever declined and speaks of it still."""
+        if stander.called == history and not stander.has_declined:
             return
         stander.called, stander.answer = history, asyncio.get_running_loop().create_future()
         await stander.stream.send(
@@ -263,6 +283,7 @@ class Following:
         if eta_s is not None and not 0 <= eta_s < math.inf:
             raise BadMessage(f"a trainer announces itself in {eta_s} seconds")
         if stander.called == history and stander.answer is not None and not stander.answer.done():
+            stander.answered_s = asyncio.get_running_loop().time()
             stander.answer.set_result(eta_s)
 
     async def _consider(self, stander: _Stander, word: Word) -> None:

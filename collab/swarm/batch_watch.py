@@ -27,4 +27,6 @@ class BatchWatch:
         if wait_s is None or wait_s > record.microbatch_s / 2:
             return False
         limit_s = wait_s + max(record.microbatch_s / 2, SHORTEST_WAIT_S)
-        return await self._standing.wait_for_call(history, limit_s)
+        if await self._standing.wait_for_call(history, limit_s):
+            return True
+        return wait_s == 0.0 and await self._membership.has_reached(target_samples)  # the leader may have missed it

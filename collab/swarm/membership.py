@@ -119,7 +119,11 @@ class Membership:
         return Expected(
             trainers=frozenset(record.peer for record in view.all_trainers() if record.epoch >= epoch - 1),
             helpers=frozenset(record.peer for record in view.helpers()),
-            ahead=frozenset(record.peer for record in view.all_trainers() if record.epoch > epoch),
+            ahead=frozenset(
+                record.peer
+                for record in (*view.all_trainers(), *self.backbones())
+                if max(record.epoch, record.checkpoint_epoch) > epoch
+            ),
         )
 
     def leaders(self, lineage: Lineage, epoch: int) -> list[PeerId]:

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from collab.averaging.standing import RETRY_S, STANDING_PROTOCOL, Word
+from collab.errors import TimedOut
 from collab.net.base import Stream
 from collab.types import PeerId
 from tests.averaging.standing_lab import HERE, TARGET, L, Lab, M, in_lab, word
@@ -189,10 +190,23 @@ def test_a_trainer_that_does_not_answer_is_not_waited_for() -> None:
         stream = await lab.stranger("mute")
         await stream.send(word(), timeout_s=1.0)
         await asyncio.sleep(0.1)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimedOut):
             await following.call(PeerId("mute"), HERE, 2.0)
         with pytest.raises(KeyError):
             await following.call(PeerId("nobody"), HERE, 2.0)
+
+    in_lab(test)
+
+
+def test_a_trainer_that_declined_is_called_again_when_it_speaks_of_the_same_history() -> None:
+    async def test(lab: Lab) -> None:
+        await lab.add_leader("leader")
+        a = await lab.add_trainer("a", eta_s=None)
+        await a.says(1000)
+        assert not a.standing.is_called(HERE)
+        a.eta_s = 0.5
+        await a.says(1000)
+        assert a.standing.is_called(HERE)
 
     in_lab(test)
 
