@@ -20,7 +20,7 @@ RECENT_S = 2.0
 BASE_SLOT_S = 10.0
 BASE_SLOTS = 6
 """The quickest delay of a path is forgotten after a minute: routes and clocks change."""
-SHORTEST_S, SMALLEST_BYTES = 0.25, 256 << 10
+SHORTEST_S, SMALLEST_BYTES = 0.25, 1 << 20
 """A period with less activity measures round trips and bursts."""
 MOSTLY = 0.5
 """Of the time: a link that had enough to carry for so long was full; timers and bunched news hide the rest."""
