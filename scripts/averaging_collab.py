@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from averaging_engine import Result, Turn, Voice
+from averaging_heartbeats import PROTOCOL as HEARTBEAT_PROTOCOL, Begin, echo
 from averaging_setup import Assignment, Part
 
 from collab.averaging.assembly import Expected
@@ -154,7 +154,7 @@ class CollabEngine:
             return replace(unchanged, reason=outcome.text)
         vector_bytes, result_bytes = self._sizes(len(turn.vector))
         return Result(
-            mean=np.asarray(outcome.mean, np.float32),
+            mean=outcome.mean,
             epoch=turn.epoch + 1,
             lineage=outcome.lineage,
             is_committed=True,
@@ -175,6 +175,10 @@ class CollabEngine:
     def take_payload_bytes(self) -> int:
         taken, self._transport.payload_bytes = self._transport.payload_bytes, 0
         return taken
+
+    def accompany(self, begin: Begin) -> None:
+        """Implements ``Host``."""
+        self._wait(self._accompany(begin))
 
     def leave(self) -> None:
         self._loop.call_soon_threadsafe(self._leaving.set)
@@ -201,6 +205,7 @@ class CollabEngine:
                 observer=Marker(self._voice),
                 rng=random.Random(self._work.seed * 1000 + self._work.index),
             )
+            await self._transport.serve(HEARTBEAT_PROTOCOL, echo)
             opened.set_result(" ".join([outer.peer_id, *(await outer.addresses())[:1]]))
             await self._leaving.wait()
         compute.close()
@@ -240,6 +245,9 @@ class CollabEngine:
             is_ours = index < self._work.index or self._work.part is Part.CLIENT
             if address and is_ours and index != self._work.index:
                 await self._transport.dial(address, timeout_s=DIAL_LIMIT_S)
+
+    async def _accompany(self, begin: Begin) -> None:
+        await begin(self._transport, list(self._indices), self._tasks)
 
     # -- from outside it ---------------------------------------------------------------------------------------------
 

@@ -8,14 +8,15 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from averaging_setup import CODEC_BYTES, Assignment, Sizes, Swarm
-from bench_processes import BenchFailed, Child, Household, Seen, family
+from averaging_gauges import Periods
+from averaging_meters import Memory, MemoryUse, Meter, peak_memory, reset_peak
+from averaging_setup import CODEC_BYTES, Assignment, Sizes, Task
+from bench_processes import BenchFailed, Child, Household, family
 from netlab_links import Network
 
 START_LIMIT_S = 180.0
@@ -23,19 +24,6 @@ START_LIMIT_S = 180.0
 CHECK_LIMIT_S = 60.0
 GENESIS = "0" * 64
 """Lineage before the first round."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What every engine is asked to do."""
-
-    swarm: Swarm
-    num_elements: int
-    codec: str
-    seed: int
-    limit_s: float
-    """A round that takes longer has failed."""
-    niceness: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,40 +46,14 @@ class Round:
     payload_bytes: int
     cpu_s: dict[str, float]
     peak_bytes: int
-    """Memory of the largest peer, with what it took before."""
+    """Memory of the largest peer with all its processes, what it took before included."""
+    memory: tuple[MemoryUse, ...]
+    """Of every peer that came back."""
     sizes: Sizes
     """As the senders say."""
     silent: tuple[int, ...] = ()
     """Peers that should have come back, and did not."""
     reasons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meter:
-    """Counters of one engine's peers."""
-
-    cpu_s: Mapping[Seen, float]
-    """Of every process so far."""
-    wire_bytes: int
-
-    def cpu_since(self, earlier: "Meter") -> dict[str, float]:
-        """CPU seconds by program, of those that still live: what a killed peer spent is lost with it."""
-        spent_s = {"python": 0.0, "p2pd": 0.0}
-        for seen, seconds in self.cpu_s.items():
-            with suppress(OSError):
-                name = Path(f"/proc/{seen.pid}/comm").read_text().strip()
-                spent_s["p2pd" if name == "p2pd" else "python"] += seconds - earlier.cpu_s.get(seen, 0.0)
-        return spent_s
-
-
-def peak_bytes(pid: int) -> int:
-    """Most memory that a process and its descendants have held so far; what they share counts in each."""
-    total = 0
-    for seen in family([pid]):
-        with suppress(OSError):
-            status = Path(f"/proc/{seen.pid}/status").read_text()
-            total += sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
-    return total
 
 
 @dataclass(slots=True)
@@ -124,13 +86,18 @@ class Contestant:
         self._peers: dict[int, Peer] = {}
         self._epoch, self._lineage = 0, GENESIS
         self._frozen: list[int] = []
-        self.idle_bytes = 0
-        """Memory of the largest peer before the first round."""
+        self._memory_idle: dict[int, Memory] = {}
+        self._memory_before: dict[int, Memory] = {}
 
     @property
     def peers_left(self) -> frozenset[int]:
         """Nobody has killed or frozen them."""
         return frozenset(self._peers)
+
+    @property
+    def idle_bytes(self) -> int:
+        """Memory of the largest peer before the first vector was made."""
+        return max(memory.total_bytes for memory in self._memory_idle.values())
 
     def start(self) -> None:
         """Bring everybody up and let them meet.
@@ -148,7 +115,9 @@ class Contestant:
             contacts += [self._peers[index].expect("ready", START_LIMIT_S)["contact"] for index in batch]
         self._tell(f"connect {json.dumps(contacts)}")
         self._hear("connected", START_LIMIT_S)
-        self.idle_bytes = self.peak_bytes()
+        self._tell("accompany")
+        self._hear("accompanied", START_LIMIT_S)
+        self._memory_idle = self._reset_peaks()
 
     def _start(self, index: int, contact: str, port: int) -> Peer:
         task, swarm = self._task, self._task.swarm
@@ -166,6 +135,10 @@ class Contestant:
             contact=contact,
             port=port,
             limit_s=task.limit_s,
+            dtype=task.dtype,
+            heartbeats_to=task.company.heartbeats_to(index),
+            computes=index in task.company.computing,
+            core=task.company.cores.get(index),
         )
         program = Path(__file__).with_name("averaging_peer.py")
         command = ["nice", "-n", str(task.niceness), sys.executable, str(program), work.to_json()]
@@ -180,6 +153,7 @@ class Contestant:
 
     def begin(self) -> None:
         """Everybody begins at once."""
+        self._memory_before = self._reset_peaks()
         self._tell(f"average {self._epoch} {self._lineage}")
 
     def await_group(self, witness: int) -> None:
@@ -202,7 +176,7 @@ class Contestant:
             BenchFailed: nobody came back.
         """
         returned, failures = self._collect("returned", self._task.limit_s + 5.0)
-        after = self.meter()
+        after, peaks = self.meter(), self._memory_peaks()
         if not returned:
             raise BenchFailed(f"{self.engine}: no peer came back from round {number}: {failures[0]}")
         silent = tuple(sorted(set(self._peers) - set(returned)))
@@ -223,7 +197,8 @@ class Contestant:
             wire_bytes=after.wire_bytes - before.wire_bytes,
             payload_bytes=sum(answer["payload_bytes"] for answer in checked.values()),
             cpu_s=after.cpu_since(before),
-            peak_bytes=self.peak_bytes(),
+            peak_bytes=max(peaks[index].total_bytes for index in returned),
+            memory=tuple(self._memory_use(index, peaks[index]) for index in sorted(returned)),
             sizes=self._sizes(returned, trainers),
             silent=silent,
             reasons=tuple(sorted({answer["reason"] for answer in returned.values() if answer["reason"]})),
@@ -257,9 +232,25 @@ class Contestant:
         cpu_s = family(peer.child.process.pid for peer in self._peers.values())
         return Meter(cpu_s=cpu_s, wire_bytes=self._network.wire_bytes())
 
-    def peak_bytes(self) -> int:
-        """Memory of the largest peer at its largest."""
-        return max(peak_bytes(peer.child.process.pid) for peer in self._peers.values())
+    def _reset_peaks(self) -> dict[int, Memory]:
+        return {index: reset_peak(peer.child.process.pid) for index, peer in self._peers.items()}
+
+    def _memory_peaks(self) -> dict[int, Memory]:
+        return {index: peak_memory(peer.child.process.pid) for index, peer in self._peers.items()}
+
+    def _memory_use(self, index: int, peak: Memory) -> MemoryUse:
+        return MemoryUse(
+            peer=index,
+            idle_bytes=self._memory_idle[index].python_bytes,
+            before_bytes=self._memory_before[index].python_bytes,
+            peak_bytes=peak.python_bytes,
+            vector_bytes=self._task.vector_bytes if index in self._task.swarm.trainers else 0,
+        )
+
+    def read(self, periods: Periods) -> dict[int, dict[str, Any]]:
+        """What gauges have measured beside the rounds, by peer and gauge."""
+        answers, _ = self._collect("read", CHECK_LIMIT_S, say=f"read {periods.to_json()}")
+        return {index: answer["gauges"] for index, answer in answers.items()}
 
     def end_frozen(self) -> None:
         """Those cannot leave when they are asked."""

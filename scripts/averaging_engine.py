@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from averaging_vectors import Floats
+from averaging_vectors import AnyFloats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One peer's part in one round."""
 
-    vector: Floats | None
+    vector: AnyFloats | None
     """None: reduce for others."""
     weight: float
     epoch: int
@@ -27,7 +27,7 @@ class Turn:
 class Result:
     """How a round ended for one peer."""
 
-    mean: Floats | None
+    mean: AnyFloats | None
     """None: there is none, or it is not for us."""
     epoch: int
     lineage: str

@@ -9,9 +9,14 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from averaging_contest import Contestant, Round, Task
-from averaging_setup import BYTES_PER_ELEMENT, MB, Part, Sizes, Swarm, equal_shares_s, optimum_s
+from averaging_contest import Contestant, Round
+from averaging_gauges import Period, Periods
+from averaging_meters import MemoryUse
+from averaging_setup import BYTES_PER_ELEMENT, MB, Part, Sizes, Swarm, Task, equal_shares_s, optimum_s
 from averaging_trace import Panel
+
+SHOWN = ("mb", "dtype", "codec", "rounds", "fault", "change", "scale", "nice", "heartbeats", "compute")
+"""Options as they were given."""
 
 
 @dataclass(slots=True)
@@ -23,11 +28,22 @@ class Course:
     rounds: list[tuple[Swarm, Round]] = field(default_factory=list)
     """Each with the links as they were."""
     panel: Panel | None = None
+    quiet: list[Period] = field(default_factory=list)
+    """When this engine's peers were asked for nothing, though all engines' are up."""
+    beside: dict[str, Any] = field(default_factory=dict)
+    """Figures of what was measured beside the rounds."""
 
     @property
     def measured(self) -> list[tuple[Swarm, Round]]:
         """Without the first ones."""
         return [(swarm, found) for swarm, found in self.rounds if found.number >= self.skip]
+
+    @property
+    def periods(self) -> Periods:
+        """Measured rounds from the first group to the last whole result, and the quiet between rounds."""
+        found = [each for _, each in self.measured]
+        whole = tuple((each.began_s, each.began_s + each.all_reduce_s) for each in found if each.all_reduce_s)
+        return Periods(rounds=whole, quiet=tuple(self.quiet))
 
 
 def figures(course: Course, task: Task) -> dict[str, Any]:
@@ -52,8 +68,24 @@ def figures(course: Course, task: Task) -> dict[str, Any]:
             name: median([found.cpu_s[name] / gigabytes for found in measured]) for name in measured[0].cpu_s
         },
         "memory_bytes": {"idle": course.contestant.idle_bytes, "peak": max(found.peak_bytes for found in measured)},
+        **memory([use for found in measured for use in found.memory]),
         "wire_bytes": statistics.median_low([found.wire_bytes for found in measured]),
         "payload_bytes": statistics.median_low([found.payload_bytes for found in measured]),
+        **course.beside,
+    }
+
+
+def memory(uses: Sequence[MemoryUse]) -> dict[str, Any]:
+    """The trainer's round that took most, and every peer's largest peak."""
+    worst = max(uses, key=lambda use: use.ratio)
+    peers = sorted({use.peer for use in uses})
+    return {
+        "vector_bytes": worst.vector_bytes,
+        "memory_before_bytes": worst.before_bytes,
+        "memory_peak_bytes": worst.peak_bytes,
+        "memory_ratio": rounded(worst.ratio),
+        "memory_ratio_in_all": rounded(max(use.ratio_in_all for use in uses)),
+        "peak_memory_bytes": [max(use.peak_bytes for use in uses if use.peer == peer) for peer in peers],
     }
 
 
@@ -103,7 +135,7 @@ def report(courses: dict[str, Course], task: Task, options: argparse.Namespace) 
             "links": [str(link) for link in task.swarm.links] or options.links,
             "auxiliary": [index for index, part in enumerate(task.swarm.parts) if part is Part.AUXILIARY],
             "clients": [index for index, part in enumerate(task.swarm.parts) if part is Part.CLIENT],
-            **{name: getattr(options, name) for name in ("mb", "codec", "rounds", "fault", "change", "scale", "nice")},
+            **{name: getattr(options, name) for name in SHOWN},
         },
         "environment": {
             "python": platform.python_version(),
@@ -123,9 +155,21 @@ def report(courses: dict[str, Course], task: Task, options: argparse.Namespace) 
 def show(content: dict[str, Any]) -> None:
     """The same as a table."""
     columns = ("all_reduce_s", "optimum_s", "ratio", "ratio_encoded", "whole_step_s", "mb_per_s")
-    print(f"{'engine':10}" + "".join(f"{name:>15}" for name in columns) + "   cpu s/GB python, p2pd   averaged")
+    print(
+        f"{'engine':10}"
+        + "".join(f"{name:>15}" for name in columns)
+        + "   cpu s/GB python, p2pd   averaged   memory/vector"
+    )
     for engine, found in content.get("engines", {content.get("engine"): content}).items():
         cells = "".join(f"{'-' if found[name] is None else format(found[name], '.3f'):>15}" for name in columns)
         cpu = ", ".join(f"{seconds:.2f}" for seconds in found["cpu_s_per_gb"].values())
         worst = min(each["fraction_averaged"] for each in found["rounds"])
-        print(f"{engine:10}{cells}   {cpu:>21}   {worst:8.3f}")
+        print(f"{engine:10}{cells}   {cpu:>21}   {worst:8.3f}   {found['memory_ratio']:13.2f}")
+        if beats := found.get("heartbeats"):
+            seconds = ", ".join(f"{beats[name]} s {name[:-2]}" for name in ("median_s", "worst_s", "worst_idle_s"))
+            print(f"    heartbeats from {beats['from']} to {beats['to']}: {beats['count']} in rounds, {seconds}")
+        if compute := found.get("compute"):
+            shares = (
+                f"{compute['share_kept']:.1%} of its speed, {compute['share_kept_of_core']:.1%} while it had a core"
+            )
+            print(f"    compute of peer {compute['peer']} beside rounds: {shares} (core {compute['core']})")

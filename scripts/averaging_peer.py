@@ -4,9 +4,11 @@ Its assignment is the first argument, as JSON. It reads words from its input, a 
 
     (start)             ready: how others find it
     connect CONTACTS    connected
+    accompany           accompanied: what measures beside the rounds has begun
     prepare NUMBER      prepared: the vector of that round is in memory
     average EPOCH LINEAGE       group: as soon as it has one; whole: it holds its result; returned: how it ended
     check               checked: which share of the result is the mean, and the digest of its bytes
+    read PERIODS        read: what was measured beside the rounds
 
 It goes when its input ends, however that comes about.
 """
@@ -22,6 +24,7 @@ from collections.abc import Iterator
 
 import averaging_vectors as vectors
 from averaging_engine import Engine, Result, Turn, Voice
+from averaging_gauges import Gauge, Periods
 from averaging_setup import Assignment, Part
 
 LEAVE_LIMIT_S = 4.0
@@ -41,6 +44,20 @@ def open_engine(work: Assignment, voice: Voice) -> Engine:
     from averaging_collab import CollabEngine
 
     return CollabEngine(work, voice)
+
+
+def gauges(work: Assignment, engine: Engine) -> Iterator[Gauge]:
+    """What is to be measured beside the rounds here."""
+    if work.computes:
+        from averaging_compute import Computing
+
+        yield Computing(work.core, work.seed)
+    if work.heartbeats_to is not None:
+        from averaging_collab import CollabEngine
+        from averaging_heartbeats import Heartbeats
+
+        if isinstance(engine, CollabEngine):
+            yield Heartbeats(engine, work.heartbeats_to)
 
 
 def words() -> Iterator[list[str]]:
@@ -67,25 +84,34 @@ class Attendant:
     def __init__(self, work: Assignment, engine: Engine, voice: Voice) -> None:
         self._work, self._engine, self._voice = work, engine, voice
         self._number = 0
-        self._vector: vectors.Floats | None = None
+        self._vector: vectors.AnyFloats | None = None
         self._result: Result | None = None
+        self._gauges = list(gauges(work, engine))
 
     def follow(self, word: str, rest: str) -> None:
         """One line of the input."""
         if word == "connect":
             self._engine.connect(json.loads(rest))
             self._voice.tell("connected")
+        elif word == "accompany":
+            for gauge in self._gauges:
+                gauge.start()
+            self._voice.tell("accompanied")
         elif word == "prepare":
             self._prepare(int(rest))
         elif word == "average":
             self._average(*rest.split())
         elif word == "check":
             self._check()
+        elif word == "read":
+            periods = Periods.from_json(rest)
+            self._voice.tell("read", gauges={gauge.name: gauge.read(periods) for gauge in self._gauges})
 
     def _prepare(self, number: int) -> None:
-        self._number, self._result = number, None
+        self._number, self._result, self._vector = number, None, None
         if self._work.part is not Part.AUXILIARY:
-            self._vector = vectors.vector(self._work.seed, number, self._work.index, self._work.num_elements)
+            make = vectors.half_vector if self._work.dtype == "float16" else vectors.vector
+            self._vector = make(self._work.seed, number, self._work.index, self._work.num_elements)
         self._engine.take_payload_bytes()
         self._voice.tell("prepared")
 
@@ -111,7 +137,7 @@ class Attendant:
         if result is not None and result.mean is not None:
             trainers = [peer for peer, part in enumerate(self._work.parts) if part is not Part.AUXILIARY]
             weights = result.contributors or {peer: vectors.weight(peer) for peer in trainers}
-            max_error = vectors.tolerance(self._work.codec, weights)
+            max_error = vectors.tolerance(self._work.codec, weights, self._work.dtype)
             fraction = vectors.fraction_averaged(result.mean, self._work.seed, self._number, weights, max_error)
             digest = vectors.digest(result.mean)
         payload_bytes = self._engine.take_payload_bytes()

@@ -5,12 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from averaging_gauges import NO_COMPANY, Company
 from netlab_links import Link
 
 BYTES_PER_ELEMENT = 4
 MB = 1e6
 CODEC_BYTES = {"none": 4.0, "half": 2.0}
 """An element on the wire, by policies that need not see a link; ``auto`` differs from sender to sender."""
+
+DTYPE_BYTES = {"float32": 4, "float16": 2}
+"""An element in a peer's memory."""
 
 
 class Part(StrEnum):
@@ -151,6 +155,28 @@ def equal_shares_s(swarm: Swarm, sizes: Sizes) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What every engine is asked to do."""
+
+    swarm: Swarm
+    num_elements: int
+    codec: str
+    seed: int
+    limit_s: float
+    """A round that takes longer has failed."""
+    niceness: int
+    dtype: str = "float32"
+    """Of the vectors."""
+    company: Company = NO_COMPANY
+    """What measures beside the rounds."""
+
+    @property
+    def vector_bytes(self) -> int:
+        """What a trainer's vector takes in its memory."""
+        return self.num_elements * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """What one peer is told."""
 
@@ -170,6 +196,14 @@ class Assignment:
     """Free at the first peer's host."""
     limit_s: float
     """A round that takes longer has failed."""
+    dtype: str = "float32"
+    """Of the vectors."""
+    heartbeats_to: int | None = None
+    """Whom to send heartbeats."""
+    computes: bool = False
+    """Whether a thread computes as a trainer's does."""
+    core: int | None = None
+    """That thread's own; None: it shares those of its process."""
 
     @property
     def part(self) -> Part:
