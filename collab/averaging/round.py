@@ -17,7 +17,7 @@ from collab.averaging.butterfly import Butterfly, Exchanged, ExchangeFailed
 from collab.averaging.encodings import Encodings
 from collab.averaging.flow import Links
 from collab.averaging.history import History
-from collab.averaging.messages import CALL_PROTOCOL, ROUND_PROTOCOL, Group, Join
+from collab.averaging.messages import CALL_PROTOCOL, NOT_COMING, ROUND_PROTOCOL, Call, Group, Join
 from collab.averaging.probe import Probe
 from collab.averaging.rendezvous import Rendezvous
 from collab.averaging.settings import RoundSettings
@@ -260,12 +260,10 @@ class RoundEngine:
 
     async def _serve_call(self, stream: Stream) -> None:
         call = await stream.receive(timeout_s=self._times.reply_s)
-        eta_s = None
+        reply = NOT_COMING
         if call.get("fingerprint", str) == self._settings.fingerprint:
-            eta_s = self._attend(call.get("epoch", int), Lineage(call.get("lineage", str)), stream.remote)
-        await stream.send(
-            Message("coming", {"coming": eta_s is not None, "eta_s": eta_s or 0.0}), timeout_s=self._times.reply_s
-        )
+            reply = self._attend(Call.from_message(call), stream.remote)
+        await stream.send(reply.to_message(), timeout_s=self._times.reply_s)
 
     def _reach(self, phase: Phase, epoch: int) -> None:
         self._ports.observer.observe(PhaseReached(at_s=self._ports.clock.now(), phase=phase, epoch=epoch))
