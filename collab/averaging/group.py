@@ -244,26 +244,39 @@ class Leader:
         return record
 
     async def _hear(self, streams: dict[PeerId, Stream], num_spans: int) -> Reports:
-        """All reports; once the round is lost, those that come soon, since one side alone may blame the wrong peer."""
+        """All reports; once the round is lost, those that come soon, since one side alone may blame the wrong peer.
+
+        A round may take hours on slow links. Members say that they are at work, and hear that we are; when most have
+        reported, the others have as much time again.
+        """
         loop = asyncio.get_running_loop()
+        began_s, until_s = loop.time(), math.inf
         reports = Reports(frozenset(streams), num_spans)
         async with asyncio.TaskGroup() as tasks:
-            hearing = [tasks.create_task(self._hear_one(peer, stream, reports)) for peer, stream in streams.items()]
-            unheard, until_s = set(hearing), None
-            while unheard:
-                if reports.is_lost and until_s is None:
-                    until_s = loop.time() + self._timeouts.blame_s
-                wait_s = None if until_s is None else until_s - loop.time()
-                if wait_s is not None and wait_s <= 0:
-                    break
-                _, unheard = await asyncio.wait(unheard, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            hearing = {tasks.create_task(self._hear_one(peer, stream, reports)) for peer, stream in streams.items()}
+            unheard, is_blaming, is_finishing = set(hearing), False, False
+            while unheard and loop.time() < until_s:
+                wait_s = min(until_s - loop.time(), self._timeouts.pulse_s)
+                done, unheard = await asyncio.wait(unheard, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                if reports.is_lost and not is_blaming:
+                    is_blaming, until_s = True, min(until_s, loop.time() + self._timeouts.blame_s)
+                if 2 * len(unheard) < len(hearing) and not is_finishing:
+                    now_s = loop.time()
+                    is_finishing, until_s = True, min(until_s, 2 * now_s - began_s + self._timeouts.finish_s)
+                if not done:
+                    await self._tell(streams, Message("wait"))
             for task in hearing:
                 task.cancel()
+        for peer in streams:
+            if not (reports.is_lost or reports.has_heard(peer)):
+                reports.add_lost(peer, "member_late", "no report long after most others'")
         return reports
 
     async def _hear_one(self, peer: PeerId, stream: Stream, reports: Reports) -> None:
         try:
-            reports.add(peer, await stream.receive(timeout_s=self._timeouts.part_s + self._timeouts.finish_s))
+            while (report := await stream.receive(timeout_s=self._timeouts.part_s)).kind == "working":
+                pass
+            reports.add(peer, report)
         except NetworkError as error:
             reports.add_lost(peer, "member_lost", str(error))
 

@@ -3,6 +3,7 @@
 member -> leader   join      who I am, what I bring
 leader -> member   welcome   wait this long for the group | refused | superseded
 leader -> member   begin     members, weights, spans: the round is fixed
+member -> leader   working   the round goes on; from the leader: wait
 member -> leader   done      digests of all spans I hold | failed, with whom to blame
 leader -> member   commit    the record | abort
 member -> reducer  parts     round id, then one message a part; the reducer answers with one result a part

@@ -181,11 +181,15 @@ class RoundEngine:
         """From BEGIN to the verdict."""
         self._reach(Phase.SEND_PARTS, group.epoch)
         exchange = asyncio.create_task(self._butterfly.exchange(group, vector, self._encodings))
-        limit_s = self._times.part_s * 2 + self._times.finish_s
-        verdict = asyncio.create_task(stream.receive(timeout_s=limit_s))
+        verdict = asyncio.create_task(self._verdict(stream))
         exchanged: Exchanged | None = None
         try:
-            await asyncio.wait((exchange, verdict), return_when=asyncio.FIRST_COMPLETED)
+            while not (exchange.done() or verdict.done()):
+                done, _ = await asyncio.wait(
+                    (exchange, verdict), timeout=self._times.pulse_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    await stream.send(Message("working"), timeout_s=self._times.reply_s)
             if not verdict.done():
                 exchanged = await self._finish_exchange(stream, exchange, group.epoch)
             message = await verdict
@@ -198,6 +202,12 @@ class RoundEngine:
             for task in (exchange, verdict):
                 task.cancel()
             await asyncio.gather(exchange, verdict, return_exceptions=True)
+
+    async def _verdict(self, stream: Stream) -> Message:
+        """The leader's last word on the round."""
+        while (message := await stream.receive(timeout_s=self._times.part_s)).kind == "wait":
+            pass
+        return message
 
     async def _finish_exchange(self, stream: Stream, exchange: asyncio.Task[Exchanged], epoch: int) -> Exchanged | None:
         """Report how the exchange ended; None when it failed."""
