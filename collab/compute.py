@@ -44,6 +44,9 @@ class ThreadCompute:
         self._work.put(call)
         return await done
 
+    async def beside(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(None, work)
+
     def close(self) -> None:
         """Let the thread end after what it is doing."""
         self._work.put(None)

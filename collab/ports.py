@@ -40,6 +40,14 @@ class Compute(Protocol):
         """
         ...
 
+    async def beside(self, work: Callable[[], T]) -> T:
+        """Run ``work`` off the event loop without waiting for the worker.
+
+        Args:
+            work: short, and safe beside whatever the worker is doing.
+        """
+        ...
+
 
 class Observer(Protocol):
     """Who wants to know what happens: terminal, metrics, the fault scripts of the simulation."""

@@ -17,7 +17,7 @@ from collab.averaging.assembly import Expected
 from collab.averaging.assistant import Assistant
 from collab.averaging.base import Committed, Contribution
 from collab.averaging.contribution_plan import Policy
-from collab.averaging.messages import Group
+from collab.averaging.messages import Call, Group, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
 from collab.averaging.timeouts import RoundTimeouts
@@ -121,9 +121,9 @@ class Acquaintances:
     async def roster(self, epoch: int, lineage: Lineage) -> Expected:
         return self._expected
 
-    def attend(self, epoch: int, lineage: Lineage, leader: PeerId) -> float | None:
+    def attend(self, call: Call, leader: PeerId) -> Reply:
         """All trainers begin at the same moment, so whoever is called is coming."""
-        return 0.0
+        return Reply(is_coming=True)
 
 
 class CollabEngine:

@@ -199,6 +199,9 @@ class FakeCompute:
     async def run(self, work: Callable[[], T], *, samples: float = 0.0) -> T:
         return work()
 
+    async def beside(self, work: Callable[[], T]) -> T:
+        return work()
+
 
 class FakeObserver:
     """Keeps what it sees."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 from collab.averaging.base import Committed
+from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
 from collab.ports import Ports
@@ -23,16 +24,15 @@ class Assistant:
         self._under_way: set[tuple[PeerId, int, Lineage]] = set()
         self.rounds_committed = 0
 
-    def attend(self, epoch: int, lineage: Lineage, leader: PeerId) -> float | None:
+    def attend(self, call: Call, leader: PeerId) -> Reply:
         """The engine's question: we come at once, unless more leaders call than there can be rounds."""
-        call = (leader, epoch, lineage)
-        if call in self._under_way:
-            return 0.0
-        if self._calls.full():
-            return None
-        self._under_way.add(call)
-        self._calls.put_nowait(call)
-        return 0.0
+        round_ = (leader, call.epoch, call.lineage)
+        if round_ not in self._under_way:
+            if self._calls.full():
+                return NOT_COMING
+            self._under_way.add(round_)
+            self._calls.put_nowait(round_)
+        return Reply(is_coming=True)
 
     async def run(self, engine: RoundEngine) -> None:
         """Follow calls until cancelled."""

@@ -37,8 +37,6 @@ class Member:
     receives: bool
     work: float
     """What is lost without it: its samples or samples/s, at least 0. Only the peer's part of the swarm's matters."""
-    passed_on_bytes: float = 0.0
-    """Encoded vectors of others that it sends with its own; who does is never left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +44,7 @@ class ContributionPlan:
     """Who sends what in one round."""
 
     codecs: Mapping[PeerId, str]
-    """Of each peer that contributes its own vector directly."""
+    """Of each peer that contributes."""
     result_codec: str
     excluded: tuple[PeerId, ...]
     """Peers whose own upload would cost the swarm more than their work is worth, slowest first. They receive and reduce
@@ -117,16 +115,13 @@ class _Round:
                 peer=member.peer,
                 up_bytes_per_s=member.up_bytes_per_s,
                 down_bytes_per_s=member.down_bytes_per_s,
-                payload_bytes=self.payload_bytes(member, codecs.get(member.peer)),
+                payload_bytes=self.encoded_bytes[codecs[member.peer]] if member.peer in codecs else 0.0,
                 can_reduce=member.can_reduce,
                 receives=member.receives,
             )
             for member in self.members
         ]
         return solve(links, self.encoded_bytes[result_codec])
-
-    def payload_bytes(self, member: Member, codec: str | None) -> float:
-        return member.passed_on_bytes + (0.0 if codec is None else self.encoded_bytes[codec])
 
     def seconds(self, codecs: Mapping[PeerId, str], result_codec: str) -> float:
         return self.shares(codecs, result_codec).seconds
@@ -144,9 +139,7 @@ def _excluded(round_: _Round, codec: str, result_codec: str, accumulate_s: float
     all_work = math.fsum(member.work for member in senders)
     if accumulate_s is None or all_work <= 0:
         return ()
-    candidates = sorted((member for member in senders if not member.passed_on_bytes), key=lambda m: m.up_bytes_per_s)
-    if len(candidates) == len(senders):
-        candidates.pop()
+    candidates = sorted(senders, key=lambda member: member.up_bytes_per_s)[:-1]
     codecs = {member.peer: codec for member in senders}
     with_s = round_.seconds(codecs, result_codec)
     left = codecs.keys() - {member.peer for member in candidates}

@@ -5,7 +5,7 @@ A median and a median absolute deviation are not moved by the few that are very 
 
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 REMEMBERED = 64
 """Arrivals; some rounds of a group."""
@@ -15,27 +15,33 @@ SPREADS = 5.0
 """Median absolute deviations; of normal arrivals one in a thousand is later."""
 
 
+FLOOR_S = 0.3
+"""Shortest deadline: several round trips across the world, and more than timers and threads are late by."""
+
+
 class Arrivals:
     """Durations of one kind: from the call to the arrival, or from the announced to the real arrival."""
 
-    def __init__(self, first_s: float, floor_s: float) -> None:
+    def __init__(self, first_s: float) -> None:
         """
         Args:
             first_s: deadline before enough is known.
-            floor_s: shortest deadline; timers, threads and round trips are not more regular than that.
         """
         self._seen: deque[float] = deque(maxlen=REMEMBERED)
-        self._first_s, self._floor_s = first_s, floor_s
+        self._first_s = first_s
 
     def add(self, seconds: float) -> None:
         """Take one arrival; one that was earlier than announced was in time."""
         self._seen.append(max(seconds, 0.0))
 
-    def deadline_s(self) -> float:
-        """Beyond this nobody has usually come."""
-        if len(self._seen) < ENOUGH:
-            return self._first_s
-        return max(outlier(list(self._seen)), self._floor_s)
+    def deadline_s(self, announced: Iterable[float] = ()) -> float:
+        """Beyond this nobody has usually come.
+
+        Args:
+            announced: durations that are not arrivals yet, but as good as.
+        """
+        seen = [*self._seen, *announced]
+        return max(outlier(seen), FLOOR_S) if len(seen) >= ENOUGH else self._first_s
 
 
 def outlier(durations: Sequence[float]) -> float:

@@ -11,18 +11,18 @@ import hashlib
 import logging
 import math
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly, Expected, Roster
 from collab.averaging.deadlines import Arrivals
-from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, Group
+from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, NOT_COMING, Call, Group, Reply
 from collab.averaging.planning import Planner
 from collab.averaging.reports import Reports
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import Following
 from collab.averaging.verdicts import Verdicts
-from collab.errors import BadMessage, NetworkError
+from collab.errors import NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
@@ -30,8 +30,26 @@ from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
-FLOOR_S = 0.3
-"""Shortest time that a leader waits for a peer: several round trips across the world."""
+
+@dataclass(slots=True, kw_only=True)
+class Gathering:
+    """What a leader has heard of those whom it called."""
+
+    began_s: float
+    trainers: frozenset[PeerId]
+    replies: dict[PeerId, Reply] = field(default_factory=dict)
+    comes_at_s: dict[PeerId, float] = field(default_factory=dict)
+    """By the loop's clock; -inf: not at all."""
+
+    def heard(self, peer: PeerId, reply: Reply, now_s: float) -> None:
+        """Take a peer's answer."""
+        self.replies[peer] = reply
+        self.comes_at_s[peer] = now_s + reply.comes_in_s if reply.is_coming else -math.inf
+
+    def computing_s(self) -> list[float]:
+        """How long the microbatches of those trainers who answered still take."""
+        replies = [reply for peer, reply in self.replies.items() if peer in self.trainers]
+        return [reply.free_in_s for reply in replies if reply.is_coming or reply.free_in_s > 0]
 
 
 class Leader:
@@ -42,8 +60,8 @@ class Leader:
     ) -> None:
         self._transport, self._rng, self._roster, self._following = ports.transport, ports.rng, roster, following
         self._fingerprint, self._timeouts, self._verdicts = settings.fingerprint, settings.timeouts, verdicts
-        self._lateness = Arrivals(self._timeouts.gather_slack_s, floor_s=FLOOR_S)
-        self._waits = Arrivals(self._timeouts.gather_limit_s, floor_s=FLOOR_S)
+        self._lateness = Arrivals(self._timeouts.gather_slack_s)
+        self._until_epoch = settings.until_epoch
         self._planner = Planner(settings.policy, settings.target_samples)
 
     async def lead(self, assembly: Assembly) -> CommitRecord | tuple[PeerId, ...]:
@@ -74,8 +92,7 @@ class Leader:
         """Wait until everybody who is coming is there, or late; with a quorum nobody waits for stragglers."""
         loop = asyncio.get_running_loop()
         expected = await self._expected(assembly)
-        began_s = loop.time()
-        announced: dict[PeerId, float] = {}
+        gathering = Gathering(began_s=loop.time(), trainers=expected.trainers)
         async with asyncio.TaskGroup() as calls:
             calling = {
                 peer: calls.create_task(self._call(peer, assembly))
@@ -87,26 +104,37 @@ class Leader:
             while True:
                 assembly.changed.clear()
                 for peer, task in calling.items():
-                    if task.done() and peer not in announced:
-                        eta_s = task.result()
-                        announced[peer] = -math.inf if eta_s is None else loop.time() + eta_s
+                    if task.done() and peer not in gathering.replies:
+                        gathering.heard(peer, task.result(), loop.time())
                 missing = [peer for peer in calling if peer not in assembly.joined]
-                unheard_s = loop.time() + self._timeouts.reply_s
-                until_s = max((announced.get(peer, unheard_s) for peer in missing), default=-math.inf)
-                until_s += self._lateness.deadline_s()
-                if self._has_quorum(assembly, expected):
-                    until_s = min(until_s, began_s + self._waits.deadline_s())
-                if not missing or until_s <= loop.time():
+                wait_s = self._closes_at(gathering, missing, self._has_quorum(assembly, expected)) - loop.time()
+                if not missing or wait_s <= 0:
                     break
-                await _wait(assembly.changed, until_s - loop.time())
+                await _wait(assembly.changed, wait_s)
             for task in calling.values():
                 task.cancel()
-        for peer, at_s in announced.items():
-            if peer in assembly.arrived_s and at_s > -math.inf:
-                self._lateness.add(assembly.arrived_s[peer] - at_s)
-        for at_s in assembly.arrived_s.values():
-            self._waits.add(at_s - began_s)
+        self._learn(gathering, assembly)
         return expected
+
+    def _closes_at(self, gathering: Gathering, missing: list[PeerId], has_quorum: bool) -> float:
+        """When those who are missing are late, as far as they have answered."""
+        if not has_quorum:
+            unheard_s, latest_s = asyncio.get_running_loop().time() + self._timeouts.reply_s, math.inf
+        else:
+            unheard_s = latest_s = gathering.began_s + self._following.patience.deadline_s(gathering.computing_s())
+        comes_at_s = (gathering.comes_at_s.get(peer, unheard_s) for peer in missing)
+        awaited_s = (at_s for at_s in comes_at_s if at_s <= latest_s)
+        return max(awaited_s, default=-math.inf) + self._lateness.deadline_s()
+
+    def _learn(self, gathering: Gathering, assembly: Assembly) -> None:
+        """How long trainers take to come, those included for whom the group did not wait."""
+        for peer, at_s in assembly.arrived_s.items():
+            if gathering.comes_at_s.get(peer, -math.inf) > -math.inf:
+                self._lateness.add(at_s - gathering.comes_at_s[peer])
+            elif peer in gathering.trainers and peer not in gathering.replies:
+                self._following.patience.add(at_s - gathering.began_s)  # came without being called
+        for seconds in gathering.computing_s():
+            self._following.patience.add(seconds)
 
     async def _expected(self, assembly: Assembly) -> Expected:
         """As the directory knows them, and those who stand with us."""
@@ -118,32 +146,35 @@ class Leader:
         contributors = {peer for peer, (_, join) in assembly.joined.items() if join.weight > 0}
         return 2 * len(contributors) > len(expected.trainers | contributors)
 
-    async def _call(self, peer: PeerId, assembly: Assembly) -> float | None:
-        """Ask a peer whether it is coming; seconds until it can be here, None when it is not coming."""
+    async def _call(self, peer: PeerId, assembly: Assembly) -> Reply:
+        """Ask a peer whether it is coming; whoever does not answer is not."""
         history = (assembly.epoch, assembly.lineage)
         try:
             if peer in self._following.at(history):
-                eta_s = await self._following.call(peer, history, self._timeouts.reply_s)
-                return None if eta_s is None else min(eta_s, self._timeouts.gather_limit_s)
+                return self._bounded(await self._following.call(peer, history, self._timeouts.reply_s))
         except (NetworkError, KeyError):
             pass  # a stream of its own will show whether it is alive
-        fields = {"fingerprint": self._fingerprint, "epoch": assembly.epoch, "lineage": assembly.lineage}
+        call = Call(*history, self._following.patience.deadline_s()).to_message()
+        call.fields["fingerprint"] = self._fingerprint
         try:
             stream = await self._transport.open(peer, CALL_PROTOCOL, timeout_s=self._timeouts.open_s)
             try:
-                await stream.send(Message("call", fields), timeout_s=self._timeouts.reply_s)
-                answer = await stream.receive(timeout_s=self._timeouts.reply_s)
-                if not answer.get("coming", bool):
-                    return None
-                eta_s = answer.get("eta_s", float)
-                if math.isnan(eta_s):
-                    raise BadMessage(f"{peer} announces itself in NaN seconds")
-                return min(max(eta_s, 0.0), self._timeouts.gather_limit_s)
+                await stream.send(call, timeout_s=self._timeouts.reply_s)
+                return self._bounded(Reply.from_message(await stream.receive(timeout_s=self._timeouts.reply_s)))
             finally:
                 stream.close()
         except NetworkError as error:
             logger.info("peer does not answer the call peer=%s reason=%s", peer, error)
-            return None
+            return NOT_COMING
+
+    def _bounded(self, reply: Reply) -> Reply:
+        """An hour that a peer announces is not believed."""
+        limit_s = self._timeouts.gather_limit_s
+        return Reply(
+            is_coming=reply.is_coming,
+            comes_in_s=min(reply.comes_in_s, limit_s),
+            free_in_s=min(reply.free_in_s, limit_s),
+        )
 
     async def _dismiss_misfits(self, assembly: Assembly) -> None:
         """Refuse contributors whose vectors are of another length than most, and whoever is too many."""
@@ -173,8 +204,10 @@ class Leader:
         if not any(join.can_reduce for join in joins.values()):
             return "nobody can reduce"
         num_elements = joins[min(contributors)].num_elements
-        speed = self._following.samples_per_s((assembly.epoch, assembly.lineage))
+        is_last = assembly.epoch + 1 == self._until_epoch  # what is left out now would never come in
+        speed = 0.0 if is_last else self._following.samples_per_s((assembly.epoch, assembly.lineage))
         plan = self._planner.plan(dict(sorted(joins.items())), num_elements, speed)
+        self._following.left_out = frozenset(m.peer for m in plan.members if m.weight < joins[m.peer].weight)
         return Group(
             round_id=hashlib.sha256(f"{self._transport.peer_id}:{self._rng.getrandbits(128)}".encode()).hexdigest()[
                 :24
@@ -211,26 +244,39 @@ class Leader:
         return record
 
     async def _hear(self, streams: dict[PeerId, Stream], num_spans: int) -> Reports:
-        """All reports; once the round is lost, those that come soon, since one side alone may blame the wrong peer."""
+        """All reports; once the round is lost, those that come soon, since one side alone may blame the wrong peer.
+
+        A round may take hours on slow links. Members say that they are at work, and hear that we are; when most have
+        reported, the others have as much time again.
+        """
         loop = asyncio.get_running_loop()
+        began_s, until_s = loop.time(), math.inf
         reports = Reports(frozenset(streams), num_spans)
         async with asyncio.TaskGroup() as tasks:
-            hearing = [tasks.create_task(self._hear_one(peer, stream, reports)) for peer, stream in streams.items()]
-            unheard, until_s = set(hearing), None
-            while unheard:
-                if reports.is_lost and until_s is None:
-                    until_s = loop.time() + self._timeouts.blame_s
-                wait_s = None if until_s is None else until_s - loop.time()
-                if wait_s is not None and wait_s <= 0:
-                    break
-                _, unheard = await asyncio.wait(unheard, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            hearing = {tasks.create_task(self._hear_one(peer, stream, reports)) for peer, stream in streams.items()}
+            unheard, is_blaming, is_finishing = set(hearing), False, False
+            while unheard and loop.time() < until_s:
+                wait_s = min(until_s - loop.time(), self._timeouts.pulse_s)
+                done, unheard = await asyncio.wait(unheard, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                if reports.is_lost and not is_blaming:
+                    is_blaming, until_s = True, min(until_s, loop.time() + self._timeouts.blame_s)
+                if 2 * len(unheard) < len(hearing) and not is_finishing:
+                    now_s = loop.time()
+                    is_finishing, until_s = True, min(until_s, 2 * now_s - began_s + self._timeouts.finish_s)
+                if not done:
+                    await self._tell(streams, Message("wait"))
             for task in hearing:
                 task.cancel()
+        for peer in streams:
+            if not (reports.is_lost or reports.has_heard(peer)):
+                reports.add_lost(peer, "member_late", "no report long after most others'")
         return reports
 
     async def _hear_one(self, peer: PeerId, stream: Stream, reports: Reports) -> None:
         try:
-            reports.add(peer, await stream.receive(timeout_s=self._timeouts.part_s + self._timeouts.finish_s))
+            while (report := await stream.receive(timeout_s=self._timeouts.part_s)).kind == "working":
+                pass
+            reports.add(peer, report)
         except NetworkError as error:
             reports.add_lost(peer, "member_lost", str(error))
 

@@ -3,14 +3,20 @@
 member -> leader   join      who I am, what I bring
 leader -> member   welcome   wait this long for the group | refused | superseded
 leader -> member   begin     members, weights, spans: the round is fixed
+member -> leader   working   the round goes on; from the leader: wait
 member -> leader   done      digests of all spans I hold | failed, with whom to blame
 leader -> member   commit    the record | abort
 member -> reducer  parts     round id, then one message a part; the reducer answers with one result a part
 leader -> peer     call      a group for this epoch forms: are you coming?
+peer -> leader     coming    in so many seconds | not at all
 member -> member   verdict?  what became of this round?
 """
 
+import hashlib
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from collab.averaging.agreement import MAX_WEIGHT
 from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, Span, is_tiling
@@ -89,6 +95,62 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A leader asks a peer to come to the group of (epoch, lineage)."""
+
+    epoch: int
+    lineage: Lineage
+    patience_s: float
+    """So long the others will wait for a peer that is computing."""
+
+    def to_message(self) -> Message:
+        return Message("call", {"epoch": self.epoch, "lineage": self.lineage, "patience_s": self.patience_s})
+
+    @classmethod
+    def from_message(cls, message: Message) -> "Call":
+        """Raises ``BadMessage`` for anything malformed."""
+        call = cls(message.get("epoch", int), Lineage(message.get("lineage", str)), message.get("patience_s", float))
+        if message.kind != "call" or not 0 <= call.patience_s < math.inf:
+            raise BadMessage(f"{message.kind} instead of a call, with a patience of {call.patience_s} s")
+        return call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a peer answers to a call."""
+
+    is_coming: bool
+    comes_in_s: float = 0.0
+    """If it is coming."""
+    free_in_s: float = 0.0
+    """When its microbatch will be done; who would be too late then may come before with what it has, or not at all."""
+
+    def to_message(self) -> Message:
+        fields = {"coming": self.is_coming, "comes_in_s": self.comes_in_s, "free_in_s": self.free_in_s}
+        return Message("coming", fields)
+
+    @classmethod
+    def from_message(cls, message: Message) -> "Reply":
+        """Raises ``BadMessage`` for anything malformed."""
+        reply = cls(
+            is_coming=message.get("coming", bool),
+            comes_in_s=message.get("comes_in_s", float),
+            free_in_s=message.get("free_in_s", float),
+        )
+        if not (0 <= reply.comes_in_s < math.inf and 0 <= reply.free_in_s < math.inf):
+            raise BadMessage(f"a peer announces itself in {reply.comes_in_s} s, and is free in {reply.free_in_s} s")
+        return reply
+
+    def after(self, seconds: float) -> "Reply":
+        """The same answer some time later."""
+        comes_in_s, free_in_s = max(self.comes_in_s - seconds, 0.0), max(self.free_in_s - seconds, 0.0)
+        return Reply(is_coming=self.is_coming, comes_in_s=comes_in_s, free_in_s=free_in_s)
+
+
+NOT_COMING = Reply(is_coming=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """One peer of a group."""
 
@@ -122,6 +184,11 @@ class Group:
         """Members whose vector goes into the mean."""
         return tuple(member for member in self.members if member.weight > 0)
 
+    @property
+    def digest(self) -> str:
+        """16 hex digits that name all of this in BEGIN and in logs."""
+        return plan_digest(self.to_message().fields)
+
     def span_of(self, peer: PeerId) -> Span | None:
         """What ``peer`` reduces, if anything."""
         return next((span for span in self.spans if span.reducer == peer), None)
@@ -138,7 +205,7 @@ class Group:
             "part_elements": self.part_elements,
             "result_codec": self.result_codec,
         }
-        return Message("begin", fields)
+        return Message("begin", fields | {"digest": plan_digest(fields)})
 
     @classmethod
     def from_message(cls, message: Message) -> "Group":
@@ -157,6 +224,8 @@ class Group:
             result_codec=message.get("result_codec", str),
         )
         group._check()
+        if group.digest != message.get("digest", str):
+            raise BadMessage("begin has another digest than what came of it: its leader plans differently")
         return group
 
     def _check(self) -> None:
@@ -178,3 +247,9 @@ class Group:
             raise BadMessage("begin has a contributor that does not want the mean")
         if not {span.reducer for span in self.spans} <= peers:
             raise BadMessage("begin has a reducer that is no member")
+
+
+def plan_digest(fields: Mapping[str, Any]) -> str:
+    """16 hex digits of the fields of BEGIN, so that all members know that they follow the same plan."""
+    text = repr([value for name, value in sorted(fields.items()) if name != "digest"])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

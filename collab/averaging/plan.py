@@ -1,6 +1,5 @@
 """Who reduces what: pure functions of a group."""
 
-import hashlib
 from dataclasses import dataclass
 
 from collab.types import PeerId
@@ -26,24 +25,6 @@ class Span:
         return self.stop - self.start
 
 
-def equal_shares(num_elements: int, reducers: tuple[PeerId, ...]) -> tuple[Span, ...]:
-    """Cut the vector into one span of nearly equal length for each reducer, in their order.
-
-    Reducers beyond the number of elements get none. This is all-reduce: optimal when all links are equal.
-
-    Raises:
-        ValueError: nobody reduces, or there is nothing to reduce.
-    """
-    if not reducers or num_elements < 1:
-        raise ValueError(f"cannot share {num_elements} elements among {len(reducers)} reducers")
-    edges = [num_elements * index // len(reducers) for index in range(len(reducers) + 1)]
-    return tuple(
-        Span(reducer, start, stop)
-        for reducer, start, stop in zip(reducers, edges[:-1], edges[1:], strict=True)
-        if start < stop
-    )
-
-
 def part_elements(slowest_bytes_per_s: float) -> int:
     """Length of a part in a group whose slowest member sends so fast; 0: not known."""
     fitting = int(slowest_bytes_per_s * PART_S) // (4 * PART_ELEMENTS) * PART_ELEMENTS
@@ -58,9 +39,3 @@ def is_tiling(spans: tuple[Span, ...], num_elements: int) -> bool:
             return False
         reached = span.stop
     return reached == num_elements and len({span.reducer for span in spans}) == len(spans)
-
-
-def plan_digest(spans: tuple[Span, ...]) -> str:
-    """16 hex digits that name this plan in messages and logs."""
-    text = ";".join(f"{span.reducer}:{span.start}:{span.stop}" for span in spans)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -15,12 +15,14 @@ class Reports:
 
     def __init__(self, members: frozenset[PeerId], num_spans: int) -> None:
         self._members = members
+        self._heard: set[PeerId] = set()
         self._digests: list[str | None] = [None] * num_spans
         self._accusations: set[tuple[PeerId, PeerId]] = set()
         self._failures: dict[PeerId, tuple[str, str]] = {}
 
     def add(self, peer: PeerId, report: Message) -> None:
         """Take one member's report; one that makes no sense speaks against its sender."""
+        self._heard.add(peer)
         try:
             if report.kind == "done":
                 self._add_digests(peer, report.get("digests", list))
@@ -47,6 +49,10 @@ class Reports:
                 self._digests[index] = digest
             elif digest not in (None, self._digests[index]):
                 self._failures[peer] = ("results_differ", f"members hold different bytes of span {index}")
+
+    def has_heard(self, peer: PeerId) -> bool:
+        """Whether a member has reported."""
+        return peer in self._heard
 
     @property
     def is_lost(self) -> bool:

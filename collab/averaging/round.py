@@ -17,7 +17,7 @@ from collab.averaging.butterfly import Butterfly, Exchanged, ExchangeFailed
 from collab.averaging.encodings import Encodings
 from collab.averaging.flow import Links
 from collab.averaging.history import History
-from collab.averaging.messages import CALL_PROTOCOL, ROUND_PROTOCOL, Group, Join
+from collab.averaging.messages import CALL_PROTOCOL, NOT_COMING, ROUND_PROTOCOL, Call, Group, Join
 from collab.averaging.probe import Probe
 from collab.averaging.rendezvous import Rendezvous
 from collab.averaging.settings import RoundSettings
@@ -181,11 +181,15 @@ class RoundEngine:
         """From BEGIN to the verdict."""
         self._reach(Phase.SEND_PARTS, group.epoch)
         exchange = asyncio.create_task(self._butterfly.exchange(group, vector, self._encodings))
-        limit_s = self._times.part_s * 2 + self._times.finish_s
-        verdict = asyncio.create_task(stream.receive(timeout_s=limit_s))
+        verdict = asyncio.create_task(self._verdict(stream))
         exchanged: Exchanged | None = None
         try:
-            await asyncio.wait((exchange, verdict), return_when=asyncio.FIRST_COMPLETED)
+            while not (exchange.done() or verdict.done()):
+                done, _ = await asyncio.wait(
+                    (exchange, verdict), timeout=self._times.pulse_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    await stream.send(Message("working"), timeout_s=self._times.reply_s)
             if not verdict.done():
                 exchanged = await self._finish_exchange(stream, exchange, group.epoch)
             message = await verdict
@@ -198,6 +202,12 @@ class RoundEngine:
             for task in (exchange, verdict):
                 task.cancel()
             await asyncio.gather(exchange, verdict, return_exceptions=True)
+
+    async def _verdict(self, stream: Stream) -> Message:
+        """The leader's last word on the round."""
+        while (message := await stream.receive(timeout_s=self._times.part_s)).kind == "wait":
+            pass
+        return message
 
     async def _finish_exchange(self, stream: Stream, exchange: asyncio.Task[Exchanged], epoch: int) -> Exchanged | None:
         """Report how the exchange ended; None when it failed."""
@@ -260,12 +270,10 @@ class RoundEngine:
 
     async def _serve_call(self, stream: Stream) -> None:
         call = await stream.receive(timeout_s=self._times.reply_s)
-        eta_s = None
+        reply = NOT_COMING
         if call.get("fingerprint", str) == self._settings.fingerprint:
-            eta_s = self._attend(call.get("epoch", int), Lineage(call.get("lineage", str)), stream.remote)
-        await stream.send(
-            Message("coming", {"coming": eta_s is not None, "eta_s": eta_s or 0.0}), timeout_s=self._times.reply_s
-        )
+            reply = self._attend(Call.from_message(call), stream.remote)
+        await stream.send(reply.to_message(), timeout_s=self._times.reply_s)
 
     def _reach(self, phase: Phase, epoch: int) -> None:
         self._ports.observer.observe(PhaseReached(at_s=self._ports.clock.now(), phase=phase, epoch=epoch))

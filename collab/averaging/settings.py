@@ -21,6 +21,8 @@ class RoundSettings:
     can_reduce: bool
     target_samples: float
     """Of the swarm's batch; a contribution much heavier than that is refused as absurd."""
+    until_epoch: int | None = None
+    """At which the run ends; nobody is left out of its last round."""
     timeouts: RoundTimeouts = RoundTimeouts()
     limits: LinkLimits = NO_LIMITS
 
@@ -32,6 +34,7 @@ class RoundSettings:
             policy=run.averaging.compression,
             can_reduce=can_reduce,
             target_samples=float(run.strategy.target_batch_size),
+            until_epoch=run.until_epoch,
             limits=limits,
         )
 

@@ -16,6 +16,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from collab.averaging.deadlines import Arrivals
+from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.settings import RoundSettings
 from collab.errors import BadMessage, NetworkError, TimedOut
 from collab.net.base import Stream
@@ -36,8 +38,8 @@ MAX_STANDING = 512
 
 History = tuple[int, Lineage]
 """Epoch and lineage."""
-Attendance = Callable[[int, Lineage, PeerId], float | None]
-"""Answers a leader's call for (epoch, lineage): seconds until we can be there, None when we are not coming."""
+Attendance = Callable[[Call, PeerId], Reply]
+"""Answers a leader's call."""
 Leaders = Callable[[Lineage, int], list[PeerId]]
 """Peers to ask to lead the round of a lineage and epoch, best first; all peers see nearly the same list."""
 
@@ -84,8 +86,6 @@ class Standing:
         self._news = asyncio.Event()
         self._heard: tuple[Word, float, float] | None = None
         """What the leader said of all, our own samples in it, and when it came by the loop's clock."""
-        self._called: History | None = None
-        self._call_came = asyncio.Event()
         self._leader: PeerId | None = None
 
     @property
@@ -97,21 +97,6 @@ class Standing:
         """Tell the leader how far we are, as soon as it can be told."""
         self._word = word
         self._news.set()
-
-    def is_called(self, history: History) -> bool:
-        """Whether the leader has called us to the round of ``history``."""
-        return self._called == history
-
-    async def wait_for_call(self, history: History, timeout_s: float) -> bool:
-        """Wait until we are called; whether we were."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not self.is_called(history):
-                    self._call_came.clear()
-                    await self._call_came.wait()
-        except TimeoutError:
-            return False
-        return True
 
     def seconds_to(self, target: float) -> float | None:
         """Predicted wait until all have ``target`` samples; None when the leader has not told us of this history."""
@@ -174,15 +159,10 @@ class Standing:
                 if self._word is not None:
                     self._heard = (Word.from_message(message), ours, asyncio.get_running_loop().time())
                 continue
-            if message.kind != "call":
-                raise BadMessage(f"leader {leader} sends {message.kind} over a standing stream")
-            epoch, lineage = message.get("epoch", int), Lineage(message.get("lineage", str))
-            eta_s = self._attend(epoch, lineage, leader)
-            answer = {"epoch": epoch, "lineage": lineage, "coming": eta_s is not None, "eta_s": eta_s or 0.0}
-            await stream.send(Message("coming", answer), timeout_s=RETRY_S * 3)
-            if eta_s is not None:
-                self._called = (epoch, lineage)
-                self._call_came.set()
+            call = Call.from_message(message)
+            answer = self._attend(call, leader).to_message()
+            answer.fields.update(epoch=call.epoch, lineage=call.lineage)
+            await stream.send(answer, timeout_s=RETRY_S * 3)
 
 
 @dataclass(slots=True, eq=False)
@@ -192,7 +172,7 @@ class _Stander:
     stream: Stream
     word: Word | None = None
     called: History | None = None
-    answer: asyncio.Future[float | None] | None = None
+    answer: asyncio.Future[Reply] | None = None
     answered_s: float = 0.0
 
     @property
@@ -201,7 +181,7 @@ class _Stander:
 
     @property
     def has_declined(self) -> bool:
-        return self.answer is not None and self.answer.done() and self.answer.result() is None
+        return self.answer is not None and self.answer.done() and not self.answer.result().is_coming
 
 
 class Following:
@@ -210,6 +190,10 @@ class Following:
     def __init__(self, ports: Ports, settings: RoundSettings) -> None:
         self._transport, self._settings = ports.transport, settings
         self._standers: dict[PeerId, _Stander] = {}
+        self.patience = Arrivals(settings.timeouts.gather_limit_s)
+        """How long trainers compute after a call before they can come."""
+        self.left_out: frozenset[PeerId] = frozenset()
+        """Trainers that the newest plan leaves out: what they hold waits, and fills no batch for the others."""
 
     async def serve(self) -> None:
         """Begin to take trainers in."""
@@ -226,8 +210,8 @@ class Following:
         words = [stander.word for stander in self._standers.values() if stander.word]
         return math.fsum(word.samples_per_s for word in words if word.history == history)
 
-    async def call(self, peer: PeerId, history: History, timeout_s: float) -> float | None:
-        """Ask a trainer that stands with us to come; seconds until it can be here, None when it is not coming.
+    async def call(self, peer: PeerId, history: History, timeout_s: float) -> Reply:
+        """Ask a trainer that stands with us to come; its answer, as of now.
 
         Raises:
             NetworkError: it does not answer.
@@ -239,22 +223,21 @@ class Following:
             stander.called = None  # what it said was for an earlier attempt
         await self._call(stander, history)
         if stander.answer is None:
-            return None
+            return NOT_COMING
         try:
             async with asyncio.timeout(timeout_s):
-                eta_s = await asyncio.shield(stander.answer)
+                reply = await asyncio.shield(stander.answer)
         except TimeoutError:
             raise TimedOut(f"{peer} does not answer the call within {timeout_s:.1f} s") from None
-        return None if eta_s is None else max(eta_s - (loop.time() - stander.answered_s), 0.0)
+        return reply.after(loop.time() - stander.answered_s)
 
     async def _call(self, stander: _Stander, history: History) -> None:
         """Once for each history; again whoever declined and speaks of it still."""
         if stander.called == history and not stander.has_declined:
             return
         stander.called, stander.answer = history, asyncio.get_running_loop().create_future()
-        await stander.stream.send(
-            Message("call", {"epoch": history[0], "lineage": history[1]}), timeout_s=self._settings.timeouts.reply_s
-        )
+        call = Call(*history, self.patience.deadline_s())
+        await stander.stream.send(call.to_message(), timeout_s=self._settings.timeouts.reply_s)
 
     async def _serve(self, stream: Stream) -> None:
         hello = await stream.receive(timeout_s=self._settings.timeouts.reply_s)
@@ -273,24 +256,23 @@ class Following:
                     raise BadMessage(f"{stream.remote} sends {message.kind} over a standing stream")
         finally:
             if stander.answer is not None and not stander.answer.done():
-                stander.answer.set_result(None)
+                stander.answer.set_result(NOT_COMING)
             if self._standers.get(stream.remote) is stander:
                 del self._standers[stream.remote]
 
     def _take_answer(self, stander: _Stander, message: Message) -> None:
         history = message.get("epoch", int), Lineage(message.get("lineage", str))
-        eta_s = message.get("eta_s", float) if message.get("coming", bool) else None
-        if eta_s is not None and not 0 <= eta_s < math.inf:
-            raise BadMessage(f"a trainer announces itself in {eta_s} seconds")
+        reply = Reply.from_message(message)
         if stander.called == history and stander.answer is not None and not stander.answer.done():
             stander.answered_s = asyncio.get_running_loop().time()
-            stander.answer.set_result(eta_s)
+            stander.answer.set_result(reply)
 
     async def _consider(self, stander: _Stander, word: Word) -> None:
         """A trainer has got further: tell it where all are, or call everybody."""
         together = [other for other in self._standers.values() if other.word and other.word.history == word.history]
-        samples = math.fsum(other.word.samples for other in together if other.word)
-        speed = math.fsum(other.word.samples_per_s for other in together if other.word)
+        counted = [other for other in together if other.stream.remote not in self.left_out] or together
+        samples = math.fsum(other.word.samples for other in counted if other.word)
+        speed = math.fsum(other.word.samples_per_s for other in counted if other.word)
         timeout_s = self._settings.timeouts.reply_s
         if samples >= self._settings.target_samples:
             await asyncio.gather(*(self._call(other, word.history) for other in together), return_exceptions=True)

@@ -16,13 +16,15 @@ class RoundTimeouts:
     gather_limit_s: float = 60.0
     """Longest wait that a peer can announce; whoever needs longer misses the round."""
     part_s: float = 20.0
-    """Silence on a parts stream after which the other side counts as dead."""
+    """Silence on a stream of a round after which the other side counts as dead."""
+    pulse_s: float = 5.0
+    """How often leader and members tell each other that a long round goes on; four are lost before ``part_s``."""
     sender_s: float = 10.0
     """Time without a part from anybody after which a reducer goes on without those whose parts are missing; shorter
     than ``part_s``, so that the reducer names them before others take the reducer itself for dead."""
     blame_s: float = 1.0
     """How long a leader that heard of one failure listens to the other members before it judges."""
     finish_s: float = 20.0
-    """Wait for the slowest member's result after one's own is whole."""
+    """Wait for the last reports after most have come, beyond as much time again as these took."""
     verdict_s: float = 10.0
     """How long a member in doubt asks the others before it gives the round up."""

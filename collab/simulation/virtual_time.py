@@ -245,21 +245,32 @@ class VirtualCompute:
         if not samples_per_s > 0 or per_call_s < 0:
             raise ValueError(f"samples_per_s must be > 0 and per_call_s >= 0, got {samples_per_s} and {per_call_s}")
         self._loop = loop
-        self._turn = asyncio.Lock()
         self._free_at_s = 0.0
         self._per_call_s = per_call_s
         self.samples_per_s = samples_per_s
-        """May be changed while the peer runs; holds for work that starts after it."""
+        """May be changed while the peer runs; holds for work that is handed in after it."""
 
     async def run(self, work: Callable[[], T], *, samples: float = 0.0) -> T:
-        """Call ``work``, then charge its time; work without samples costs ``per_call_s``, by default nothing."""
-        async with self._turn:
-            # A caller who was cancelled leaves its work running, as a thread would.
-            if self._free_at_s > self._loop.time():
-                await asyncio.sleep(self._free_at_s - self._loop.time())
-            cost_s = self._per_call_s + samples / self.samples_per_s
-            self._free_at_s = self._loop.time() + cost_s
-            result = work()
-            if cost_s > 0:
-                await asyncio.sleep(cost_s)
-            return result
+        """Call ``work`` when its time is over; work without samples costs ``per_call_s``, by default nothing."""
+        ends_at_s = max(self._free_at_s, self._loop.time()) + self._per_call_s + samples / self.samples_per_s
+        if ends_at_s == self._loop.time():
+            return work()
+        self._free_at_s = ends_at_s
+        done: asyncio.Future[T] = self._loop.create_future()
+
+        def call() -> None:
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - handed to whoever awaits the work
+                if not done.cancelled():
+                    done.set_exception(error)
+            else:
+                if not done.cancelled():  # else the caller has gone, and its work was done all the same, as in a thread
+                    done.set_result(result)
+
+        self._loop.call_at(ends_at_s, call)
+        return await done
+
+    async def beside(self, work: Callable[[], T]) -> T:
+        """Costs no time."""
+        return work()

@@ -10,10 +10,20 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from collab.averaging.base import Averager, Committed
+from collab.averaging.base import Averager, Committed, Outcome
 from collab.types import Lineage, PeerId, Vector
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """An accumulated gradient on its way into a step."""
+
+    mean: Vector
+    """[num_elements] float32: sum over the samples / samples."""
+    samples: int
+    """At least 1."""
 
 
 class Replica(Protocol):
@@ -24,15 +34,15 @@ class Replica(Protocol):
 
     @property
     def samples(self) -> int:
-        """Samples behind the accumulated gradient."""
+        """Samples behind the accumulated gradient, handed over or not."""
         ...
 
-    def mean_gradient(self) -> Vector:
-        """[num_elements] float32: accumulated gradient over its samples."""
+    def hand_over(self) -> HandedOver:
+        """What is accumulated; microbatches that end from now on accumulate beside it until it is settled."""
         ...
 
-    def clear(self) -> None:
-        """Forget the accumulated gradient."""
+    def settle(self, *, is_used: bool) -> None:
+        """What was handed over is in a step and forgotten, or is ours again."""
         ...
 
     def step(self, gradient: Vector, lineage: Lineage) -> None:
@@ -52,7 +62,11 @@ class Worker(Protocol):
     """The peer's compute port."""
 
     async def run(self, work: Callable[[], T], *, samples: float = 0.0) -> T:
-        """Run ``work`` off the event loop."""
+        """Run ``work`` off the event loop, after what is being computed."""
+        ...
+
+    async def beside(self, work: Callable[[], T]) -> T:
+        """The same at once, beside a microbatch that is being computed."""
         ...
 
 
@@ -102,7 +116,18 @@ class Strategy(Protocol):
         ...
 
     async def after_microbatch(self, replica: Replica, swarm: Swarm) -> Decision:
-        """Called after every microbatch, and by nobody else; may take as long as a round."""
+        """Called after every microbatch; may take as long as a round."""
+        ...
+
+    async def contribute(self, replica: Replica, swarm: Swarm) -> Outcome:
+        """Bring what is accumulated to the swarm's round.
+
+        Also called while a microbatch is computed that ends too late for the round: the parameters must not change.
+        """
+        ...
+
+    async def take(self, replica: Replica, swarm: Swarm, outcome: Outcome) -> Decision:
+        """Act on the outcome of ``contribute``, between two microbatches."""
         ...
 
     def apply(self, replica: Replica, committed: Committed) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from collab.averaging.base import Aborted, Committed, Contribution, Superseded
+from collab.averaging.base import Aborted, Committed, Contribution, Outcome
 from collab.strategies.base import Decision, OutOfStep, Replica, Stepped, Swarm, Waiting, clip_to_norm
 
 
@@ -17,7 +17,8 @@ class Dedloc:
 
     A lost round: nothing is applied and nothing is forgotten. The peer computes on, and brings everything it has
     accumulated to the next attempt. A peer that missed a committed round takes over the swarm's state and brings its
-    gradient, now one step stale, to the next round.
+    gradient, now one step stale, to the next round. A peer whose microbatch would end too late for a round brings what
+    it has, and takes the step when the microbatch has ended; that one's gradient is a step stale, too.
 
     Source: Diskin et al., "Distributed Deep Learning in Open Collaborations" (NeurIPS 2021), section 3.
     """
@@ -30,20 +31,22 @@ class Dedloc:
     async def after_microbatch(self, replica: Replica, swarm: Swarm) -> Decision:
         if not await swarm.progress.has_reached(self._target) or replica.samples == 0:
             return Waiting()
-        gradient = await swarm.worker.run(replica.mean_gradient)
-        contribution = Contribution(
-            epoch=replica.epoch, lineage=replica.lineage, vector=gradient, weight=float(replica.samples)
+        return await self.take(replica, swarm, await self.contribute(replica, swarm))
+
+    async def contribute(self, replica: Replica, swarm: Swarm) -> Outcome:
+        epoch, lineage = replica.epoch, replica.lineage
+        gradient = await swarm.worker.beside(replica.hand_over)
+        return await swarm.averager.average(
+            Contribution(epoch=epoch, lineage=lineage, vector=gradient.mean, weight=float(gradient.samples))
         )
-        outcome = await swarm.averager.average(contribution)
-        if isinstance(outcome, Aborted):
-            return Waiting(outcome.text)
-        if isinstance(outcome, Superseded):
-            return OutOfStep(outcome.text)
-        committed = outcome
-        await swarm.worker.run(lambda: self.apply(replica, committed))
+
+    async def take(self, replica: Replica, swarm: Swarm, outcome: Outcome) -> Decision:
+        if not isinstance(outcome, Committed):
+            await swarm.worker.run(lambda: replica.settle(is_used=False))
+            return Waiting(outcome.text) if isinstance(outcome, Aborted) else OutOfStep(outcome.text)
         is_used = swarm.peer_id in dict(outcome.record.contributors)
-        if is_used:
-            replica.clear()
+        await swarm.worker.run(lambda: self.apply(replica, outcome))
+        await swarm.worker.run(lambda: replica.settle(is_used=is_used))
         return Stepped(
             contributors=len(outcome.record.contributors), swarm_samples=outcome.record.weight, was_ours_used=is_used
         )

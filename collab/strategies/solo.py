@@ -3,8 +3,10 @@
 import hashlib
 
 from collab.averaging.agreement import local_lineage
-from collab.averaging.base import Committed
+from collab.averaging.base import Committed, Outcome
 from collab.strategies.base import Decision, Replica, Stepped, Swarm, Waiting, clip_to_norm
+
+ALONE = "a peer that trains alone takes no part in rounds"
 
 
 class Solo:
@@ -21,14 +23,20 @@ class Solo:
         self._target, self._max_norm = target_batch_size, max_gradient_norm
 
     async def after_microbatch(self, replica: Replica, swarm: Swarm) -> Decision:
-        samples = replica.samples
-        if samples < self._target:
+        if replica.samples < self._target:
             return Waiting()
-        gradient = clip_to_norm(await swarm.worker.run(replica.mean_gradient), self._max_norm)
+        ours = await swarm.worker.run(replica.hand_over)
+        gradient = clip_to_norm(ours.mean, self._max_norm)
         lineage = local_lineage(replica.lineage, hashlib.sha256(gradient.tobytes()).hexdigest())
         await swarm.worker.run(lambda: replica.step(gradient, lineage))
-        replica.clear()
-        return Stepped(contributors=1, swarm_samples=float(samples), was_ours_used=True)
+        replica.settle(is_used=True)
+        return Stepped(contributors=1, swarm_samples=float(ours.samples), was_ours_used=True)
+
+    async def contribute(self, replica: Replica, swarm: Swarm) -> Outcome:
+        raise ValueError(ALONE)
+
+    async def take(self, replica: Replica, swarm: Swarm, outcome: Outcome) -> Decision:
+        raise ValueError(ALONE)
 
     def apply(self, replica: Replica, committed: Committed) -> None:
-        raise ValueError("a peer that trains alone takes no part in rounds")
+        raise ValueError(ALONE)

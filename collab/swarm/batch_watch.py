@@ -1,7 +1,10 @@
 """Whether the swarm has its batch: what a trainer asks after every microbatch."""
 
-from collab.averaging.standing import Standing, Word
+import asyncio
+
+from collab.averaging.standing import History, Standing, Word
 from collab.swarm.membership import Membership
+from collab.swarm.records import PeerRecord
 
 SHORTEST_WAIT_S = 0.05
 """For a call that must be on its way: some round trips of a near swarm."""
@@ -12,13 +15,25 @@ class BatchWatch:
 
     def __init__(self, membership: Membership, standing: Standing) -> None:
         self._membership, self._standing = membership, standing
+        self._called: History | None = None
+        self._call_came = asyncio.Event()
+
+    def tell(self) -> PeerRecord:
+        """Let the leader know where we stand; our record as of now."""
+        record = self._membership.our_record()
+        self._standing.report(Word(record.epoch, record.lineage, float(record.samples), record.samples_per_s))
+        return record
+
+    def note_call(self, history: History) -> None:
+        """A leader has called us to the round of ``history``: the swarm has its batch."""
+        self._called = history
+        self._call_came.set()
 
     async def has_reached(self, target_samples: int) -> bool:
         """See ``Progress``. Waits for the leader's call when it should come before half a microbatch is computed."""
-        record = self._membership.our_record()
+        record = self.tell()
         history = (record.epoch, record.lineage)
-        self._standing.report(Word(record.epoch, record.lineage, float(record.samples), record.samples_per_s))
-        if self._standing.is_called(history):
+        if self._called == history:
             return True
         if not self._standing.is_connected:
             return await self._membership.has_reached(target_samples)
@@ -27,6 +42,16 @@ class BatchWatch:
         if wait_s is None or wait_s > record.microbatch_s / 2:
             return False
         limit_s = wait_s + max(record.microbatch_s / 2, SHORTEST_WAIT_S)
-        if await self._standing.wait_for_call(history, limit_s):
+        if await self._wait_for_call(history, limit_s):
             return True
         return wait_s == 0.0 and await self._membership.has_reached(target_samples)  # the leader may have missed it
+
+    async def _wait_for_call(self, history: History, timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._called != history:
+                    self._call_came.clear()
+                    await self._call_came.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -24,8 +24,6 @@ class Membership:
             our_record: makes our record as of now.
         """
         self._board, self._clock, self._our_record = board, clock, our_record
-        self._called_to: tuple[int, Lineage] | None = None
-        """Epoch and lineage of the last call that we said we would follow."""
         self._has_news = False
         self._since_s = 0.0
         """Swarm time at which we reached our present epoch."""
@@ -70,13 +68,11 @@ class Membership:
     # -- strategies' Progress ----------------------------------------------------------------------------------------
 
     async def has_reached(self, target_samples: int) -> bool:
-        """Publishes only when it matters: the target may be reached, a leader called, or it is time to be heard."""
+        """Publishes only when it matters: the target may be reached, or it is time to be heard."""
         record = self._our_record()
         is_in_sight = record.samples + self._expected_of_others(record) >= target_samples
-        is_in_sight = is_in_sight or self._called_to == (record.epoch, record.lineage)
         if not is_in_sight and self._board.since_published_s < REPORT_S:
             return False
-        self._called_to = None
         await self._board.publish(record)
         if not is_in_sight:
             return False
@@ -101,13 +97,10 @@ class Membership:
 
     # -- the round engine's questions --------------------------------------------------------------------------------
 
-    def attend(self, epoch: int, lineage: Lineage, busy_for_s: float) -> float | None:
-        """Answer a leader's call: we look at the board as soon as our microbatch is done, in ``busy_for_s``."""
+    def is_training_at(self, epoch: int, lineage: Lineage) -> bool:
+        """Whether a call to the round of (epoch, lineage) is for us."""
         record = self._our_record()
-        if record.state is not PeerState.TRAINING or (record.epoch, record.lineage) != (epoch, lineage):
-            return None
-        self._called_to = (epoch, lineage)
-        return busy_for_s
+        return record.state is PeerState.TRAINING and (record.epoch, record.lineage) == (epoch, lineage)
 
     async def roster(self, epoch: int, lineage: Lineage) -> Expected:
         """Who should be in the group of (epoch, lineage).

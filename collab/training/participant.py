@@ -7,12 +7,13 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import Standing
 from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, Notice
 from collab.ports import Ports
-from collab.strategies.base import OutOfStep, Stepped, Swarm, Waiting
+from collab.strategies.base import Decision, OutOfStep, Stepped, Swarm, Waiting
 from collab.strategies.registry import build_strategy
 from collab.swarm.bandwidth import NO_LIMITS, LinkLimits
 from collab.swarm.batch_watch import BatchWatch
@@ -24,7 +25,9 @@ from collab.swarm.progress import ProgressBoard
 from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.state_transfer import StateServer
 from collab.swarm.time_sync import serve_time
-from collab.training.replica import MicrobatchReport, Replica, Used
+from collab.training.accumulator import Used
+from collab.training.aside import Aside
+from collab.training.replica import MicrobatchReport, Replica
 from collab.training.state_sync import StateSync
 from collab.training.vitals import Vitals
 from collab.types import Lineage, PeerId, Role
@@ -72,31 +75,50 @@ class Participant:
             attend=self._attend,
         )
         self._standing = Standing(ports, bundle.fingerprint, self.membership.leaders, self._attend)
+        self._watch = BatchWatch(self.membership, self._standing)
         self._sync = StateSync(
             ports, replica, self._strategy, self.membership, self._engine.history, bundle.fingerprint
         )
         self._swarm = Swarm(
             peer_id=ports.transport.peer_id,
-            progress=BatchWatch(self.membership, self._standing),
+            progress=self._watch,
             averager=self._engine,
             worker=ports.compute,
         )
+        self._aside = Aside(self._strategy, replica, self._swarm)
         self._last_step_s = 0.0
 
-    def _attend(self, epoch: int, lineage: Lineage, _leader: PeerId) -> float | None:
-        """Answer a leader's call; a peer whose gradients are not finite at the moment sits the round out."""
-        if self.vitals.skipped_in_a_row:
-            return None
-        return self.membership.attend(epoch, lineage, self.vitals.busy_for_s(self.ports.clock.monotonic()))
+    def _attend(self, call: Call, _leader: PeerId) -> Reply:
+        """Answer a leader's call; a peer whose gradients are not finite at the moment sits the round out.
+
+        When our microbatch ends too late for the others, we come at once with what we have accumulated before it.
+        """
+        free_in_s = self.vitals.busy_for_s(self.ports.clock.monotonic())
+        if self.vitals.skipped_in_a_row or not self.membership.is_training_at(call.epoch, call.lineage):
+            return NOT_COMING
+        if free_in_s <= call.patience_s:
+            self._watch.note_call((call.epoch, call.lineage))
+            return Reply(is_coming=True, comes_in_s=free_in_s, free_in_s=free_in_s)
+        if not self._aside.can_begin:
+            return Reply(is_coming=False, free_in_s=free_in_s)
+        self._aside.begin()
+        return Reply(is_coming=True, free_in_s=free_in_s)
 
     # -- training ----------------------------------------------------------------------------------------------------
 
     async def after_microbatch(self, report: MicrobatchReport) -> bool:
         """Let the strategy decide and follow it; whether the replica took a step."""
+        outcome = await self._aside.outcome()
+        has_stepped = outcome is not None and await self._follow(
+            await self._strategy.take(self.replica, self._swarm, outcome)
+        )
         if report.skipped:
             await self._sit_out()
-            return False
-        decision = await self._strategy.after_microbatch(self.replica, self._swarm)
+            return has_stepped
+        return await self._follow(await self._strategy.after_microbatch(self.replica, self._swarm)) or has_stepped
+
+    async def _follow(self, decision: Decision) -> bool:
+        """Do what a decision asks for; whether the replica took a step."""
         if isinstance(decision, Waiting) and decision.reason:
             logger.info("round lost epoch=%d reason=%s", self.replica.epoch, decision.reason)
         if isinstance(decision, Stepped):
@@ -133,6 +155,7 @@ class Participant:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.membership.keep_alive())
             tasks.create_task(self._standing.run())
+            tasks.create_task(self._aside.run())
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -153,6 +176,7 @@ class Participant:
         while await self._sync.catch_up():  # a round that began before our word was out is over without us
             await self.membership.report()
         self.membership.note_step()
+        self._watch.tell()
         self._last_step_s = self.ports.clock.monotonic()
 
     async def leave(self, *, is_urgent: bool) -> None:

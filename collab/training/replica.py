@@ -11,8 +11,10 @@ import torch
 
 from collab import config
 from collab.errors import ShapeMismatch
+from collab.strategies.base import HandedOver
 from collab.swarm.snapshots import Snapshot
 from collab.tasks.base import Batch
+from collab.training.accumulator import Accumulator, GradientSum, Used
 from collab.training.layout import VectorLayout
 from collab.training.precision import LossScale, Precision
 from collab.training.schedule import learning_rate_factor
@@ -22,17 +24,6 @@ logger = logging.getLogger(__name__)
 
 QUANTISATION_KEYS = ("qmap", "absmax")
 """How the keys of bitsandbytes' tables begin; any other optimiser state has its parameter's shape or is a scalar."""
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    """What of ours went into a step."""
-
-    sample_ids: tuple[int, ...] = ()
-    sample_epochs: tuple[int, ...] = ()
-    """For each sample, the epoch at whose parameters its gradient was computed: earlier for what was carried over."""
-    loss: float = math.nan
-    """Mean over these samples."""
 
 
 LossFunction = Callable[[torch.nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
@@ -50,7 +41,9 @@ class MicrobatchReport:
 
 
 class Replica:
-    """Model, optimiser, and the gradient accumulated since the last step. Not thread-safe: one worker drives it.
+    """Model, optimiser, and the gradient accumulated since the last step.
+
+    One worker drives it; only ``hand_over``, and reading, may happen beside it.
 
     The accumulated gradient is touched only by microbatches that are finite as a whole, so that one bad microbatch
     (overflow, broken sample) stays its own.
@@ -77,30 +70,29 @@ class Replica:
         self._schedule, self._device, self._precision = schedule, device, precision
         self._scale = LossScale() if precision is Precision.FLOAT16 else None
         self._base_rates = [float(group["lr"]) for group in optimizer.param_groups]
-        self._microbatch = torch.zeros(self.layout.num_elements, device=device)
-        self._accumulated = torch.zeros(self.layout.num_elements, device=device)
-        self._samples = 0
-        self._loss_sum = 0.0
-        self._sample_ids: list[int] = []
-        self._sample_epochs: list[int] = []
-        self.used = Used()
+        self._gradient = Accumulator(self.layout.num_elements, device)
 
     # -- accumulation ------------------------------------------------------------------------------------------------
 
     @property
     def samples(self) -> int:
-        """Samples behind the accumulated gradient."""
-        return self._samples
+        """Samples behind the accumulated gradient, handed over or not."""
+        return len(self._gradient.sample_ids)
 
     @property
     def sample_ids(self) -> tuple[int, ...]:
         """Ids of these samples, in order."""
-        return tuple(self._sample_ids)
+        return self._gradient.sample_ids
 
     @property
-    def loss(self) -> float:
-        """Mean loss over these samples; NaN when there are none."""
-        return self._loss_sum / self._samples if self._samples else math.nan
+    def is_handed_over(self) -> bool:
+        """Whether a gradient is on its way into a step."""
+        return self._gradient.is_handed_over
+
+    @property
+    def used(self) -> Used:
+        """What of ours went into the last step that used anything of ours."""
+        return self._gradient.used
 
     @property
     def learning_rate(self) -> float:
@@ -127,39 +119,30 @@ class Replica:
             loss: mean over the samples; None when the caller does not know it.
         """
         samples = len(sample_ids)
-        self.layout.gather_gradients(self._microbatch)
+        buffer = self._gradient.buffer()
+        self.layout.gather_gradients(buffer)
         self.model.zero_grad(set_to_none=True)
-        self._microbatch.mul_(samples / scale).add_(self._accumulated)  # the new sum, if it proves finite
-        is_finite = (loss is None or math.isfinite(loss)) and bool(torch.isfinite(self._microbatch).all())
+        is_sound = loss is None or math.isfinite(loss)
+        loss = math.nan if loss is None else loss
+        microbatch = GradientSum(buffer.mul_(samples / scale), sample_ids, (self.epoch,) * samples, loss * samples)
+        is_finite = self._gradient.add(microbatch, is_sound=is_sound)
         if self._scale:
             self._scale.update(is_finite)
-        loss = math.nan if loss is None else loss
-        if not is_finite:
-            return MicrobatchReport(samples, loss, "the loss or its gradient is not finite")
-        self._accumulated, self._microbatch = self._microbatch, self._accumulated
-        self._samples += samples
-        self._loss_sum += loss * samples
-        self._sample_ids.extend(sample_ids)
-        self._sample_epochs.extend([self.epoch] * samples)
-        return MicrobatchReport(samples, loss, "")
+        return MicrobatchReport(samples, loss, "" if is_finite else "the loss or its gradient is not finite")
 
-    def mean_gradient(self) -> Vector:
-        """[num_elements] float32 on the CPU: accumulated gradient over its samples; a copy.
+    def hand_over(self) -> HandedOver:
+        """The mean gradient of what is accumulated; microbatches that end from now on accumulate beside it.
+
+        May be called while a microbatch is computed.
 
         Raises:
             ValueError: no samples yet.
         """
-        if not self._samples:
-            raise ValueError("there is no gradient before the first microbatch")
-        return (self._accumulated / self._samples).cpu().numpy()
+        return self._gradient.hand_over()
 
-    def clear(self) -> None:
-        """Forget the accumulated gradient: it is in a committed mean; ``used`` remembers its samples."""
-        self.used = Used(self.sample_ids, tuple(self._sample_epochs), self.loss)
-        self._accumulated.zero_()
-        self._samples, self._loss_sum = 0, 0.0
-        self._sample_ids.clear()
-        self._sample_epochs.clear()
+    def settle(self, *, is_used: bool) -> None:
+        """What was handed over is in a step, and ``used`` remembers its samples; or it is accumulated as before."""
+        self._gradient.settle(is_used=is_used)
 
     # -- the global step ---------------------------------------------------------------------------------------------
 

@@ -71,7 +71,9 @@ class Trainer:
         if not self.participant.is_finished and turn != self._ports.transport.peer_id:
             return
         started_s = self._ports.clock.monotonic()
+        self.participant.vitals.begin_microbatch(started_s)  # busy, at least as long as that
         loss = await self._ports.compute.run(lambda: self._task.evaluate(self._replica.model))
+        self.participant.vitals.pause()
         seconds = self._ports.clock.monotonic() - started_s
         self._ports.observer.observe(
             EvaluationDone(at_s=self._ports.clock.now(), epoch=epoch, loss=loss, seconds=seconds)

@@ -3,7 +3,8 @@
 import math
 
 from collab.swarm.records import PeerState
-from collab.training.replica import MicrobatchReport, Used
+from collab.training.accumulator import Used
+from collab.training.replica import MicrobatchReport
 
 SMOOTHING = 0.3
 """Weight of the newest microbatch in the running mean: follows a change of speed within about five."""
@@ -29,9 +30,13 @@ class Vitals:
         """A forward and backward begins."""
         self._busy_since_s = now_s
 
+    def pause(self) -> None:
+        """Nothing is computed."""
+        self._busy_since_s = None
+
     def end_microbatch(self, report: MicrobatchReport, seconds: float) -> None:
         """It ended after ``seconds``; a skipped one tells nothing of our speed."""
-        self._busy_since_s = None
+        self.pause()
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if report.skipped else 0
         if report.skipped or seconds <= 0:
             return

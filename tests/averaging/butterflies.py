@@ -10,12 +10,12 @@ from collab.averaging.butterfly import Butterfly, Exchanged
 from collab.averaging.encodings import Encodings
 from collab.averaging.flow import Links
 from collab.averaging.messages import Group, Member
-from collab.averaging.plan import equal_shares
 from collab.averaging.timeouts import RoundTimeouts
 from collab.compression.base import codec_by_name
 from collab.net.base import Handler
 from collab.net.wire import Message
 from collab.types import AnyVector, Lineage, PeerId, Vector
+from tests.averaging.spans import equal_shares
 from tests.fakes import FakeNetwork, FakeStream, make_ports, run
 
 NONE = codec_by_name("none")

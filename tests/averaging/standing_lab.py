@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import STANDING_PROTOCOL, Following, History, Standing, Word
 from collab.concurrency import Background
@@ -18,16 +19,23 @@ TARGET = 100.0
 
 
 class Trainer:
-    """One trainer's end, with the eta that it answers calls with."""
+    """One trainer's end, with the eta that it answers calls with; None: it is not coming."""
 
     def __init__(self, lab: "Lab", name: str, *, eta_s: float | None, fingerprint: str) -> None:
-        self.eta_s, self.asked = eta_s, list[tuple[int, Lineage, PeerId]]()
+        self.eta_s, self.asked, self.accepted = eta_s, list[tuple[int, Lineage, PeerId]](), list[History]()
         ports = make_ports(lab.network.join(name))
         self.standing = Standing(ports, fingerprint, lambda lineage, epoch: list(lab.leaders), self._attend)
 
-    def _attend(self, epoch: int, lineage: Lineage, leader: PeerId) -> float | None:
-        self.asked.append((epoch, lineage, leader))
-        return self.eta_s
+    def _attend(self, call: Call, leader: PeerId) -> Reply:
+        self.asked.append((call.epoch, call.lineage, leader))
+        if self.eta_s is None:
+            return NOT_COMING
+        self.accepted.append((call.epoch, call.lineage))
+        return Reply(is_coming=True, comes_in_s=self.eta_s)
+
+    def is_called(self, history: History) -> bool:
+        """And has said that it is coming."""
+        return history in self.accepted
 
     async def says(self, samples: float, *, speed: float = 1.0, history: History = HERE) -> None:
         """And is heard."""

@@ -8,6 +8,7 @@ from collab.averaging.assembly import Expected
 from collab.averaging.assistant import Assistant
 from collab.averaging.base import Contribution, Outcome
 from collab.averaging.contribution_plan import Policy
+from collab.averaging.messages import Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import MAX_WEIGHT_IN_TARGETS, RoundSettings
 from collab.types import Lineage, PeerId, Vector
@@ -35,8 +36,8 @@ class Rounds:
     async def add_trainer(self, name: str, *, can_reduce: bool = True, fingerprint: str = "f") -> RoundEngine:
         self.trainers.add(PeerId(name))
 
-        def attend(epoch: int, lineage: Lineage, leader: PeerId) -> float | None:
-            return None if name in self.absent else 0.0
+        def attend(call: Call, leader: PeerId) -> Reply:
+            return Reply(is_coming=name not in self.absent)
 
         settings = RoundSettings(
             fingerprint=fingerprint,

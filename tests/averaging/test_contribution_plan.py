@@ -167,16 +167,6 @@ def test_nobody_is_left_out_while_it_is_unknown_how_long_a_batch_takes_or_who_do
     assert plan([replace(member, work=0.0) for member in members], accumulate_s=10.0).excluded == ()
 
 
-def test_a_peer_that_passes_vectors_on_is_never_left_out_and_its_payload_counts() -> None:
-    fast = trainers([25] * 7)
-    alone = plan([*fast, trainer(7, 2, 25, work=0.02)], "exact", accumulate_s=10.0)
-    burdened = replace(trainer(7, 2, 25, work=0.02), passed_on_bytes=1e6)
-    chosen = plan([*fast, burdened], "exact", accumulate_s=10.0)
-    assert alone.excluded == ("peer7",)
-    assert chosen.excluded == ()
-    assert chosen.seconds == pytest.approx((NUM_ELEMENTS * 4 + 1e6) / (2 * MBIT))
-
-
 def test_somebody_always_contributes() -> None:
     chosen = plan([trainer(0, 1, 100, work=1e-6), trainer(1, 1.1, 100, work=1e-6)], accumulate_s=0.0)
     assert len(chosen.codecs) >= 1

@@ -2,13 +2,13 @@
 
 import pytest
 
-from collab.averaging.deadlines import ENOUGH, REMEMBERED, SPREADS, Arrivals, outlier
+from collab.averaging.deadlines import ENOUGH, FLOOR_S, REMEMBERED, SPREADS, Arrivals, outlier
 
-FIRST_S, FLOOR_S = 7.0, 0.3
+FIRST_S = 7.0
 
 
 def learned(*seconds: float) -> Arrivals:
-    arrivals = Arrivals(FIRST_S, floor_s=FLOOR_S)
+    arrivals = Arrivals(FIRST_S)
     for one in seconds:
         arrivals.add(one)
     return arrivals

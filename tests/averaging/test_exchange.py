@@ -9,7 +9,7 @@ from collab.averaging.butterfly import Exchanged, ExchangeFailed
 from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import AHEAD_BYTES, SMALLEST_AHEAD, Exchange, SpanFlow
 from collab.averaging.messages import Group, Member
-from collab.averaging.plan import PART_ELEMENTS, equal_shares
+from collab.averaging.plan import PART_ELEMENTS
 from collab.errors import BadMessage, BadPart
 from collab.types import Lineage, PeerId
 from tests.averaging.butterflies import (
@@ -23,6 +23,7 @@ from tests.averaging.butterflies import (
     random_vector,
     swarm_of,
 )
+from tests.averaging.spans import equal_shares
 from tests.fakes import run
 
 # -- what comes out ----------------------------------------------------------------------------------------------------

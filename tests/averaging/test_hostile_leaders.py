@@ -11,6 +11,7 @@ import pytest
 from collab.averaging.base import Aborted, Committed
 from collab.averaging.messages import CALL_PROTOCOL, ROUND_PROTOCOL, Group, Member
 from collab.averaging.plan import Span
+from collab.errors import StreamClosed
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import PeerId
@@ -109,6 +110,25 @@ def test_a_leader_that_falls_silent_does_not_hang_anybody() -> None:
     led_by_a_liar(talk)
 
 
+CALL = Message("call", {"fingerprint": "f", "epoch": 0, "lineage": L, "patience_s": 1.0})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"patience_s": math.nan}, {"patience_s": -1.0}, {"patience_s": math.inf}, {"patience_s": "long"}, {"epoch": 0.5}],
+)
+def test_a_call_without_sense_is_not_answered(changes: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            await Rounds(network).add_auxiliary("helper")
+            stream = await network.join(LIAR).open(PeerId("helper"), CALL_PROTOCOL, timeout_s=1)
+            await stream.send(Message("call", CALL.fields | changes), timeout_s=1)
+            with pytest.raises(StreamClosed):
+                await stream.receive(timeout_s=1)
+
+    run(main())
+
+
 def test_a_helper_is_not_drawn_into_a_round_without_sense() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
@@ -124,7 +144,7 @@ def test_a_helper_is_not_drawn_into_a_round_without_sense() -> None:
 
             await liar.serve(ROUND_PROTOCOL, lead)
             stream = await liar.open(PeerId("helper"), CALL_PROTOCOL, timeout_s=1)
-            await stream.send(Message("call", {"fingerprint": "f", "epoch": 0, "lineage": L}), timeout_s=1)
+            await stream.send(CALL, timeout_s=1)
             assert (await stream.receive(timeout_s=1)).fields["coming"] is True
             await asyncio.sleep(60)
             assert assistant.rounds_committed == 0

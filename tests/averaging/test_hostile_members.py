@@ -38,17 +38,23 @@ async def check_commit_of(rounds: Rounds, names: str = "abc") -> float:
     return asyncio.get_running_loop().time() - began
 
 
+REPLY = {"coming": True, "comes_in_s": 0.0, "free_in_s": 0.0}
+
+
 @pytest.mark.parametrize(
     "answer",
     [
-        {"coming": True, "eta_s": math.nan},
-        {"coming": True, "eta_s": math.inf},
-        {"coming": True, "eta_s": -math.inf},
-        {"coming": True, "eta_s": 1e300},
-        {"coming": True, "eta_s": "soon"},
-        {"coming": True, "eta_s": True},
+        REPLY | {"comes_in_s": math.nan},
+        REPLY | {"comes_in_s": math.inf},
+        REPLY | {"comes_in_s": -math.inf},
+        REPLY | {"comes_in_s": 1e300},
+        REPLY | {"comes_in_s": "soon"},
+        REPLY | {"comes_in_s": True},
+        REPLY | {"free_in_s": math.nan},
+        REPLY | {"free_in_s": -1.0},
+        REPLY | {"free_in_s": 1e300},
+        REPLY | {"coming": 1},
         {"coming": True},
-        {"coming": 1, "eta_s": 0.0},
         {},
     ],
 )

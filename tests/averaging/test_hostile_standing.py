@@ -15,6 +15,7 @@ from tests.averaging.standing_lab import HERE, TARGET, Lab, in_lab, word
 
 # -- hostile words -----------------------------------------------------------------------------------------------------
 
+COMING = {"epoch": 3, "lineage": "l", "coming": True, "comes_in_s": 50.0, "free_in_s": 0.0}
 HOSTILE_WORDS = [
     word(samples=math.nan),
     word(samples=-1.0),
@@ -29,10 +30,11 @@ HOSTILE_WORDS = [
     Message("word", {}),
     Message("heard", word().fields),
     Message("gossip", {}),
-    Message("coming", {"epoch": 3, "lineage": "l", "coming": True, "eta_s": math.nan}),
-    Message("coming", {"epoch": 3, "lineage": "l", "coming": True, "eta_s": -1.0}),
-    Message("coming", {"epoch": 3, "lineage": "l", "coming": True, "eta_s": math.inf}),
-    Message("coming", {"epoch": 3, "lineage": "l", "coming": 1}),
+    Message("coming", COMING | {"comes_in_s": math.nan}),
+    Message("coming", COMING | {"comes_in_s": -1.0}),
+    Message("coming", COMING | {"comes_in_s": math.inf}),
+    Message("coming", COMING | {"free_in_s": math.inf}),
+    Message("coming", COMING | {"coming": 1}),
 ]
 
 
@@ -87,16 +89,15 @@ def test_an_answer_to_a_call_that_was_never_made_changes_nothing() -> None:
         following = await lab.add_leader("leader")
         stream = await lab.stranger("mallory")
         await stream.send(word(), timeout_s=1.0)
-        answer = {"epoch": 3, "lineage": "l", "coming": True, "eta_s": 50.0}
-        await stream.send(Message("coming", answer), timeout_s=1.0)
+        await stream.send(Message("coming", COMING), timeout_s=1.0)
         await asyncio.sleep(0.1)
         calling = asyncio.create_task(following.call(PeerId("mallory"), HERE, 3.0))
         await asyncio.sleep(0.1)
-        await stream.send(Message("coming", answer | {"epoch": 2}), timeout_s=1.0)
+        await stream.send(Message("coming", COMING | {"epoch": 2}), timeout_s=1.0)
         await asyncio.sleep(0.1)
         assert not calling.done()
-        await stream.send(Message("coming", answer | {"eta_s": 0.5}), timeout_s=1.0)
-        assert await calling == 0.5
+        await stream.send(Message("coming", COMING | {"comes_in_s": 0.5}), timeout_s=1.0)
+        assert (await calling).comes_in_s == 0.5
 
     in_lab(test)
 
@@ -133,6 +134,7 @@ HEARD = {"epoch": 3, "lineage": "l", "samples": 5.0, "samples_per_s": 1.0, "your
         Message("heard", HEARD | {"yours": "all"}),
         Message("heard", {}),
         Message("call", {"epoch": 3}),
+        Message("call", {"epoch": 3, "lineage": "l", "patience_s": math.nan}),
         Message("word", HEARD),
         Message("gossip", {}),
     ],
@@ -155,7 +157,7 @@ def test_a_leader_that_talks_nonsense_is_left_and_tried_again_later(message: Mes
         await a.says(10)
         assert not a.standing.is_connected
         assert a.standing.seconds_to(TARGET) is None
-        assert not a.standing.is_called(HERE)
+        assert not a.is_called(HERE)
         await asyncio.sleep(2 * RETRY_S)
         assert [later - earlier for earlier, later in itertools.pairwise(openings)] == [RETRY_S] * 2
         assert a.asked == []

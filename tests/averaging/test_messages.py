@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from collab.averaging.messages import MAX_ELEMENTS, MAX_MEMBERS, Group, Join, Member
-from collab.averaging.plan import Span, equal_shares, is_tiling
+from collab.averaging.messages import MAX_ELEMENTS, MAX_MEMBERS, Group, Join, Member, plan_digest
+from collab.averaging.plan import Span, is_tiling
 from collab.compression.base import codec_by_name
 from collab.errors import BadMessage
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
+from tests.averaging.spans import equal_shares
 from tests.fakes import through_the_wire
 
 JOIN = Join(
@@ -41,8 +42,10 @@ PLAIN = st.recursive(
 
 
 def altered(message: Message, **changes: Any) -> Message:
-    """The message with fields replaced; ``...`` leaves a field out."""
+    """The message with fields replaced; ``...`` leaves a field out. What it says of itself is true."""
     fields = {name: value for name, value in {**message.fields, **changes}.items() if value is not ...}
+    if message.kind == "begin" and "digest" not in changes:
+        fields["digest"] = plan_digest(fields)
     return Message(message.kind, fields)
 
 
@@ -69,6 +72,13 @@ def test_a_group_arrives_as_it_was_sent() -> None:
     assert received.contributors == (Member(PeerId("x"), 2.0), Member(PeerId("z"), 1.0))
     assert received.span_of(PeerId("y")) == Span(PeerId("y"), 5, 10)
     assert received.span_of(PeerId("z")) is None
+
+
+def test_a_group_whose_plan_was_changed_on_the_way_is_refused() -> None:
+    assert Group.from_message(altered(BEGIN, epoch=GROUP.epoch + 1)).digest != GROUP.digest
+    for changes in ({"epoch": GROUP.epoch + 1}, {"round_id": "other"}, {"result_codec": "float16"}):
+        with pytest.raises(BadMessage, match="digest"):
+            Group.from_message(altered(BEGIN, **changes, digest=GROUP.digest))
 
 
 def test_a_group_of_the_largest_size_arrives_as_it_was_sent() -> None:

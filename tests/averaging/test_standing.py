@@ -5,6 +5,8 @@ import math
 
 import pytest
 
+from collab.averaging.deadlines import ENOUGH
+from collab.averaging.messages import NOT_COMING
 from collab.averaging.standing import RETRY_S, STANDING_PROTOCOL, Word
 from collab.errors import TimedOut
 from collab.net.base import Stream
@@ -93,8 +95,8 @@ def test_the_call_goes_out_once_to_everybody_of_the_history_and_to_nobody_else()
         await b.says(50)
         assert sorted(lab.told("call")) == ["a", "b"]
         assert a.asked == b.asked == [(3, L, PeerId("leader"))]
-        assert a.standing.is_called(HERE)
-        assert not c.standing.is_called((3, M))
+        assert a.is_called(HERE)
+        assert not c.is_called((3, M))
         await a.says(60)
         await b.says(70)
         assert sorted(lab.told("call")) == ["a", "b"]
@@ -109,7 +111,7 @@ def test_a_trainer_that_gets_there_after_the_call_is_called_too() -> None:
         await a.says(100)
         await b.says(1)
         assert lab.told("call") == ["a", "b"]
-        assert b.standing.is_called(HERE)
+        assert b.is_called(HERE)
 
     in_lab(test)
 
@@ -120,9 +122,9 @@ def test_the_next_history_is_called_anew() -> None:
         a = await lab.add_trainer("a")
         await a.says(100)
         await a.says(1, history=(4, M))
-        assert not a.standing.is_called((4, M))
+        assert not a.is_called((4, M))
         await a.says(100, history=(4, M))
-        assert a.standing.is_called((4, M))
+        assert a.is_called((4, M))
         assert lab.told("call") == ["a", "a"]
 
     in_lab(test)
@@ -134,28 +136,51 @@ def test_the_answer_says_in_how_many_seconds_a_trainer_comes() -> None:
         a, b = await lab.add_trainer("a", eta_s=1.25), await lab.add_trainer("b", eta_s=None)
         await a.says(1)
         await b.says(1)
-        assert await following.call(PeerId("a"), HERE, 1.0) == 1.25
-        assert await following.call(PeerId("b"), HERE, 1.0) is None
-        assert a.standing.is_called(HERE)
-        assert not b.standing.is_called(HERE)
+        assert (await following.call(PeerId("a"), HERE, 1.0)).comes_in_s == 1.25
+        assert await following.call(PeerId("b"), HERE, 1.0) == NOT_COMING
+        assert a.is_called(HERE)
+        assert not b.is_called(HERE)
 
     in_lab(test)
 
 
-def test_waiting_for_a_call_ends_with_it_or_at_its_time() -> None:
+def test_what_a_left_out_trainer_holds_does_not_fill_the_batch_of_the_others() -> None:
     async def test(lab: Lab) -> None:
-        await lab.add_leader("leader")
-        a, b = [await lab.add_trainer(name) for name in "ab"]
+        following = await lab.add_leader("leader")
+        a, b, slow = [await lab.add_trainer(name) for name in ("a", "b", "slow")]
+        following.left_out = frozenset({PeerId("slow")})
+        await slow.says(60)
         await a.says(50)
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        assert not await a.standing.wait_for_call(HERE, 2.5)
-        assert loop.time() - began_s == pytest.approx(2.5)
-        waiting = asyncio.create_task(a.standing.wait_for_call(HERE, 10.0))
+        await b.says(49)
+        assert lab.told("call") == []
         await b.says(50)
-        assert waiting.done()
-        assert await waiting
-        assert not await a.standing.wait_for_call((4, M), 1.0)  # called, but to another round
+        assert sorted(lab.told("call")) == ["a", "b", "slow"]
+        assert slow.is_called(HERE)  # the plan says whether it is let in
+
+    in_lab(test)
+
+
+def test_trainers_that_are_all_left_out_fill_a_batch_of_their_own() -> None:
+    async def test(lab: Lab) -> None:
+        following = await lab.add_leader("leader")
+        slow = await lab.add_trainer("slow")
+        following.left_out = frozenset({PeerId("slow"), PeerId("dead")})
+        await slow.says(100)
+        assert slow.is_called(HERE)
+
+    in_lab(test)
+
+
+def test_a_call_says_how_long_the_others_will_wait() -> None:
+    async def test(lab: Lab) -> None:
+        following = await lab.add_leader("leader")
+        a = await lab.add_trainer("a")
+        await a.says(100)
+        for _ in range(ENOUGH):
+            following.patience.add(2.0)
+        await a.says(100, history=(4, M))
+        calls = [message for _, _, _, message in lab.network.sent if message.kind == "call"]
+        assert [call.fields["patience_s"] for call in calls] == [60.0, 2.0]
 
     in_lab(test)
 
@@ -175,7 +200,7 @@ def test_a_trainer_that_dies_is_forgotten_and_its_pending_answer_resolves() -> N
         stream.close()
         await asyncio.sleep(0.1)
         assert calling.done()
-        assert await calling is None
+        assert await calling == NOT_COMING
         assert following.at(HERE) == frozenset()
         a = await lab.add_trainer("a")
         await a.says(50)
@@ -203,10 +228,10 @@ def test_a_trainer_that_declined_is_called_again_when_it_speaks_of_the_same_hist
         await lab.add_leader("leader")
         a = await lab.add_trainer("a", eta_s=None)
         await a.says(1000)
-        assert not a.standing.is_called(HERE)
+        assert not a.is_called(HERE)
         a.eta_s = 0.5
         await a.says(1000)
-        assert a.standing.is_called(HERE)
+        assert a.is_called(HERE)
 
     in_lab(test)
 

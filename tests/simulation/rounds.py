@@ -11,6 +11,7 @@ from collab.averaging.assembly import Expected
 from collab.averaging.assistant import Assistant
 from collab.averaging.base import Committed, Contribution, Outcome
 from collab.averaging.contribution_plan import Policy
+from collab.averaging.messages import Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
 from collab.averaging.shares import PeerLink, solve
@@ -172,8 +173,8 @@ class SimRounds:
             able = [i for i in range(len(self.links)) if self.role(i) != "client"]
             return [self.world.peers[i].peer_id for i in sorted(able, key=lambda i: (self.role(i) != "aux", i))]
 
-        def attend(epoch: int, lineage: Lineage, leader: PeerId) -> float | None:
-            return assistant.attend(epoch, lineage, leader) if self.role(index) == "aux" else 0.0
+        def attend(call: Call, leader: PeerId) -> Reply:
+            return assistant.attend(call, leader) if self.role(index) == "aux" else Reply(is_coming=True)
 
         settings = RoundSettings(
             fingerprint="sim", policy=self.policy, can_reduce=self.role(index) != "client", target_samples=1e3

@@ -12,7 +12,7 @@ import torch
 from collab import config
 from collab.averaging.agreement import CommitRecord, local_lineage
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
-from collab.strategies.base import OutOfStep, Stepped, Strategy, Swarm, Waiting, clip_to_norm
+from collab.strategies.base import Decision, HandedOver, OutOfStep, Stepped, Strategy, Swarm, Waiting, clip_to_norm
 from collab.strategies.dedloc import Dedloc
 from collab.strategies.registry import build_strategy
 from collab.strategies.solo import Solo
@@ -27,13 +27,16 @@ class FakeReplica:
     def __init__(self, gradient: Sequence[float], samples: int) -> None:
         self.epoch, self.lineage = 0, Lineage("l")
         self.weights = np.zeros(2, np.float32)
-        self._gradient, self.samples = np.array(gradient, np.float32), samples
+        self._gradient, self.samples, self.is_handed_over = np.array(gradient, np.float32), samples, False
 
-    def mean_gradient(self) -> Vector:
-        return self._gradient
+    def hand_over(self) -> HandedOver:
+        self.is_handed_over = True
+        return HandedOver(self._gradient, self.samples)
 
-    def clear(self) -> None:
-        self.samples = 0
+    def settle(self, *, is_used: bool) -> None:
+        self.is_handed_over = False
+        if is_used:
+            self.samples = 0
 
     def step(self, gradient: Vector, lineage: Lineage) -> None:
         self.weights = self.weights - gradient
@@ -162,6 +165,41 @@ def test_the_averaged_gradient_is_clipped_and_not_each_peer_s() -> None:
         )
         assert not ours.weights.any()  # each alone would have left a unit vector behind
         assert max(np.linalg.norm(c.vector) for c in averager.contributions) == 50.0
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("answer", "decided", "kept"),
+    [
+        (Aborted(reason="no_quorum", text="too few"), Waiting("too few"), 5),
+        (Superseded(text="epoch 0 is over"), OutOfStep("epoch 0 is over"), 5),
+    ],
+)
+def test_what_was_brought_while_computing_is_ours_again_when_the_round_is_lost(
+    answer: Outcome, decided: Decision, kept: int
+) -> None:
+    async def main() -> None:
+        ours, friends = FakeReplica([1, 1], 5), swarm("a", FakeAverager(answer=answer))
+        outcome = await dedloc().contribute(ours, friends)
+        assert ours.is_handed_over
+        assert await dedloc().take(ours, friends, outcome) == decided
+        assert (ours.samples, ours.epoch, ours.is_handed_over) == (kept, 0, False)
+
+    run(main())
+
+
+def test_what_was_brought_while_computing_changes_the_parameters_only_when_it_is_taken() -> None:
+    async def main() -> None:
+        ours = FakeReplica([1, 1], 5)
+        friends = swarm("a", FakeAverager(answer=committed([1, 2], {PeerId("a"): 5.0, PeerId("b"): 7.0})))
+        outcome = await dedloc().contribute(ours, friends)
+        assert not ours.weights.any()
+        assert ours.epoch == 0
+        decision = await dedloc().take(ours, friends, outcome)
+        assert decision == Stepped(contributors=2, swarm_samples=12.0, was_ours_used=True)
+        assert np.array_equal(ours.weights, np.array([-1, -2], np.float32))
+        assert (ours.samples, ours.epoch) == (0, 1)
 
     run(main())
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import STANDING_PROTOCOL, Following, Standing
 from collab.concurrency import Background
@@ -37,8 +38,11 @@ class Us:
         self.standing = Standing(ports, F, lambda lineage, epoch: self.leaders, self._attend)
         self.watch = BatchWatch(self.membership, self.standing)
 
-    def _attend(self, epoch: int, lineage: Lineage, leader: PeerId) -> float | None:
-        return self.membership.attend(epoch, lineage, 0.0)
+    def _attend(self, call: Call, leader: PeerId) -> Reply:
+        if not self.membership.is_training_at(call.epoch, call.lineage):
+            return NOT_COMING
+        self.watch.note_call((call.epoch, call.lineage))
+        return Reply(is_coming=True)
 
     async def find_leader(self) -> None:
         """And stand with it."""

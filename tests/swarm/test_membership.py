@@ -190,23 +190,12 @@ def test_with_the_target_in_sight_the_newest_word_of_all_decides() -> None:
     among(record(0, samples=1), record(1, samples=20), test=look)
 
 
-def test_a_leader_s_call_makes_us_look_at_the_board_once() -> None:
-    async def look(us: Us) -> None:
-        assert not await us.membership.has_reached(100)
-        us.hear(record(1, samples=200))
-        assert not await us.membership.has_reached(100)  # nothing told us to look again
-        assert us.membership.attend(3, L, 1.5) == 1.5
-        assert await us.membership.has_reached(100)
-
-    among(record(0, samples=1), record(1, samples=2), test=look)
-
-
 @pytest.mark.parametrize(
     "ours", [record(0, epoch=4), record(0, lineage=M), record(0, state=PeerState.SYNCING), record(0, epoch=2)]
 )
-def test_a_call_for_another_round_than_ours_is_declined(ours: PeerRecord) -> None:
+def test_a_call_for_another_round_than_ours_is_not_for_us(ours: PeerRecord) -> None:
     async def look(us: Us) -> None:
-        assert us.membership.attend(3, L, 1.5) is None
+        assert not us.membership.is_training_at(3, L)
 
     among(ours, test=look)
 

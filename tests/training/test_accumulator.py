@@ -1,0 +1,121 @@
+"""The accumulated gradient: handed over, settled, and added to meanwhile."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from collab.training.accumulator import Accumulator, GradientSum
+
+LENGTH = 5
+
+
+def microbatch(ours: Accumulator, value: float, *ids: int, epoch: int = 0, loss: float = 1.0) -> GradientSum:
+    """Of samples that all have a gradient of ``value``."""
+    total = ours.buffer().fill_(value * len(ids))
+    return GradientSum(total, ids, (epoch,) * len(ids), loss * len(ids))
+
+
+def accumulator(*values: float) -> Accumulator:
+    """One sample for each value."""
+    ours = Accumulator(LENGTH, torch.device("cpu"))
+    for index, value in enumerate(values):
+        assert ours.add(microbatch(ours, value, index), is_sound=True)
+    return ours
+
+
+def held(ours: Accumulator) -> float:
+    """Mean of all that is held; it stays."""
+    mean = ours.hand_over().mean
+    ours.settle(is_used=False)
+    assert (mean == mean[0]).all()
+    return float(mean[0])
+
+
+def test_what_comes_while_a_gradient_is_handed_over_goes_into_the_next() -> None:
+    ours = accumulator(1.0, 3.0)
+    first = ours.hand_over()
+    ours.add(microbatch(ours, 7.0, 2, 3, epoch=1, loss=5.0), is_sound=True)
+    assert (first.samples, first.mean.tolist()) == (2, [2.0] * LENGTH)
+    assert ours.sample_ids == (0, 1, 2, 3)
+    assert ours.is_handed_over
+    ours.settle(is_used=True)
+    assert (ours.used.sample_ids, ours.used.sample_epochs, ours.used.loss) == ((0, 1), (0, 0), 1.0)
+    assert not ours.is_handed_over
+    second = ours.hand_over()
+    ours.settle(is_used=True)
+    assert (second.samples, second.mean.tolist()) == (2, [7.0] * LENGTH)
+    assert (ours.used.sample_ids, ours.used.sample_epochs, ours.used.loss) == ((2, 3), (1, 1), 5.0)
+    assert ours.sample_ids == ()
+
+
+def test_what_was_not_used_is_ours_again_beside_what_came_meanwhile() -> None:
+    ours = accumulator(1.0, 3.0)
+    ours.hand_over()
+    ours.add(microbatch(ours, 8.0, 2, epoch=1), is_sound=True)
+    ours.settle(is_used=False)
+    assert ours.sample_ids == (0, 1, 2)
+    assert held(ours) == 4.0
+    ours.hand_over()
+    ours.settle(is_used=True)
+    assert ours.used.sample_epochs == (0, 0, 1)
+
+
+def test_what_was_handed_over_and_never_settled_is_handed_over_again() -> None:
+    ours = accumulator(1.0)
+    ours.hand_over()
+    ours.add(microbatch(ours, 3.0, 1), is_sound=True)
+    again = ours.hand_over()
+    assert (again.samples, again.mean.tolist()) == (2, [2.0] * LENGTH)
+
+
+def test_a_microbatch_that_is_not_finite_does_not_touch_what_is_held() -> None:
+    ours = accumulator(1.0)
+    ours.hand_over()
+    assert not ours.add(microbatch(ours, float("nan"), 1), is_sound=True)
+    assert not ours.add(microbatch(ours, 1.0, 1), is_sound=False)
+    assert ours.sample_ids == (0,)
+    ours.settle(is_used=False)
+    assert not ours.add(microbatch(ours, float("inf"), 1), is_sound=True)
+    assert held(ours) == 1.0
+
+
+def test_settling_nothing_changes_nothing_and_handing_over_nothing_is_an_error() -> None:
+    ours = accumulator()
+    ours.settle(is_used=True)
+    ours.settle(is_used=False)
+    assert ours.used.sample_ids == ()
+    with pytest.raises(ValueError, match="first microbatch"):
+        ours.hand_over()
+
+
+def test_the_handed_over_mean_is_a_copy() -> None:
+    ours = accumulator(2.0)
+    ours.hand_over().mean[:] = 99
+    ours.settle(is_used=False)
+    assert held(ours) == 2.0
+
+
+def test_handing_over_from_another_thread_never_tears_or_counts_twice() -> None:
+    ours = Accumulator(20_000, torch.device("cpu"))
+    handed, is_over = list[tuple[float, int]](), threading.Event()
+
+    def take() -> None:
+        while not is_over.is_set() or ours.sample_ids:
+            if not ours.sample_ids:
+                continue
+            gradient = ours.hand_over()
+            assert np.ptp(gradient.mean) == 0.0
+            handed.append((float(gradient.mean[0]), gradient.samples))
+            ours.settle(is_used=True)
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    for index in range(400):
+        ours.add(microbatch(ours, float(index % 16), index), is_sound=True)
+    is_over.set()
+    taking.join(timeout=30.0)
+    assert not taking.is_alive()
+    assert sum(samples for _, samples in handed) == 400
+    assert sum(mean * samples for mean, samples in handed) == pytest.approx(sum(index % 16 for index in range(400)))
