@@ -1,6 +1,7 @@
 """The command ``collab-peer``. Everything heavy is imported inside the commands, so that ``--help`` is instant."""
 
 import platform
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,10 +20,11 @@ app = typer.Typer(
 )
 
 LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error; to standard error.")]
-MaxUpload = Annotated[float | None, typer.Option(help="Mbit/s that this peer may send; default: all it can.", min=0.1)]
-MaxDownload = Annotated[
-    float | None, typer.Option(help="Mbit/s that this peer may take in; default: all it can.", min=0.1)
-]
+MAX_MBIT_PER_S = 1e6
+"""A terabit a second: whoever limits a link to more has slipped a unit."""
+Limit = partial(typer.Option, min=0.1, max=MAX_MBIT_PER_S)
+MaxUpload = Annotated[float | None, Limit(help="Mbit/s that this peer may send; default: all it can.")]
+MaxDownload = Annotated[float | None, Limit(help="Mbit/s that this peer may take in; default: all it can.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
 InviteText = Annotated[str, typer.Argument(metavar="INVITE", help="The invite, or a file that holds it.")]
 

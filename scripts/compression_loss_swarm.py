@@ -20,6 +20,7 @@ from netlab_links import Link
 
 from collab.averaging.assembly import Expected
 from collab.averaging.contribution_plan import Policy
+from collab.averaging.messages import Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
 from collab.config import parse_run
@@ -134,9 +135,9 @@ class Acquaintances:
     async def roster(self, epoch: int, lineage: Lineage) -> Expected:
         return Expected(trainers=self._peers, helpers=frozenset())
 
-    def attend(self, epoch: int, lineage: Lineage, leader: PeerId) -> float | None:
+    def attend(self, call: Call, leader: PeerId) -> Reply:
         """All begin a round at the same moment, so whoever is called is coming."""
-        return 0.0
+        return Reply(is_coming=True)
 
 
 class LossSwarm:

@@ -1,10 +1,11 @@
 """A group while it forms: who should come, and who has."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from collab.averaging.messages import Join
+from collab.averaging.messages import Join, Reply
 from collab.net.base import Stream
 from collab.types import Lineage, PeerId
 
@@ -48,3 +49,24 @@ class Assembly:
         self.joined[stream.remote] = (stream, join)
         self.arrived_s.setdefault(stream.remote, asyncio.get_running_loop().time())
         self.changed.set()
+
+
+@dataclass(slots=True, kw_only=True)
+class Gathering:
+    """What a leader has heard of those whom it called."""
+
+    began_s: float
+    trainers: frozenset[PeerId]
+    replies: dict[PeerId, Reply] = field(default_factory=dict)
+    comes_at_s: dict[PeerId, float] = field(default_factory=dict)
+    """By the loop's clock; -inf: not at all."""
+
+    def heard(self, peer: PeerId, reply: Reply, now_s: float) -> None:
+        """Take a peer's answer."""
+        self.replies[peer] = reply
+        self.comes_at_s[peer] = now_s + reply.comes_in_s if reply.is_coming else -math.inf
+
+    def computing_s(self) -> list[float]:
+        """How long the microbatches of those trainers who answered still take."""
+        replies = [reply for peer, reply in self.replies.items() if peer in self.trainers]
+        return [reply.free_in_s for reply in replies if reply.is_coming or reply.free_in_s > 0]

@@ -11,10 +11,10 @@ import hashlib
 import logging
 import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from collab.averaging.agreement import CommitRecord
-from collab.averaging.assembly import Assembly, Expected, Roster
+from collab.averaging.assembly import Assembly, Expected, Gathering, Roster
 from collab.averaging.deadlines import Arrivals
 from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, NOT_COMING, Call, Group, Reply
 from collab.averaging.planning import Planner
@@ -29,27 +29,6 @@ from collab.ports import Ports
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, kw_only=True)
-class Gathering:
-    """What a leader has heard of those whom it called."""
-
-    began_s: float
-    trainers: frozenset[PeerId]
-    replies: dict[PeerId, Reply] = field(default_factory=dict)
-    comes_at_s: dict[PeerId, float] = field(default_factory=dict)
-    """By the loop's clock; -inf: not at all."""
-
-    def heard(self, peer: PeerId, reply: Reply, now_s: float) -> None:
-        """Take a peer's answer."""
-        self.replies[peer] = reply
-        self.comes_at_s[peer] = now_s + reply.comes_in_s if reply.is_coming else -math.inf
-
-    def computing_s(self) -> list[float]:
-        """How long the microbatches of those trainers who answered still take."""
-        replies = [reply for peer, reply in self.replies.items() if peer in self.trainers]
-        return [reply.free_in_s for reply in replies if reply.is_coming or reply.free_in_s > 0]
 
 
 class Leader:

@@ -87,6 +87,7 @@ class Reducer:
                     if hosted is None:
                         return
                     await self._serve_round(stream, hosted, outflow, inflow, message)
+                    del hosted  # with the round's vectors, which the wait for the next one must not keep
         finally:
             outflow.settle()
 

@@ -134,6 +134,10 @@ class Uplink:
         """What the link carries, as far as seen; never more than the owner allows."""
         return limited(self._meter.rate(), self._max_rate)
 
+    def believe(self, rate: Rate, seconds: float) -> None:
+        """As ``RateMeter.believe``."""
+        self._meter.believe(rate, seconds)
+
     def queue_s(self, path: Path) -> float:
         """How long parts stand in front of the own link, as all paths together show."""
         shared_s = shared_queue_s((other.delay for other in self._paths.values()), self._clock())
@@ -197,7 +201,8 @@ class Uplink:
         kept: list[_Request] = []
         while self._waiting and not self._is_early() and self._under_way_bytes < self._window_bytes():
             request = heapq.heappop(self._waiting)
-            if self._has_room(request.path, request.num_bytes):
+            is_gone = request.admitted.cancelled()  # and will take itself out of the queue
+            if not is_gone and self._has_room(request.path, request.num_bytes):
                 self._take(request.path, request.num_bytes)
                 request.admitted.set_result(None)
             else:

@@ -135,8 +135,16 @@ class RateMeter:
     def pause(self) -> None:
         """Nothing is under way: the time until more comes measures nothing."""
         best, self._best, self._began_s = self._best, None, None
-        if best is None:
-            return
+        if best is not None:
+            self._keep(best)
+
+    def believe(self, rate: Rate, seconds: float) -> None:
+        """Take a rate that was measured for so long by a probe, in place of what was seen so far."""
+        self._full.clear()
+        self._any.clear()
+        self._keep(_Period(seconds, round(rate.bytes_per_s * seconds), rate.is_limit))
+
+    def _keep(self, best: _Period) -> None:
         if best.was_full:
             if self._full and not 1 / CHANGE < best.bytes_per_s / _mean(self._full) < CHANGE:
                 self._full.clear()
@@ -215,6 +223,10 @@ class Downlink:
         wait_s = self._next_s - self._clock()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
+
+    def believe(self, rate: Rate, seconds: float) -> None:
+        """As ``RateMeter.believe``."""
+        self._meter.believe(rate, seconds)
 
     def rate(self) -> Rate | None:
         """What the link brings, as far as seen; never more than the owner allows."""
