@@ -20,7 +20,6 @@ from collab.averaging.contribution_plan import Policy
 from collab.averaging.messages import Call, Group, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
-from collab.averaging.timeouts import RoundTimeouts
 from collab.clock import SystemClock
 from collab.compression.base import codec_by_name
 from collab.compute import ThreadCompute
@@ -36,6 +35,8 @@ from collab.types import Lineage, PeerId
 
 T = TypeVar("T")
 POLICIES: dict[str, Policy] = {"none": "exact", "half": "half", "auto": "auto"}
+UNKNOWN = {"up_bytes_per_s": 0.0, "up_is_limit": False, "down_bytes_per_s": 0.0, "down_is_limit": False}
+"""In a peer's word to its leader."""
 TARGET_SAMPLES = 1e6
 """So that no weight of the benchmark is absurd."""
 DIAL_LIMIT_S = 20.0
@@ -67,6 +68,8 @@ class WatchedStream:
     async def send(self, message: Message, *, timeout_s: float) -> None:
         if self.remote != self._watch.peer_id:
             self._watch.payload_bytes += len(message.payload)
+        if message.kind == "join" and self._watch.is_blind:
+            message = Message("join", {**message.fields, **UNKNOWN})
         await self._inner.send(message, timeout_s=timeout_s)
 
     async def receive(self, *, timeout_s: float) -> Message:
@@ -79,8 +82,12 @@ class WatchedStream:
 class WatchedTransport:
     """Implements ``Transport`` around another one."""
 
-    def __init__(self, inner: Transport) -> None:
-        self._inner = inner
+    def __init__(self, inner: Transport, *, is_blind: bool) -> None:
+        """
+        Args:
+            is_blind: leaders are not told what was measured, so that they plan with equal shares.
+        """
+        self._inner, self.is_blind = inner, is_blind
         self.payload_bytes = 0
         self.group: Group | None = None
         """The newest."""
@@ -196,7 +203,10 @@ class CollabEngine:
         load_or_create_identity(settings.identity_path)
         compute = ThreadCompute()
         async with open_transport(settings) as outer, Background() as tasks:
-            self._tasks, self._transport = tasks, WatchedTransport(LoopbackTransport(outer, tasks))
+            self._tasks, self._transport = (
+                tasks,
+                WatchedTransport(LoopbackTransport(outer, tasks), is_blind=self._work.engine == "equal"),
+            )
             self._ports = Ports(
                 clock=SystemClock(),
                 compute=compute,
@@ -231,7 +241,6 @@ class CollabEngine:
                 policy=POLICIES[self._work.codec],
                 can_reduce=self._work.part is not Part.CLIENT,
                 target_samples=TARGET_SAMPLES,
-                timeouts=RoundTimeouts(part_s=self._work.limit_s),
             ),
             leaders=everybody.leaders,
             roster=everybody.roster,

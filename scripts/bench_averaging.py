@@ -6,8 +6,9 @@
     python scripts/bench_averaging.py --engine collab --links loopback:2 --mb 64                        # nobody's root
 
 Each peer is a process behind its own link (see netlab.py): Mbit/s up/down, @one-way delay in ms. --links takes a list,
-a preset, or loopback:N. Several engines take turns round by round, and those whose turn it is not are idle. The vector
-is random and known to everybody, so that each peer checks its result.
+a preset, or loopback:N. Engine equal is collab whose leaders are not told what was measured. Several engines take turns
+round by round, and those whose turn it is not are idle. The vector is random and known to everybody, so that each peer
+checks its result.
 
     all_reduce_s        from the first peer's group to the last trainer's whole result
     whole_step_s        from the first call to the last return, finding each other included
@@ -54,7 +55,9 @@ from netlab import Lab
 from netlab_links import Loopback, Network
 from netlab_namespaces import LabFailed, ending_by_signals, other_labs
 
-ENGINES = ("collab", "hivemind", "gloo")
+ENGINES = ("collab", "equal", "hivemind", "gloo")
+LEARNING_ROUNDS = {"collab": 2, "equal": 2}
+"""Before those that are measured, unless --skip says otherwise."""
 PAUSE_S = 0.3
 """Between two rounds: the queues of the links run empty within 0.2 s."""
 QUIET_S, EDGE_S = 2.4, 0.2
@@ -211,7 +214,7 @@ def read(options: argparse.Namespace) -> tuple[Task, Schedule]:
     )
     schedule = Schedule(
         rounds=options.rounds,
-        skip={name: (2 if name == "collab" else 0) if options.skip is None else options.skip for name in engines},
+        skip={name: LEARNING_ROUNDS.get(name, 0) if options.skip is None else options.skip for name in engines},
         fault=Fault.parse(options.fault) if options.fault else None,
         changes=tuple(Change.parse(text) for text in options.change.split(",") if text),
         is_traced=options.trace is not None,
