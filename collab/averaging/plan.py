@@ -1,6 +1,5 @@
 """Who reduces what: pure functions of a group."""
 
-import math
 from dataclasses import dataclass
 
 from collab.types import PeerId
@@ -26,18 +25,15 @@ class Span:
         return self.stop - self.start
 
 
-def part_elements(slowest_bytes_per_s: float, bytes_per_element: float = 4.0) -> int:
+def part_elements(slowest_bytes_per_s: float, bytes_per_element: float) -> int:
     """Length of a part in a group whose slowest member sends so fast; 0: not known.
 
-    A round pays for the number of its parts (messages) and for the bytes of one (waiting at both its ends), so that the
-    best length goes with the root of what a lean encoding saves.
-
     Args:
-        bytes_per_element: of the encoded result, which all members take and most of the bytes are.
+        bytes_per_element: of the leanest encoding: its parts are as large as others' of float32, since a message costs
+            CPU time whatever is in it.
     """
-    fitting = int(slowest_bytes_per_s * PART_S) // (4 * PART_ELEMENTS) * PART_ELEMENTS
-    longer = round(math.sqrt(4.0 / bytes_per_element))
-    return min(max(fitting, PART_ELEMENTS) * longer, LARGEST_PART_ELEMENTS)
+    fitting = max(int(slowest_bytes_per_s * PART_S) // (4 * PART_ELEMENTS) * PART_ELEMENTS, PART_ELEMENTS)
+    return min(fitting * round(4.0 / bytes_per_element), LARGEST_PART_ELEMENTS)
 
 
 def is_tiling(spans: tuple[Span, ...], num_elements: int) -> bool:

@@ -82,10 +82,11 @@ class Planner:
             )
             for peer, join in joins.items()
         ]
+        sizes = {codec.name: codec.encoded_bytes(1 << 20) / (1 << 20) for codec in all_codecs()}
         contributions = plan_contributions(
             known,
             num_elements=num_elements,
-            bytes_per_element={codec.name: codec.encoded_bytes(1 << 20) / (1 << 20) for codec in all_codecs()},
+            bytes_per_element=sizes,
             policy=self._policy,
             accumulate_s=self._target / samples_per_s if samples_per_s > 0 else None,
         )
@@ -102,7 +103,7 @@ class Planner:
             ),
             spans=spans_of(contributions.shares.shares, list(joins), num_elements, granularity=PART_ELEMENTS),
             result_codec=contributions.result_codec,
-            part_elements=part_elements(slowest),
+            part_elements=part_elements(slowest, min(sizes[codec] for codec in contributions.codecs.values())),
             leaves_out=bool(contributions.excluded),
         )
 

@@ -192,16 +192,27 @@ def test_nobody_is_left_out_while_the_speed_of_the_swarm_is_not_known() -> None:
 
 
 def test_parts_are_long_on_fast_links_and_only_there() -> None:
-    lengths = [part_elements(mbit_per_s * MBIT) for mbit_per_s in (0, 1, 20, 50, 100, 500, 1000, 5000)]
+    lengths = [part_elements(mbit_per_s * MBIT, 4.0) for mbit_per_s in (0, 1, 20, 50, 100, 500, 1000, 5000)]
     assert lengths == sorted(lengths)
     assert lengths[:4] == [PART_ELEMENTS] * 4
     assert lengths[-1] == LARGEST_PART_ELEMENTS
     assert all(length % PART_ELEMENTS == 0 for length in lengths)
 
 
+def test_a_part_of_the_leanest_encoding_has_as_many_bytes_as_others_of_float32() -> None:
+    assert part_elements(20 * MBIT, 2.0) == 2 * PART_ELEMENTS
+    assert part_elements(20 * MBIT, 0.5625) == 7 * PART_ELEMENTS
+    assert part_elements(5000 * MBIT, 0.5625) == LARGEST_PART_ELEMENTS
+    slow = {A: join(20), B: join(20), C: join(2)}
+    assert planned(slow, Planner("half", 1000.0)).part_elements == 2 * PART_ELEMENTS
+    lean = planned(slow, Planner("auto", 1000.0))
+    assert {member.codec for member in lean.members} == {"float16", "int8"}
+    assert lean.part_elements == 4 * PART_ELEMENTS
+
+
 def test_the_slowest_contributor_of_a_group_decides_how_long_its_parts_are() -> None:
     fast = {A: join(1000), B: join(1000)}
-    assert planned(fast).part_elements == part_elements(1000 * MBIT) > PART_ELEMENTS
-    assert planned({**fast, C: helper(1)}).part_elements == part_elements(1000 * MBIT)
+    assert planned(fast).part_elements == part_elements(1000 * MBIT, 4.0) > PART_ELEMENTS
+    assert planned({**fast, C: helper(1)}).part_elements == part_elements(1000 * MBIT, 4.0)
     assert planned({**fast, C: join(10)}).part_elements == PART_ELEMENTS
     assert planned({**fast, C: unknown()}).part_elements == PART_ELEMENTS
