@@ -24,7 +24,7 @@ from collab.swarm.snapshots import Snapshot
 from peers.backbone import Backbone, BackboneSettings, Workshop
 from peers.joining import Relay
 from peers.places import OWNER_KEY, RUN_FILE, DataDir, cache_dir, claim_data_dir
-from peers.process import announce
+from peers.process import announce, settle_heap
 from peers.screen import LivePanel, choose_screen
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
             if isinstance(screen, LivePanel):
                 stack.enter_context(screen)
             relay.observe(Notice(at_s=started.ports.clock.now(), text=f"serving run {run.run_id}"))
+            settle_heap()
             await backbone.run(stop)
             if options.as_json:
                 record = backbone.record()

@@ -17,7 +17,7 @@ from collab.swarm.progress import SwarmView
 from collab.types import Role
 from peers.auxiliary import Auxiliary, AuxiliarySettings
 from peers.places import DataDir, cache_dir
-from peers.process import announce
+from peers.process import announce, settle_heap
 from peers.screen import LivePanel, choose_screen
 from peers.wiring import Reach, invite_from, start_from_invite
 
@@ -73,6 +73,7 @@ async def _train(started: Started, bundle: Bundle, options: JoinOptions, relay: 
     trainer = building.result()
     with ExitStack() as stack:
         relay.sink = _sinks(options, bundle, lambda: trainer.participant.membership.view, stack)
+        settle_heap()
         await trainer.run(stop)
     record, vitals = trainer.participant.record(), trainer.participant.vitals
     _summarise(

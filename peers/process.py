@@ -1,6 +1,7 @@
 """One peer as a process: signals, logging, errors in words, exit codes."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -52,6 +53,16 @@ async def _supervise(main: Main) -> None:
     except asyncio.CancelledError:
         if not stop.is_set():
             raise
+
+
+def settle_heap() -> None:
+    """Leave what has been imported and built out of later garbage collections.
+
+    One that walks through all objects of torch and its like stops the event loop for a tenth of a second, and with it
+    the parts of a round.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def leaves(group: BaseExceptionGroup[CollabError]) -> list[CollabError]:

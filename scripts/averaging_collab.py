@@ -41,6 +41,8 @@ TARGET_SAMPLES = 1e6
 """So that no weight of the benchmark is absurd."""
 DIAL_LIMIT_S = 20.0
 LEAVE_LIMIT_S = 3.0
+PROBE_TURN_S = 2.0
+"""A newcomer's probe takes 1.3 s, over long ways 2 s."""
 MARKS = {Phase.SEND_PARTS: "group", Phase.BEFORE_COMMIT: "whole"}
 
 
@@ -254,6 +256,8 @@ class CollabEngine:
             is_ours = index < self._work.index or self._work.part is Part.CLIENT
             if address and is_ours and index != self._work.index:
                 await self._transport.dial(address, timeout_s=DIAL_LIMIT_S)
+        await asyncio.sleep(self._work.index * PROBE_TURN_S)  # as if they had joined one after another
+        await self._engine.probe.measure([peer for peer in dialled if peer != self._transport.peer_id])
 
     async def _accompany(self, begin: Begin) -> None:
         await begin(self._transport, list(self._indices), self._tasks)

@@ -13,6 +13,7 @@ Its assignment is the first argument, as JSON. It reads words from its input, a 
 It goes when its input ends, however that comes about.
 """
 
+import gc
 import json
 import os
 import queue
@@ -152,6 +153,8 @@ def main() -> None:
     lines = words()
     engine = open_engine(work, voice)
     voice.tell("ready", contact=engine.contact)
+    gc.collect()
+    gc.freeze()  # as peers do: a collection that walks through torch's objects stops the event loop for 0.1 s
     attendant = Attendant(work, engine, voice)
     for word, *rest in lines:
         attendant.follow(word, rest[0] if rest else "")
