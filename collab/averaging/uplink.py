@@ -25,7 +25,7 @@ TARGET_S = 0.12
 CROWDED_S = 0.8
 """Queue at the other end of a path beyond which no more is sent there; many senders fill it without knowing of each
 other, and a shorter one would run empty between them."""
-UNDER_WAY_S = 1.0
+UNDER_WAY_S = 0.6
 """What may be under way beyond a round trip, at the pace."""
 FIRST_WINDOW_BYTES = 384 << 10
 """The same before a pace is known: 0.3 s of a 10 Mbit/s link. It grows while nothing queues."""

@@ -31,6 +31,7 @@ from collab.concurrency import Background
 from collab.errors import NetworkError, PeerUnreachable, PortTaken, TimedOut
 from collab.net import hivemind_time
 from collab.net.base import Entry, Handler
+from collab.net.dialling import connect
 from collab.net.frames import FrameProtocol
 from collab.net.wire import Message
 from collab.types import PeerId
@@ -138,7 +139,7 @@ class HivemindTransport:
             raise PeerUnreachable(f"{address!r} is no multiaddress ending in /p2p/<peer id>") from error
         try:
             async with asyncio.timeout(timeout_s):
-                await self._p2p._client.connect(peer, [Multiaddr(address.rpartition("/p2p/")[0])])
+                await connect(self._p2p, peer, Multiaddr(address.rpartition("/p2p/")[0]))
         except TimeoutError:
             raise TimedOut(f"no answer from {address} within {timeout_s:.1f} s") from None
         except (ControlFailure, P2PDaemonError, OSError) as error:

@@ -1,0 +1,32 @@
+"""Dialling a peer that may be dialling us."""
+
+import asyncio
+import random
+
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
+from hivemind.utils.multiaddr import Multiaddr
+
+MET = ("error reading handshake message", "dial backoff")
+"""In the daemon's words: two handshakes met, or it still waits after that."""
+AGAIN_S = 0.1, 0.5
+"""Shortest and longest time before the next attempt: some round trips, so that one side comes first."""
+
+
+async def connect(p2p: P2P, peer: PeerID, address: Multiaddr) -> None:
+    """Connect to ``peer``; the caller limits the time.
+
+    Over long ways two peers that dial each other at once meet in one TCP connection, and both handshakes fail. Each
+    dials again after a time of its own.
+
+    Raises:
+        ControlFailure: the daemon could not connect for any other reason.
+    """
+    while True:
+        try:
+            await p2p._client.connect(peer, [address])
+            return
+        except ControlFailure as error:
+            if not any(sign in str(error) for sign in MET):
+                raise
+        await asyncio.sleep(random.uniform(*AGAIN_S))
