@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from collab.averaging.messages import CALL_PROTOCOL, PARTS_PROTOCOL, ROUND_PROTOCOL, Group, Join
 from collab.averaging.plan import PART_ELEMENTS
+from collab.averaging.timeouts import RoundTimeouts
 from collab.errors import NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -74,23 +76,52 @@ def test_a_called_peer_that_answers_nonsense_delays_the_group_by_a_bounded_time(
     run(main())
 
 
+async def send_parts(transport: FakeTransport, group: Group) -> None:
+    """Honest ones."""
+    for span in group.spans:
+        parts = await transport.open(span.reducer, PARTS_PROTOCOL, timeout_s=1)
+        await parts.send(Message("round", {"round_id": group.round_id, "sent_s": 0.0, "queue_s": 0.0}), timeout_s=1)
+        payload = np.ones(span.num_elements, "<f4").tobytes()
+        await parts.send(Message("part", {"index": 0, "sent_s": 0.0, "queue_s": 0.0}, payload), timeout_s=1)
+
+
 async def take_part(transport: FakeTransport, report: Message | None) -> None:
     """Join the helper's group as a contributor, send honest parts, and report ``report``."""
     stream = await transport.open(PeerId("helper"), ROUND_PROTOCOL, timeout_s=1)
     await stream.send(JOIN, timeout_s=1)
     await stream.receive(timeout_s=10)  # welcome
     group = Group.from_message(await stream.receive(timeout_s=90))
-    for span in group.spans:
-        parts = await transport.open(span.reducer, PARTS_PROTOCOL, timeout_s=1)
-        await parts.send(Message("round", {"round_id": group.round_id, "sent_s": 0.0, "queue_s": 0.0}), timeout_s=1)
-        payload = np.ones(span.num_elements, "<f4").tobytes()
-        await parts.send(Message("part", {"index": 0, "sent_s": 0.0, "queue_s": 0.0}, payload), timeout_s=1)
+    await send_parts(transport, group)
     if report is None:
         stream.close()
         return
     await asyncio.sleep(0.5)
     await stream.send(report, timeout_s=1)
     await stream.receive(timeout_s=90)
+
+
+def test_a_member_that_is_at_work_for_ever_is_gone_on_without() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = await honest(network)
+            rounds.trainers.add(LIAR)
+            transport, pulse_s = network.join(LIAR), RoundTimeouts().pulse_s
+
+            async def dawdle() -> None:
+                stream = await transport.open(PeerId("helper"), ROUND_PROTOCOL, timeout_s=1)
+                await stream.send(JOIN, timeout_s=1)
+                await stream.receive(timeout_s=10)  # welcome
+                group = Group.from_message(await stream.receive(timeout_s=90))
+                await send_parts(transport, group)
+                with suppress(NetworkError):
+                    while True:
+                        await stream.send(Message("working"), timeout_s=1)
+                        await asyncio.sleep(pulse_s)
+
+            network.run(dawdle())
+            assert await check_commit_of(rounds) <= 2 * RoundTimeouts().finish_s
+
+    run(main())
 
 
 @pytest.mark.parametrize(
