@@ -246,9 +246,9 @@ class Leader:
                     await self._tell(streams, Message("wait"))
             for task in hearing:
                 task.cancel()
-        for peer in streams:
-            if not (reports.is_lost or reports.has_heard(peer)):
-                reports.add_lost(peer, "member_late", "no report long after most others'")
+        late = [] if reports.is_lost else [peer for peer in streams if not reports.has_heard(peer)]
+        for peer in late:
+            reports.add_lost(peer, "member_late", "no report long after most others'")
         return reports
 
     async def _hear_one(self, peer: PeerId, stream: Stream, reports: Reports) -> None:
