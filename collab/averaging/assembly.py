@@ -20,6 +20,8 @@ class Expected:
     """Auxiliary and backbone peers that reduce for others."""
     ahead: frozenset[PeerId] = frozenset()
     """Trainers that have gone on beyond the group's epoch."""
+    behind: frozenset[PeerId] = frozenset()
+    """Fresh trainers whose last word is of an epoch too early for this group; it may be older than their last step."""
 
 
 Roster = Callable[[int, Lineage], Awaitable[Expected]]

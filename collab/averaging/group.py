@@ -116,10 +116,16 @@ class Leader:
             self._following.patience.add(seconds)
 
     async def _expected(self, assembly: Assembly) -> Expected:
-        """As the directory knows them, and those who stand with us."""
+        """As the directory knows them, those who stand with us, and those of whom we know better.
+
+        Where steps follow each other faster than words, contributors to the step before are counted on by what they
+        did, not by what they last said: else a fast one would be a majority of itself.
+        """
         expected = await self._roster(assembly.epoch, assembly.lineage)
         here = self._following.at((assembly.epoch, assembly.lineage))
-        return replace(expected, trainers=expected.trainers | here)
+        before = self._verdicts.leading_to(assembly.lineage)
+        known = expected.behind & dict(before.contributors).keys() if before is not None else frozenset()
+        return replace(expected, trainers=expected.trainers | here | known)
 
     def _has_quorum(self, assembly: Assembly, expected: Expected) -> bool:
         contributors = {peer for peer, (_, join) in assembly.joined.items() if join.weight > 0}

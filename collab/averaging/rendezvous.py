@@ -43,7 +43,7 @@ class Rendezvous:
             await stream.send(Message("refused", {"text": refusal}), timeout_s=self._times.reply_s)
             return False
         await stream.send(Message("welcome"), timeout_s=self._times.reply_s)
-        while not await self._is_superseded(key):
+        while not await self._is_superseded(key, stream.remote):
             assembly = self._assemblies.get(key)
             if assembly is None:
                 await self._lead(key, stream, join)
@@ -73,12 +73,19 @@ class Rendezvous:
         if len(self._left_out) > REMEMBERED_ROUNDS:
             del self._left_out[next(iter(self._left_out))]
 
-    async def _is_superseded(self, key: tuple[int, Lineage]) -> bool:
+    async def _is_superseded(self, key: tuple[int, Lineage], joiner: PeerId) -> bool:
         """Whether the swarm has left (epoch, lineage) behind.
 
         That we remember the round is not enough: when everybody with its result has died, the run goes on from before.
+        Records tell who went on, but may be older than the step, so those who should hold the result are asked.
         """
-        return self._verdicts.has_committed(*key) and bool((await self._roster(*key)).ahead)
+        record = self._verdicts.committed(*key)
+        if record is None:
+            return False
+        contributors = dict(record.contributors).keys() - {joiner}
+        if self._transport.peer_id in contributors or (await self._roster(*key)).ahead:
+            return True
+        return await self._verdicts.ask(contributors, record.round_id) is not None
 
     def _refusal(self, peer: PeerId, join: Join) -> str:
         if join.fingerprint != self._settings.fingerprint:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.messages import VERDICT_PROTOCOL
@@ -37,21 +38,32 @@ class Verdicts:
             self._rounds.popitem(last=False)
         return standing == record
 
-    def has_committed(self, epoch: int, lineage: Lineage) -> bool:
-        """Whether a round that continued ``lineage`` after ``epoch`` steps is known to have committed."""
-        return any(
-            record is not None and (record.epoch, record.lineage) == (epoch, lineage)
-            for record in self._rounds.values()
-        )
+    def committed(self, epoch: int, lineage: Lineage) -> CommitRecord | None:
+        """The round that continued ``lineage`` after ``epoch`` steps, if it is known to have committed."""
+        records = (record for record in self._rounds.values() if record is not None)
+        return next((record for record in records if (record.epoch, record.lineage) == (epoch, lineage)), None)
 
-    async def ask(self, peers: list[PeerId], round_id: str) -> CommitRecord | None:
-        """The record of a round from whoever knows it; None when nobody answers with one in time."""
+    def leading_to(self, lineage: Lineage) -> CommitRecord | None:
+        """The committed round whose step made the history ``lineage``, if it is known."""
+        records = (record for record in self._rounds.values() if record is not None)
+        return next((record for record in records if record.next_lineage() == lineage), None)
+
+    async def ask(self, peers: Iterable[PeerId], round_id: str) -> CommitRecord | None:
+        """The record of a round from the first who knows it; None when nobody answers with one in time."""
+        asking = [asyncio.create_task(self._ask_one(peer, round_id)) for peer in peers]
         try:
             async with asyncio.timeout(self._timeouts.verdict_s):
-                answers = await asyncio.gather(*(self._ask_one(peer, round_id) for peer in peers))
+                for answer in asyncio.as_completed(asking):
+                    record = await answer
+                    if record is not None and record.round_id == round_id:
+                        return record
         except TimeoutError:
-            return None
-        return next((record for record in answers if record is not None and record.round_id == round_id), None)
+            pass
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        return None
 
     async def _ask_one(self, peer: PeerId, round_id: str) -> CommitRecord | None:
         try:

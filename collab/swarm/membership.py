@@ -109,8 +109,10 @@ class Membership:
         ahead, since a group that the swarm has left behind must not find itself a majority.
         """
         view = await self._board.refresh()
+        trainers = frozenset(record.peer for record in view.all_trainers() if record.epoch >= epoch - 1)
         return Expected(
-            trainers=frozenset(record.peer for record in view.all_trainers() if record.epoch >= epoch - 1),
+            trainers=trainers,
+            behind=frozenset(record.peer for record in view.all_trainers()) - trainers,
             helpers=frozenset(record.peer for record in view.helpers()),
             ahead=frozenset(
                 record.peer

@@ -20,7 +20,8 @@ TARGET = MAX_WEIGHT / MAX_WEIGHT_IN_TARGETS
 
 
 class Rounds:
-    """Engines of one run. Leader of choice is the first of ``leaders``; all trainers added are in the electorate."""
+    """Engines of one run. Leader of choice is the first of ``leaders``; all trainers added are in the electorate, but
+    those ``behind``."""
 
     def __init__(self, network: FakeNetwork, *leaders: str, policy: Policy = "exact") -> None:
         self.network, self._policy = network, policy
@@ -30,6 +31,8 @@ class Rounds:
         self.helpers: set[PeerId] = set()
         self.ahead: set[PeerId] = set()
         """Trainers that say that they have gone on."""
+        self.behind: set[PeerId] = set()
+        """Trainers whose last word is of long ago; not in ``trainers``."""
         self.absent: set[str] = set()
         """Trainers that answer a leader's call with: not coming."""
 
@@ -72,15 +75,25 @@ class Rounds:
         return assistant
 
     async def _roster(self, epoch: int, lineage: Lineage) -> Expected:
-        return Expected(trainers=frozenset(self.trainers), helpers=frozenset(self.helpers), ahead=frozenset(self.ahead))
+        return Expected(
+            trainers=frozenset(self.trainers - self.behind),
+            helpers=frozenset(self.helpers),
+            ahead=frozenset(self.ahead),
+            behind=frozenset(self.behind),
+        )
 
     async def average(
-        self, vectors: dict[str, Vector], weights: dict[str, float] | None = None, *, epoch: int = 0
+        self,
+        vectors: dict[str, Vector],
+        weights: dict[str, float] | None = None,
+        *,
+        epoch: int = 0,
+        lineage: Lineage = L,
     ) -> dict[str, Outcome]:
         """All of ``vectors`` come to a round at once, in their order."""
         weights = weights or dict.fromkeys(vectors, 1.0)
         contributions = {
-            name: Contribution(epoch=epoch, lineage=L, vector=vector, weight=weights[name])
+            name: Contribution(epoch=epoch, lineage=lineage, vector=vector, weight=weights[name])
             for name, vector in vectors.items()
         }
         async with asyncio.TaskGroup() as tasks:

@@ -246,6 +246,47 @@ def test_a_trainer_that_was_left_out_learns_that_the_swarm_went_on_and_can_catch
     run(main())
 
 
+def test_a_round_whose_result_somebody_holds_is_not_led_again_though_no_record_tells_of_it_yet() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = Rounds(network, "helper")
+            await rounds.add_auxiliary("helper")
+            for name in "abcd":
+                await rounds.add_trainer(name)
+            rounds.trainers -= {PeerId("c"), PeerId("d")}
+            vectors = random_vectors("abcd", 8)
+            outcomes = await rounds.average({name: vectors[name] for name in "ab"})
+            assert {type(outcome) for outcome in outcomes.values()} == {Committed}
+            rounds.trainers = {PeerId("c"), PeerId("d")}
+            others = {name: vectors[name] for name in "cd"}
+            late = await rounds.average(others)
+            assert {type(outcome) for outcome in late.values()} == {Superseded}
+            for name in "ab":
+                network.leave(name)
+            check_committed(await rounds.average(others), others, dict.fromkeys("cd", 1.0))
+
+    run(main())
+
+
+def test_contributors_to_the_step_before_are_counted_though_their_last_word_is_older() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = Rounds(network, "helper")
+            await rounds.add_auxiliary("helper")
+            for name in "abcd":
+                await rounds.add_trainer(name)
+            rounds.behind = {PeerId("b"), PeerId("c"), PeerId("d")}
+            rounds.absent = {"d"}
+            first = (await rounds.average(random_vectors("abc", 8)))["a"]
+            assert isinstance(first, Committed)
+            rounds.absent = {"b", "c", "d"}
+            alone = (await rounds.average(random_vectors("a", 8), epoch=1, lineage=first.lineage))["a"]
+            assert isinstance(alone, Aborted)
+            assert "1 of 3" in alone.text
+
+    run(main())
+
+
 def test_a_leader_that_is_gone_is_replaced_by_the_next_one_in_the_same_call() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:

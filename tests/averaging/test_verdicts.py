@@ -31,32 +31,40 @@ def test_the_first_verdict_on_a_round_stands() -> None:
     assert ours.remember("r1", record("r1"))
     assert not ours.remember("r1", None)
     assert ours.remember("r1", record("r1"))
-    assert ours.has_committed(0, Lineage("l"))
+    assert ours.committed(0, Lineage("l"))
     assert ours.remember("r2", None)
     assert not ours.remember("r2", record("r2", epoch=5))
-    assert not ours.has_committed(5, Lineage("l"))
+    assert not ours.committed(5, Lineage("l"))
 
 
 def test_another_record_of_the_same_round_does_not_replace_the_first() -> None:
     ours = verdicts(FakeNetwork(), "a")
     assert ours.remember("r1", record("r1", epoch=1))
     assert not ours.remember("r1", record("r1", epoch=2))
-    assert not ours.has_committed(2, Lineage("l"))
+    assert not ours.committed(2, Lineage("l"))
 
 
 def test_only_the_last_rounds_are_remembered() -> None:
     ours = verdicts(FakeNetwork(), "a")
     for epoch in range(REMEMBERED_ROUNDS + 5):
         ours.remember(f"r{epoch}", record(f"r{epoch}", epoch))
-    known = [epoch for epoch in range(REMEMBERED_ROUNDS + 5) if ours.has_committed(epoch, Lineage("l"))]
+    known = [epoch for epoch in range(REMEMBERED_ROUNDS + 5) if ours.committed(epoch, Lineage("l"))]
     assert known == list(range(5, REMEMBERED_ROUNDS + 5))
 
 
 def test_a_committed_round_is_only_that_of_its_own_epoch_and_history() -> None:
     ours = verdicts(FakeNetwork(), "a")
     ours.remember("r1", record("r1", epoch=3))
-    assert not ours.has_committed(4, Lineage("l"))
-    assert not ours.has_committed(3, Lineage("other"))
+    assert not ours.committed(4, Lineage("l"))
+    assert not ours.committed(3, Lineage("other"))
+
+
+def test_the_round_that_led_to_a_history_is_found_by_it() -> None:
+    ours = verdicts(FakeNetwork(), "a")
+    ours.remember("r1", record("r1"))
+    ours.remember("r2", None)
+    assert ours.leading_to(record("r1").next_lineage()) == record("r1")
+    assert ours.leading_to(record("r2").next_lineage()) is None
 
 
 def test_a_member_in_doubt_learns_the_record_from_whoever_has_it() -> None:
@@ -90,7 +98,7 @@ def test_a_record_of_another_round_and_a_garbled_one_are_no_answer() -> None:
     run(main())
 
 
-def test_a_silent_member_costs_a_bounded_time_and_no_other_member_s_answer() -> None:
+def test_a_silent_member_delays_no_other_member_s_answer_and_costs_a_bounded_time() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
 
@@ -104,6 +112,8 @@ def test_a_silent_member_costs_a_bounded_time_and_no_other_member_s_answer() -> 
             doubting = verdicts(network, "a")
             began = asyncio.get_running_loop().time()
             assert await doubting.ask([PeerId("b"), PeerId("c")], "r1") == record("r1")
-            assert asyncio.get_running_loop().time() - began <= RoundTimeouts().verdict_s
+            assert asyncio.get_running_loop().time() == began
+            assert await doubting.ask([PeerId("b"), PeerId("c")], "unknown") is None
+            assert 0 < asyncio.get_running_loop().time() - began <= RoundTimeouts().verdict_s
 
     run(main())

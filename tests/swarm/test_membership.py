@@ -152,6 +152,7 @@ def test_the_roster_counts_trainers_one_epoch_behind_and_all_ahead() -> None:
     async def look(us: Us) -> None:
         expected = await us.membership.roster(3, L)
         assert expected.trainers == {PEOPLE[n].peer_id for n in (0, 1, 2)}
+        assert expected.behind == {PEOPLE[3].peer_id}
         assert expected.helpers == {PEOPLE[n].peer_id for n in (4, 5)}
 
     others = (
