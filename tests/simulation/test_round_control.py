@@ -69,10 +69,10 @@ async def four_trainers(network: FakeNetwork, *, practised: bool) -> Rounds:
     return rounds
 
 
-async def timed(rounds: Rounds, names: str) -> tuple[dict[str, Outcome], float]:
+async def timed(rounds: Rounds, names: str, epoch: int = 9) -> tuple[dict[str, Outcome], float]:
     """A round of ``names``, and how long it took."""
     began_s = asyncio.get_running_loop().time()
-    outcomes = await rounds.average(random_vectors(names, 100), epoch=9)
+    outcomes = await rounds.average(random_vectors(names, 100), epoch=epoch)
     return outcomes, asyncio.get_running_loop().time() - began_s
 
 
@@ -188,7 +188,7 @@ def test_a_leader_that_hung_up_between_rounds_is_found_again() -> None:
             rounds = await four_trainers(network, practised=False)
             board = Switchboard(network)
             for epoch in range(3):
-                outcomes, seconds = await timed(rounds, "abcd")
+                outcomes, seconds = await timed(rounds, "abcd", epoch)
                 assert all(isinstance(outcome, Committed) for outcome in outcomes.values()), epoch
                 assert seconds < 0.1
                 board.hang_up(ROUND_PROTOCOL)
