@@ -30,6 +30,7 @@ from collab.errors import CollabError, ConfigError
 from collab.metrics.sinks import Fanout, Sink
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import StartupSettings, default_host, open_run
+from collab.ports import NO_LIMITS, LinkLimits
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite, read_invite
 from collab.swarm.records import MAX_NAME_CHARACTERS
@@ -75,6 +76,8 @@ class Local:
     """Keeps this peer's key; None: a new identity each time."""
     is_client: bool = False
     """Dial only; for machines that nobody can reach."""
+    limits: LinkLimits = NO_LIMITS
+    """Of what this machine's link may carry for the swarm."""
     sinks: tuple[Sink, ...] = ()
     """Are told what happens."""
 
@@ -179,7 +182,7 @@ class JoinedRun:
         network = NetworkSettings(
             identity_path=identity_path, host=default_host(self._invite), is_client=self._local.is_client
         )
-        settings = StartupSettings(network=network, bootstrap=self._invite.addresses)
+        settings = StartupSettings(network=network, bootstrap=self._invite.addresses, limits=self._local.limits)
         async with open_run(self._invite, settings, Fanout(*self._local.sinks)) as (started, bundle):
             replica = await started.ports.compute.run(lambda: self._replica(bundle))  # torch's first optimiser is slow
             name = (self._local.name or platform.node() or "peer")[:MAX_NAME_CHARACTERS]

@@ -58,6 +58,17 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLimits:
+    """What the owner of a machine allows; None: all that the link gives."""
+
+    up_bytes_per_s: float | None = None
+    down_bytes_per_s: float | None = None
+
+
+NO_LIMITS = LinkLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     """Everything a peer needs from its surroundings."""
 
@@ -67,3 +78,5 @@ class Ports:
     directory: Directory
     observer: Observer
     rng: random.Random
+    limits: LinkLimits = NO_LIMITS
+    """Of this machine's link; ``transport`` keeps to them, rounds are planned with them."""

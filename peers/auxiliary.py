@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from collab.averaging.assistant import Assistant, assisting_engine
 from collab.concurrency import run_until_first
 from collab.ports import Ports
-from collab.swarm.bandwidth import NO_LIMITS, LinkLimits
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.identity import Identity
 from collab.swarm.membership import Membership
@@ -21,8 +20,6 @@ class AuxiliarySettings:
     """What is this machine's own business."""
 
     name: str
-    limits: LinkLimits = NO_LIMITS
-    """Of this machine's link."""
 
 
 class Auxiliary:
@@ -33,7 +30,7 @@ class Auxiliary:
         self._state = PeerState.SERVING
         self.assistant = Assistant()
         self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
-        self._engine = assisting_engine(ports, bundle, self.membership, self.assistant, settings.limits)
+        self._engine = assisting_engine(ports, bundle, self.membership, self.assistant)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` or until the run is finished."""

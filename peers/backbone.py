@@ -13,7 +13,6 @@ from collab.concurrency import run_until_first
 from collab.errors import CheckpointFailed, CorruptState, NoDonor
 from collab.metrics.records import CheckpointSaved, Notice, StateFetched, SwarmReport
 from collab.ports import Ports
-from collab.swarm.bandwidth import NO_LIMITS, LinkLimits
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.handover import serve_handover
 from collab.swarm.identity import Identity
@@ -39,8 +38,6 @@ class BackboneSettings:
 
     name: str
     checkpoint_dir: Path
-    limits: LinkLimits = NO_LIMITS
-    """Of this machine's link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +61,7 @@ class Backbone:
         self._reported: tuple[int, Lineage] | None = None
         self.assistant = Assistant()
         self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
-        self._engine = assisting_engine(ports, bundle, self.membership, self.assistant, settings.limits)
+        self._engine = assisting_engine(ports, bundle, self.membership, self.assistant)
 
     async def begin(self) -> None:
         """Restore or make the run's state and begin to answer."""

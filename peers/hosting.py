@@ -16,7 +16,7 @@ from collab.metrics.records import Notice
 from collab.metrics.sinks import Fanout, JsonLines
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import StartupSettings, is_loopback, start_peer
-from collab.swarm.bandwidth import NO_LIMITS, LinkLimits
+from collab.ports import NO_LIMITS, LinkLimits
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
@@ -55,8 +55,8 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
         network = NetworkSettings(
             identity_path=data_dir.identity, host=options.host, port=options.port, announce=options.announce
         )
-        async with start_peer(StartupSettings(network=network), relay) as started:
-            settings = BackboneSettings(name="backbone", checkpoint_dir=data_dir.checkpoints, limits=options.limits)
+        async with start_peer(StartupSettings(network=network, limits=options.limits), relay) as started:
+            settings = BackboneSettings(name="backbone", checkpoint_dir=data_dir.checkpoints)
             workshop = _workshop(bundle, started.ports.transport.peer_id, options.directory)
             backbone = Backbone(started.ports, started.identity, bundle, workshop, settings)
             title = f"collab backbone: {run.run_id}"

@@ -11,7 +11,6 @@ from typing import Any
 from collab.metrics.records import Event, Notice
 from collab.metrics.sinks import Fanout, JsonLines
 from collab.net.startup import Started
-from collab.swarm.bandwidth import NO_LIMITS, LinkLimits
 from collab.swarm.bundle import Bundle
 from collab.swarm.progress import SwarmView
 from collab.types import Role
@@ -31,7 +30,6 @@ class JoinOptions:
     name: str
     data_dir: DataDir
     reach: Reach
-    limits: LinkLimits = NO_LIMITS
     epochs: int | None = None
     microbatch_size: int | None = None
     device: str | None = None
@@ -93,7 +91,7 @@ async def _train(started: Started, bundle: Bundle, options: JoinOptions, relay: 
 
 
 async def _assist(started: Started, bundle: Bundle, options: JoinOptions, relay: Relay, stop: asyncio.Event) -> None:
-    auxiliary = Auxiliary(started.ports, started.identity, bundle, AuxiliarySettings(options.name, options.limits))
+    auxiliary = Auxiliary(started.ports, started.identity, bundle, AuxiliarySettings(options.name))
     with ExitStack() as stack:
         relay.sink = _sinks(options, bundle, lambda: auxiliary.membership.view, stack)
         relay.observe(

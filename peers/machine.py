@@ -52,7 +52,6 @@ async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions"
     settings = ParticipantSettings(
         name=options.name,
         can_be_dialled=not options.reach.is_client,
-        limits=options.limits,
         max_epochs=options.epochs,
     )
     participant = Participant(started.ports, started.identity, bundle, replica, settings)

@@ -8,8 +8,7 @@ from pathlib import Path
 from collab.errors import InviteError
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import Started, StartupSettings, default_host, open_run
-from collab.ports import Observer
-from collab.swarm.bandwidth import LinkLimits
+from collab.ports import NO_LIMITS, LinkLimits, Observer
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import PREFIX, Invite, read_invite
 from peers.places import DataDir
@@ -19,12 +18,13 @@ BYTES_PER_MBIT = 1e6 / 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """How this machine can be reached."""
+    """How this machine can be reached, and how much of its link it gives."""
 
     host: str | None = None
     """Address to listen on; None: see ``default_host``."""
     port: int = 0
     is_client: bool = False
+    limits: LinkLimits = NO_LIMITS
     clock_error_s: float = 0.0
 
 
@@ -61,6 +61,8 @@ async def start_from_invite(
         port=reach.port,
         is_client=reach.is_client,
     )
-    settings = StartupSettings(network=network, bootstrap=invite.addresses, clock_error_s=reach.clock_error_s)
+    settings = StartupSettings(
+        network=network, bootstrap=invite.addresses, limits=reach.limits, clock_error_s=reach.clock_error_s
+    )
     async with open_run(invite, settings, observer) as opened:
         yield opened

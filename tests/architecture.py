@@ -28,6 +28,7 @@ LAYERS = {
     "collab.clock": PORTS,
     "collab.compute": PORTS,
     "collab.net.base": PORTS,
+    "collab.net.pieces": PORTS,
     "collab.averaging": SERVICES,
     "collab.swarm": SERVICES,
     "collab.data": SERVICES,

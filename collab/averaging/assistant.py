@@ -8,7 +8,6 @@ from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
 from collab.ports import Ports
-from collab.swarm.bandwidth import LinkLimits
 from collab.swarm.bundle import Bundle
 from collab.swarm.membership import Membership
 from collab.types import Lineage, PeerId
@@ -52,13 +51,11 @@ class Assistant:
             logger.info("round ended without us epoch=%d leader=%s reason=%s", epoch, leader, outcome.text)
 
 
-def assisting_engine(
-    ports: Ports, bundle: Bundle, membership: Membership, assistant: Assistant, limits: LinkLimits
-) -> RoundEngine:
+def assisting_engine(ports: Ports, bundle: Bundle, membership: Membership, assistant: Assistant) -> RoundEngine:
     """The round engine of a peer that leads and reduces for others, with ``assistant`` answering its calls."""
     return RoundEngine(
         ports,
-        RoundSettings.of(bundle.run, bundle.fingerprint, can_reduce=True, limits=limits),
+        RoundSettings.of(bundle.run, bundle.fingerprint, can_reduce=True),
         leaders=membership.leaders,
         roster=membership.roster,
         attend=assistant.attend,

@@ -167,7 +167,6 @@ class Butterfly:
                 elif message.kind == "result":
                     flow.take_result(message.get("index", int), message.payload)
                     inflow.took(message)
-                    await self._links.downlink.keep_within_limit()
                 elif message.kind == "failed":
                     culprit, reason, text = (message.get(name, str) for name in ("culprit", "reason", "text"))
                     raise ExchangeFailed((PeerId(culprit),) if culprit else (), reason, text)

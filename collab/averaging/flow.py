@@ -16,7 +16,8 @@ from collab.compression.base import Buffer
 from collab.errors import BadMessage
 from collab.net.base import Stream
 from collab.net.wire import Message
-from collab.swarm.bandwidth import NO_LIMITS, Downlink, LinkLimits
+from collab.ports import NO_LIMITS, LinkLimits
+from collab.swarm.bandwidth import Downlink
 
 HEAD_BYTES = 64
 """Of a part's message, beside its payload."""

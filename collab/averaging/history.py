@@ -9,18 +9,17 @@ from collab.averaging.agreement import CommitRecord
 from collab.averaging.base import Committed
 from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream, Transport
+from collab.net.pieces import receive_bytes, send_bytes
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId, Vector
 
 logger = logging.getLogger(__name__)
 
-RESULTS_PROTOCOL = "collab/results/1"
+RESULTS_PROTOCOL = "collab/results/2"
 KEPT_BYTES = 256 << 20
 """Of all kept means together. Vectors of more than 64 million elements are not kept: their peers fetch the state."""
 KEPT_ROUNDS = 8
 """As far back as a peer can be and still catch up step by step."""
-CHUNK_ELEMENTS = 1 << 18
-"""1 MiB of float32."""
 TIMEOUT_S = 20.0
 
 
@@ -77,21 +76,14 @@ class History:
             await stream.send(Message("unknown"), timeout_s=TIMEOUT_S)
             return
         await stream.send(Message("result", {"record": committed.record.to_fields()}), timeout_s=TIMEOUT_S)
-        mean = committed.mean
-        for start in range(0, len(mean), CHUNK_ELEMENTS):
-            payload = mean[start : start + CHUNK_ELEMENTS].astype("<f4").tobytes()
-            await stream.send(Message("chunk", {"start": start}, payload), timeout_s=TIMEOUT_S)
+        mean = committed.mean.astype("<f4", copy=False)
+        await send_bytes(stream, mean.data, timeout_s=TIMEOUT_S)
         await stream.receive(timeout_s=TIMEOUT_S)  # "thanks": everything arrived
 
 
 async def _receive_vector(stream: Stream, num_elements: int) -> Vector:
-    vector = np.empty(num_elements, np.float32)
-    for start in range(0, num_elements, CHUNK_ELEMENTS):
-        message = await stream.receive(timeout_s=TIMEOUT_S)
-        expected = min(CHUNK_ELEMENTS, num_elements - start)
-        if message.kind != "chunk" or message.get("start", int) != start or len(message.payload) != 4 * expected:
-            raise BadMessage(f"expected {expected} elements from {start}")
-        vector[start : start + expected] = np.frombuffer(message.payload, dtype="<f4")
+    data = await receive_bytes(stream, 4 * num_elements, timeout_s=TIMEOUT_S)
+    vector = np.frombuffer(data, dtype="<f4").astype(np.float32, copy=False)
     if not np.isfinite(vector).all():
         raise BadMessage("the mean has NaN or Inf")
     return vector

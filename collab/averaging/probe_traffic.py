@@ -94,7 +94,6 @@ class Traffic:
             self._links.downlink.begin()
         inflow.took(message)
         self.came.append(Passage(message.get("sent_s", float), self._links.clock(), num_bytes + HEAD_BYTES))
-        await self._links.downlink.keep_within_limit()
 
     def _acknowledged(self, message: Message) -> None:
         self._outflow.acknowledged(message)

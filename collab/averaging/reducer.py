@@ -133,7 +133,6 @@ class Reducer:
                     reduction.add(stream.remote, message.get("index", int), message.payload)
                     inflow.took(message)
                     parts_left -= 1
-                    await self._links.downlink.keep_within_limit()
                 else:
                     raise BadMessage(f"{stream.remote} sends {message.kind} instead of a part")
         except BadPart as error:

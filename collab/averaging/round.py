@@ -44,7 +44,7 @@ class RoundEngine:
     ) -> None:
         self._ports, self._settings, self._times = ports, settings, settings.timeouts
         self._leaders, self._attend = leaders, attend
-        self.links = Links(ports.clock.monotonic, settings.limits)
+        self.links = Links(ports.clock.monotonic, ports.limits)
         self.probe = Probe(ports.transport, self.links)
         self._encodings = Encodings()
         self._butterfly = Butterfly(ports, self.links, settings.timeouts)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from collab.averaging.contribution_plan import Policy
 from collab.averaging.timeouts import RoundTimeouts
 from collab.config import Run
-from collab.swarm.bandwidth import NO_LIMITS, LinkLimits
 
 MAX_WEIGHT_IN_TARGETS = 16.0
 """A peer that brings more than this many target batches is refused as absurd."""
@@ -24,10 +23,9 @@ class RoundSettings:
     until_epoch: int | None = None
     """At which the run ends; nobody is left out of its last round."""
     timeouts: RoundTimeouts = RoundTimeouts()
-    limits: LinkLimits = NO_LIMITS
 
     @classmethod
-    def of(cls, run: Run, fingerprint: str, *, can_reduce: bool, limits: LinkLimits = NO_LIMITS) -> "RoundSettings":
+    def of(cls, run: Run, fingerprint: str, *, can_reduce: bool) -> "RoundSettings":
         """As the run file says."""
         return cls(
             fingerprint=fingerprint,
@@ -35,7 +33,6 @@ class RoundSettings:
             can_reduce=can_reduce,
             target_samples=float(run.strategy.target_batch_size),
             until_epoch=run.until_epoch,
-            limits=limits,
         )
 
     @property

@@ -19,8 +19,9 @@ from collab.net.hivemind_net import (
     open_directory,
     open_transport,
 )
+from collab.net.limits import within_limits
 from collab.net.loopback import LoopbackTransport
-from collab.ports import Observer, Ports
+from collab.ports import NO_LIMITS, LinkLimits, Observer, Ports
 from collab.swarm.bundle import Bundle, fetch_bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.invite import Invite
@@ -46,6 +47,7 @@ class StartupSettings:
     """Multiaddresses of bootstrap peers; none: this peer is the first."""
     bootstrap_timeout_s: float = 20.0
     """How long to keep trying before giving up."""
+    limits: LinkLimits = NO_LIMITS
     clock_error_s: float = 0.0
     """Pretend that this machine's clock is off; for tests."""
 
@@ -96,6 +98,7 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
             observer=observer,
             rng=random.Random(random.SystemRandom().getrandbits(64)),
         )
+        ports = within_limits(ports, settings.limits)
         yield Started(ports=ports, identity=identity, bootstrap_peers=tuple(peers), clock_offset_s=offset_s)
 
 

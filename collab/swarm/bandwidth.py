@@ -6,7 +6,6 @@ idle link is not a slow one. Source of the delay signal: LEDBAT (RFC 6817); cloc
 of a delay matter.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -52,17 +51,6 @@ def shared_queue_s(paths: Iterable[PathDelay], now_s: float) -> float | None:
     """What all paths lately heard of have in common: the queue at our own end. None when fewer than two were heard."""
     queues = [path.queue_s for path in paths if now_s - path.heard_s <= RECENT_S]
     return min(queues) if len(queues) > 1 else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkLimits:
-    """What the owner of a machine allows; None: all that the link gives."""
-
-    up_bytes_per_s: float | None = None
-    down_bytes_per_s: float | None = None
-
-
-NO_LIMITS = LinkLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +173,6 @@ class Downlink:
             max_bytes_per_s: what the owner of the machine allows; None: all that the link gives.
         """
         self._clock, self._max_rate = clock, max_bytes_per_s
-        self._next_s = 0.0
         self._paths: dict[str, PathDelay] = {}
         self._meter = RateMeter()
         self._under_way = 0
@@ -210,19 +197,11 @@ class Downlink:
             sender_queue_s: how long they stood in front of the source's own uplink, as it believes.
         """
         now_s = self._clock()
-        if self._max_rate is not None:
-            self._next_s = max(self._next_s, now_s) + num_bytes / self._max_rate
         path = self._paths.setdefault(source, PathDelay())
         path.add(now_s, delay_s)
         path.queue_s = max(path.queue_s - sender_queue_s, 0.0)  # what is left stood in front of our downlink
         queue_s = shared_queue_s(self._paths.values(), now_s)
         self._meter.add(now_s, num_bytes, is_full=queue_s is not None and queue_s >= CROWDED_S)
-
-    async def keep_within_limit(self) -> None:
-        """Wait until the owner's limit allows to read on; who sends is slowed down by that."""
-        wait_s = self._next_s - self._clock()
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)
 
     def believe(self, rate: Rate, seconds: float) -> None:
         """As ``RateMeter.believe``."""

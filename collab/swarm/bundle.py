@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from collab.config import Run, fingerprint, parse_run
 from collab.errors import BadMessage, BootstrapFailed, ConfigError, NetworkError, RunMismatch
 from collab.net.base import Stream, Transport
-from collab.net.wire import MAX_PAYLOAD_BYTES, Message
+from collab.net.pieces import receive_bytes, send_bytes
+from collab.net.wire import Message
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
-BUNDLE_PROTOCOL = "collab/run/1"
+BUNDLE_PROTOCOL = "collab/run/2"
 TIMEOUT_S = 20.0
 MAX_ASSETS = 16
+MAX_ASSET_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ async def serve_bundle(transport: Transport, bundle: Bundle) -> None:
         fields = {"run": bundle.run.model_dump_json(), "assets": list(bundle.assets)}
         await stream.send(Message("run", fields), timeout_s=TIMEOUT_S)
         for name, data in bundle.assets.items():
-            await stream.send(Message("asset", {"name": name}, data), timeout_s=TIMEOUT_S)
+            await stream.send(Message("asset", {"name": name, "num_bytes": len(data)}), timeout_s=TIMEOUT_S)
+            await send_bytes(stream, data, timeout_s=TIMEOUT_S)
         await stream.receive(timeout_s=TIMEOUT_S)  # "thanks": everything arrived
 
     await transport.serve(BUNDLE_PROTOCOL, answer)
@@ -87,9 +90,12 @@ async def _fetch_from(transport: Transport, peer: PeerId) -> Bundle:
         assets: dict[str, bytes] = {}
         for name in names:
             message = await stream.receive(timeout_s=TIMEOUT_S)
-            if message.kind != "asset" or message.get("name", str) != name or len(message.payload) > MAX_PAYLOAD_BYTES:
+            if message.kind != "asset" or message.get("name", str) != name:
                 raise BadMessage(f"expected the asset {name!r}")
-            assets[name] = bytes(message.payload)
+            num_bytes = message.get("num_bytes", int)
+            if not 0 <= num_bytes <= MAX_ASSET_BYTES:
+                raise BadMessage(f"the asset {name!r} of {num_bytes} bytes is over the limit of {MAX_ASSET_BYTES}")
+            assets[name] = bytes(await receive_bytes(stream, num_bytes, timeout_s=TIMEOUT_S))
         await stream.send(Message("thanks"), timeout_s=TIMEOUT_S)
         return Bundle(run, assets)
     finally:

@@ -55,6 +55,10 @@ class Manifest:
         """64 hex digits over all chunk digests: names these bytes."""
         return hashlib.sha256(b"".join(self.chunk_digests)).hexdigest()
 
+    def chunk_bytes(self, index: int) -> int:
+        """Length of chunk ``index``."""
+        return min(CHUNK_BYTES, self.num_bytes - index * CHUNK_BYTES)
+
     def to_message(self) -> Message:
         fields = {
             "fingerprint": self.fingerprint,
@@ -122,8 +126,10 @@ def check_chunk(manifest: Manifest, index: int, chunk: bytes | bytearray | memor
     Raises:
         CorruptState: its length or digest differs.
     """
-    expected = min(CHUNK_BYTES, manifest.num_bytes - index * CHUNK_BYTES)
-    if memoryview(chunk).nbytes != expected or hashlib.sha256(chunk).digest() != manifest.chunk_digests[index]:
+    if (
+        memoryview(chunk).nbytes != manifest.chunk_bytes(index)
+        or hashlib.sha256(chunk).digest() != manifest.chunk_digests[index]
+    ):
         raise CorruptState(
             f"chunk {index} of the snapshot of epoch {manifest.epoch} is not what its manifest promises",
             hint="it was changed on the way or on the donor's side; another donor is asked",

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 
 from collab.errors import BadMessage, CorruptState, NetworkError, NoDonor
 from collab.net.base import Stream, Transport
+from collab.net.pieces import receive_bytes, send_bytes
 from collab.net.wire import Message
 from collab.swarm.snapshots import Manifest, PackedSnapshot, check_chunk
 from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
 
-STATE_PROTOCOL = "collab/state/1"
+STATE_PROTOCOL = "collab/state/2"
 PREPARE_TIMEOUT_S = 30.0
 """A donor may have to finish a microbatch before it can copy its state."""
 CHUNK_TIMEOUT_S = 20.0
-"""1 MiB over 0.5 Mbit/s; slower is dead."""
+"""Of each message; a piece takes that long at 0.03 Mbit/s, and slower is dead."""
 MAX_DONATIONS = 4
 """Newcomers served at once; more wait their turn, so that training keeps most of the uplink."""
 
@@ -64,8 +65,7 @@ class StateServer:
                 return
             await stream.send(packed.manifest.to_message(), timeout_s=CHUNK_TIMEOUT_S)
             for index in range(len(packed.manifest.chunk_digests)):
-                chunk = Message("chunk", {"index": index}, packed.chunk(index))
-                await stream.send(chunk, timeout_s=CHUNK_TIMEOUT_S)
+                await send_bytes(stream, packed.chunk(index), timeout_s=CHUNK_TIMEOUT_S)
             await stream.receive(timeout_s=CHUNK_TIMEOUT_S)  # "thanks": everything arrived, closing loses nothing
 
 
@@ -105,11 +105,9 @@ async def _fetch_from(transport: Transport, donor: PeerId, fingerprint: str, wan
             )
         data = bytearray()
         for index in range(len(manifest.chunk_digests)):
-            message = await stream.receive(timeout_s=CHUNK_TIMEOUT_S)
-            if message.kind != "chunk" or message.get("index", int) != index:
-                raise BadMessage(f"expected chunk {index}, got {message.kind}")
-            check_chunk(manifest, index, message.payload)
-            data += message.payload
+            chunk = await receive_bytes(stream, manifest.chunk_bytes(index), timeout_s=CHUNK_TIMEOUT_S)
+            check_chunk(manifest, index, chunk)
+            data += chunk
         await stream.send(Message("thanks"), timeout_s=CHUNK_TIMEOUT_S)
         return PackedSnapshot(manifest, bytes(data))
     finally:

@@ -15,7 +15,6 @@ from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkip
 from collab.ports import Ports
 from collab.strategies.base import Decision, OutOfStep, Stepped, Swarm, Waiting
 from collab.strategies.registry import build_strategy
-from collab.swarm.bandwidth import NO_LIMITS, LinkLimits
 from collab.swarm.batch_watch import BatchWatch
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.handover import offer_state
@@ -48,8 +47,6 @@ class ParticipantSettings:
 
     name: str
     can_be_dialled: bool = True
-    limits: LinkLimits = NO_LIMITS
-    """Of this machine's link."""
     max_epochs: int | None = None
     """Finished after contributing to this many steps."""
 
@@ -67,9 +64,7 @@ class Participant:
         self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
         self._engine = RoundEngine(
             ports,
-            RoundSettings.of(
-                bundle.run, bundle.fingerprint, can_reduce=settings.can_be_dialled, limits=settings.limits
-            ),
+            RoundSettings.of(bundle.run, bundle.fingerprint, can_reduce=settings.can_be_dialled),
             leaders=self.membership.leaders,
             roster=self.membership.roster,
             attend=self._attend,

@@ -9,10 +9,11 @@ import pytest
 from collab.averaging.flow import Links, Measured
 from collab.averaging.probe import PROBE_PROTOCOL, Probe, Probed
 from collab.net.base import Handler
-from collab.ports import Ports
+from collab.net.limits import within_limits
+from collab.ports import NO_LIMITS, LinkLimits, Ports
 from collab.simulation.links import Link
 from collab.simulation.world import World
-from collab.swarm.bandwidth import NO_LIMITS, LinkLimits, Rate
+from collab.swarm.bandwidth import Rate
 from tests.simulation.rounds import link
 
 MBIT = 125_000.0
@@ -89,7 +90,8 @@ class ProbeLab:
 
     def _newcomer(self, number: int) -> Callable[[Ports], Awaitable[None]]:
         async def main(ports: Ports) -> None:
-            links = Links(ports.clock.monotonic, self.limits)
+            ports = within_limits(ports, self.limits)
+            links = Links(ports.clock.monotonic, ports.limits)
             self.links.append(links)
             probe = Probe(ports.transport, links)
             await asyncio.sleep(PAUSE_S)

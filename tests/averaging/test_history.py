@@ -8,8 +8,9 @@ import pytest
 from collab.averaging import history
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.base import Committed
-from collab.averaging.history import CHUNK_ELEMENTS, KEPT_ROUNDS, RESULTS_PROTOCOL, History
+from collab.averaging.history import KEPT_ROUNDS, RESULTS_PROTOCOL, History
 from collab.net.base import Stream
+from collab.net.pieces import PIECE_BYTES
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId, Vector
 from tests.fakes import FakeNetwork, run
@@ -34,7 +35,7 @@ async def kept(network: FakeNetwork, epochs: Iterable[int], num_elements: int) -
     return [e for e in epochs if await ours.fetch([PeerId("donor")], e, L, num_elements) is not None]
 
 
-@pytest.mark.parametrize("num_elements", [1, CHUNK_ELEMENTS - 1, CHUNK_ELEMENTS, CHUNK_ELEMENTS + 1])
+@pytest.mark.parametrize("num_elements", [1, PIECE_BYTES // 4 - 1, PIECE_BYTES // 4, PIECE_BYTES // 4 + 1])
 def test_a_missed_round_is_served_with_the_very_same_bytes(num_elements: int) -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
@@ -109,17 +110,17 @@ RECORD = committed(3, HONEST).record
         [Message("result", {"record": {**RECORD.to_fields(), "lineage": "m"}})],
         [Message("result", {"record": RECORD.to_fields()})],
         *[
-            [Message("result", {"record": RECORD.to_fields()}), chunk]
-            for chunk in (
-                Message("chunk", {"start": 0}, HONEST.tobytes()[:-1]),
-                Message("chunk", {"start": 0}, HONEST.tobytes() + b"\0"),
-                Message("chunk", {"start": 0}, b""),
-                Message("chunk", {"start": 1}, HONEST.tobytes()),
-                Message("chunk", {"start": "0"}, HONEST.tobytes()),
-                Message("chunk", {}, HONEST.tobytes()),
+            [Message("result", {"record": RECORD.to_fields()}), piece]
+            for piece in (
+                Message("piece", {"start": 0}, HONEST.tobytes()[:-1]),
+                Message("piece", {"start": 0}, HONEST.tobytes() + b"\0"),
+                Message("piece", {"start": 0}, b""),
+                Message("piece", {"start": 1}, HONEST.tobytes()),
+                Message("piece", {"start": "0"}, HONEST.tobytes()),
+                Message("piece", {}, HONEST.tobytes()),
                 Message("lump", {"start": 0}, HONEST.tobytes()),
-                Message("chunk", {"start": 0}, np.array([1, np.nan, 3], "<f4").tobytes()),
-                Message("chunk", {"start": 0}, np.array([1, np.inf, 3], "<f4").tobytes()),
+                Message("piece", {"start": 0}, np.array([1, np.nan, 3], "<f4").tobytes()),
+                Message("piece", {"start": 0}, np.array([1, np.inf, 3], "<f4").tobytes()),
             )
         ],
     ],

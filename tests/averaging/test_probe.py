@@ -4,7 +4,8 @@ import pytest
 
 from collab.averaging.probe import LONGEST_S, PATIENCE_S, Probed
 from collab.averaging.probe_traffic import SECONDS
-from collab.swarm.bandwidth import LinkLimits, Rate
+from collab.ports import LinkLimits
+from collab.swarm.bandwidth import Rate
 from tests.averaging.probe_lab import FAST, MBIT, ProbeLab, check, mbit, take_turns
 from tests.simulation.rounds import link
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from collab.swarm.bandwidth import LinkLimits
+from collab.ports import LinkLimits
 from collab.swarm.identity import Identity
 from collab.swarm.invite import Invite, write_invite
 from peers.cli import app
@@ -37,7 +37,7 @@ def test_join_hands_its_limits_to_the_peer(invite: str, tmp_path: Path, monkeypa
     arguments = ["join", invite, "--data-dir", str(tmp_path), "--max-upload", "8", "--max-download", "16"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert [options.limits for options in seen] == [LinkLimits(up_bytes_per_s=1e6, down_bytes_per_s=2e6)]
+    assert [options.reach.limits for options in seen] == [LinkLimits(up_bytes_per_s=1e6, down_bytes_per_s=2e6)]
 
 
 def test_a_backbone_hands_its_limits_to_the_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_a_limit_can_come_from_the_environment(invite: str, tmp_path: Path, monk
     monkeypatch.setenv("COLLAB_JOIN_MAX_UPLOAD", "4")
     arguments = ["join", invite, "--data-dir", str(tmp_path)]
     assert CliRunner().invoke(app, arguments, auto_envvar_prefix="COLLAB").exit_code == 0  # as ``main`` does
-    assert seen[0].limits.up_bytes_per_s == 0.5e6
+    assert seen[0].reach.limits.up_bytes_per_s == 0.5e6
 
 
 @pytest.mark.parametrize("option", ["--max-upload", "--max-download"])

@@ -1,20 +1,23 @@
 """What the owner of a machine allows is what its peer uses, and the swarm plans with it as with a narrower link."""
 
+import asyncio
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from collab.averaging.assistant import Assistant
 from collab.averaging.base import Committed
 from collab.averaging.round import RoundEngine
-from collab.averaging.settings import RoundSettings
-from collab.ports import Ports
+from collab.net.limits import within_limits
+from collab.ports import NO_LIMITS, LinkLimits, Ports
 from collab.simulation.links import Link
-from collab.swarm.bandwidth import NO_LIMITS, LinkLimits
+from collab.simulation.world import World
+from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack
+from collab.swarm.state_transfer import StateServer, Wanted, fetch_state
+from collab.types import Lineage
 from tests.simulation.rounds import MBIT, SimRounds, link
 
 LOOK_S = 0.02
@@ -45,9 +48,7 @@ class LimitedRounds(SimRounds):
         self.world.call_at(self.world.time_s + LOOK_S, self._look)
 
     def _engine(self, index: int, ports: Ports, assistant: Assistant) -> RoundEngine:
-        limited = partial(RoundSettings, limits=self.limits.get(index, NO_LIMITS))
-        with patch("tests.simulation.rounds.RoundSettings", limited):
-            return super()._engine(index, ports, assistant)
+        return super()._engine(index, within_limits(ports, self.limits.get(index, NO_LIMITS)), assistant)
 
     def links_in(self, number: int) -> list[Link]:
         """As narrow as their owners allow."""
@@ -123,3 +124,53 @@ def test_without_a_limit_a_peer_sends_much_more() -> None:
     free = LimitedRounds([link(25)] * 4, mb=2.0, rounds=3)
     free.run()
     assert most_bytes_per_s(free.sent) > 2 * BESIDE * 5 * MBIT
+
+
+# -- beside rounds -----------------------------------------------------------------------------------------------------
+
+STATE_MB = 6
+SNAPSHOT = pack(
+    Snapshot(epoch=0, lineage=Lineage("l"), tensors={"model.a": np.zeros(STATE_MB * 250_000, np.float32)}, scalars={}),
+    fingerprint="f",
+)
+
+
+def hand_over_state(*, donor: LinkLimits, newcomers: LinkLimits) -> tuple[World, list[tuple[float, int, int]]]:
+    """Two newcomers take the state of one donor at once; time and what the donor sent and the first took, all along."""
+    world, passed = World(1), list[tuple[float, int, int]]()
+
+    async def give(ports: Ports) -> None:
+        async def provide(epoch: int | None) -> PackedSnapshot:
+            return SNAPSHOT
+
+        await StateServer(within_limits(ports, donor).transport, "f", provide).serve()
+        while any(peer.is_alive for peer in world.peers[1:]):
+            sent, taken = world.peers[0].transport.access, world.peers[1].transport.access
+            passed.append((world.time_s, sent.sent_bytes, taken.received_bytes))
+            await asyncio.sleep(LOOK_S)
+
+    async def take(ports: Ports) -> None:
+        await asyncio.sleep(LOOK_S)
+        transport = within_limits(ports, newcomers).transport
+        packed, _ = await fetch_state(transport, [world.peers[0].peer_id], fingerprint="f", wanted=Wanted())
+        assert packed == SNAPSHOT
+
+    world.add_peer(give, link=link(100))
+    for _ in range(2):
+        world.add_peer(take, link=link(100))
+    world.run()
+    assert len(passed) * LOOK_S > WINDOW_S
+    return world, passed
+
+
+def test_a_donor_of_state_sends_no_more_than_it_may_in_any_two_seconds() -> None:
+    world, passed = hand_over_state(donor=LinkLimits(up_bytes_per_s=10 * MBIT), newcomers=NO_LIMITS)
+    assert most_bytes_per_s([(at_s, sent) for at_s, sent, _ in passed]) <= BESIDE * 10 * MBIT
+    assert world.time_s <= 1.1 * 2 * SNAPSHOT.manifest.num_bytes / (10 * MBIT)
+
+
+def test_a_newcomer_takes_the_state_no_faster_than_it_may() -> None:
+    world, passed = hand_over_state(donor=NO_LIMITS, newcomers=LinkLimits(down_bytes_per_s=10 * MBIT))
+    least_s = SNAPSHOT.manifest.num_bytes / (10 * MBIT)
+    assert 0.9 * least_s <= world.time_s <= 1.1 * least_s
+    assert passed[len(passed) // 2][2] <= BESIDE * 10 * MBIT * passed[len(passed) // 2][0] + (512 << 10)

@@ -8,7 +8,7 @@ from collab.config import parse_run
 from collab.errors import BootstrapFailed, ConfigError, RunMismatch
 from collab.net.base import Stream
 from collab.net.wire import Message
-from collab.swarm.bundle import BUNDLE_PROTOCOL, MAX_ASSETS, Bundle, fetch_bundle, serve_bundle
+from collab.swarm.bundle import BUNDLE_PROTOCOL, MAX_ASSET_BYTES, MAX_ASSETS, Bundle, fetch_bundle, serve_bundle
 from collab.types import PeerId
 from tests.fakes import FakeNetwork, run
 
@@ -75,6 +75,7 @@ def test_a_changed_asset_is_a_mismatch() -> None:
 
 
 RUN_JSON = BUNDLE.run.model_dump_json()
+RUN_WITH_A = Message("run", {"run": RUN_JSON, "assets": ["a"]})
 
 
 @pytest.mark.parametrize(
@@ -85,11 +86,15 @@ RUN_JSON = BUNDLE.run.model_dump_json()
         [Message("run", {"run": 5, "assets": []})],
         [Message("run", {"run": RUN_JSON, "assets": "tokenizer.json"})],
         [Message("run", {"run": RUN_JSON, "assets": [f"{n}" for n in range(MAX_ASSETS + 1)]})],
-        [Message("run", {"run": RUN_JSON, "assets": [{"a": 1}]}), Message("asset", {"name": "a"}, b"")],
-        [Message("run", {"run": RUN_JSON, "assets": ["a"]}), Message("asset", {"name": "b"}, b"")],
-        [Message("run", {"run": RUN_JSON, "assets": ["a"]}), Message("lump", {"name": "a"}, b"")],
-        [Message("run", {"run": RUN_JSON, "assets": ["a"]}), Message("asset", {}, b"")],
-        [Message("run", {"run": RUN_JSON, "assets": ["a", "b"]}), Message("asset", {"name": "a"}, b"")],
+        [Message("run", {"run": RUN_JSON, "assets": [{"a": 1}]}), Message("asset", {"name": "a", "num_bytes": 0})],
+        [RUN_WITH_A, Message("asset", {"name": "b", "num_bytes": 0})],
+        [RUN_WITH_A, Message("lump", {"name": "a", "num_bytes": 0})],
+        [RUN_WITH_A, Message("asset", {"num_bytes": 0})],
+        [RUN_WITH_A, Message("asset", {"name": "a"})],
+        [RUN_WITH_A, Message("asset", {"name": "a", "num_bytes": -1})],
+        [RUN_WITH_A, Message("asset", {"name": "a", "num_bytes": MAX_ASSET_BYTES + 1})],
+        [RUN_WITH_A, Message("asset", {"name": "a", "num_bytes": 2}), Message("piece", {"start": 0}, b"x")],
+        [Message("run", {"run": RUN_JSON, "assets": ["a", "b"]}), Message("asset", {"name": "a", "num_bytes": 0})],
     ],
 )
 def test_a_peer_that_sends_something_else_is_passed_over(answers: list[Message]) -> None:
