@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import Exchange, SpanFlow
-from collab.averaging.flow import Inflow, Links, Outflow
+from collab.averaging.flow import Inflow, Links, Outflow, kept_alive
 from collab.averaging.messages import PARTS_PROTOCOL, Group
 from collab.averaging.plan import Span
 from collab.averaging.reducer import Hosted, Reducer
@@ -128,13 +128,14 @@ class Butterfly:
         is_whole = False
         self._links.downlink.begin()
         try:
-            opening = {"round_id": exchange.group.round_id, "sent_s": self._links.clock(), "queue_s": 0.0}
-            await stream.send(Message("round", opening), timeout_s=self._timeouts.reply_s)
-            if exchange.contributes:
-                sending = asyncio.create_task(self._send_parts(flow, outflow))
-            await self._receive_results(stream, flow, outflow)
-            if sending is not None:
-                await sending
+            async with kept_alive(stream, self._timeouts.pulse_s, timeout_s=self._timeouts.reply_s):
+                opening = {"round_id": exchange.group.round_id, "sent_s": self._links.clock(), "queue_s": 0.0}
+                await stream.send(Message("round", opening), timeout_s=self._timeouts.reply_s)
+                if exchange.contributes:
+                    sending = asyncio.create_task(self._send_parts(flow, outflow))
+                await self._receive_results(stream, flow, outflow)
+                if sending is not None:
+                    await sending
             is_whole = True
             return flow.digest()
         finally:
@@ -157,9 +158,17 @@ class Butterfly:
                 return  # the receiving side of this stream sees the same, and knows why
 
     async def _receive_results(self, stream: Stream, flow: SpanFlow, outflow: Outflow) -> None:
+        moved_s = self._links.clock()
         async with Inflow(stream, self._links, timeout_s=self._timeouts.part_s) as inflow:
             while flow.num_received < len(flow.edges) or outflow.is_busy:
                 message = await stream.receive(timeout_s=self._timeouts.part_s)
+                if message.kind == "wait":
+                    if self._links.clock() - moved_s > self._timeouts.stalled_s:
+                        raise TimedOut(
+                            f"{stream.remote} is there, but brought nothing for {self._timeouts.stalled_s:.0f} s"
+                        )
+                    continue
+                moved_s = self._links.clock()
                 if message.kind == "ack":
                     outflow.acknowledged(message)
                 elif message.kind == "ready":

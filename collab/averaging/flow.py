@@ -6,14 +6,15 @@ its arrival by the receiver's clock minus the time of its departure by the sende
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypedDict
 
 from collab.averaging.uplink import Uplink
 from collab.compression.base import Buffer
-from collab.errors import BadMessage
+from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import NO_LIMITS, LinkLimits
@@ -70,6 +71,31 @@ class Part:
     encode: Callable[[], Buffer]
     order: float
     """Of all that wants to leave this peer, the smallest goes first."""
+
+
+@asynccontextmanager
+async def kept_alive(stream: Stream, every_s: float, *, timeout_s: float) -> AsyncIterator[None]:
+    """Meanwhile the other side hears that we are there, also while nothing else may leave."""
+    over = asyncio.Event()
+
+    async def say_so() -> None:
+        with suppress(NetworkError):  # who reads from this stream sees the same, and knows why
+            while not over.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(every_s):
+                        await over.wait()
+                        return
+                await stream.send(Message("wait"), timeout_s=timeout_s)
+
+    saying = asyncio.create_task(say_so())
+    try:
+        yield
+    except BaseException:
+        saying.cancel()
+        raise
+    finally:
+        over.set()  # and not cancelled: half a message would spoil the stream for the next round
+        await asyncio.gather(saying, return_exceptions=True)
 
 
 class Outflow:

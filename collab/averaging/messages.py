@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collab.averaging.agreement import MAX_WEIGHT
-from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, Span, is_tiling
+from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, SMALLEST_PART_ELEMENTS, Span, is_tiling
 from collab.compression.base import all_codecs
 from collab.errors import BadMessage
 from collab.net.wire import Message
@@ -234,7 +234,7 @@ class Group:
             raise BadMessage(f"begin names {len(self.members)} members, {len(peers)} different ones")
         if self.epoch < 0 or not 0 < self.num_elements <= MAX_ELEMENTS:
             raise BadMessage(f"begin with epoch {self.epoch} and {self.num_elements} elements")
-        if not PART_ELEMENTS <= self.part_elements <= LARGEST_PART_ELEMENTS:
+        if not SMALLEST_PART_ELEMENTS <= self.part_elements <= LARGEST_PART_ELEMENTS:
             raise BadMessage(f"begin cuts the vector into parts of {self.part_elements} elements")
         if any(not 0 <= member.weight <= MAX_WEIGHT for member in self.members):
             raise BadMessage("begin has a weight that is negative, absurd or not finite")

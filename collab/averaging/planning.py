@@ -90,7 +90,10 @@ class Planner:
             policy=self._policy,
             accumulate_s=self._target / samples_per_s if samples_per_s > 0 else None,
         )
-        slowest = min(join.up_bytes_per_s for join in joins.values() if join.weight > 0)
+        length = part_elements(
+            [joins[peer].up_bytes_per_s for peer in contributions.codecs],
+            min(sizes[codec] for codec in contributions.codecs.values()),
+        )
         return Plan(
             members=tuple(
                 Member(
@@ -101,9 +104,11 @@ class Planner:
                 )
                 for peer, join in joins.items()
             ),
-            spans=spans_of(contributions.shares.shares, list(joins), num_elements, granularity=PART_ELEMENTS),
+            spans=spans_of(
+                contributions.shares.shares, list(joins), num_elements, granularity=min(length, PART_ELEMENTS)
+            ),
             result_codec=contributions.result_codec,
-            part_elements=part_elements(slowest, min(sizes[codec] for codec in contributions.codecs.values())),
+            part_elements=length,
             leaves_out=bool(contributions.excluded),
         )
 

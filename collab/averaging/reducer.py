@@ -5,7 +5,7 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 
-from collab.averaging.flow import Inflow, Links, Outflow, Part
+from collab.averaging.flow import Inflow, Links, Outflow, Part, kept_alive
 from collab.averaging.messages import PARTS_PROTOCOL
 from collab.averaging.reduction import Reduction, SenderFailed
 from collab.averaging.timeouts import RoundTimeouts
@@ -38,6 +38,8 @@ class Reducer:
     def __init__(self, transport: Transport, links: Links, timeouts: RoundTimeouts) -> None:
         self._transport, self._links, self._timeouts = transport, links, timeouts
         self._hosted: dict[str, asyncio.Future[Hosted]] = {}
+        self._heard_s: dict[PeerId, float] = {}
+        """When a contributor last said anything, by our clock."""
         self._visitors: Counter[str] = Counter()
         """Streams that wait for a round to begin here."""
 
@@ -60,16 +62,29 @@ class Reducer:
             hosted.cancel()
 
     async def watch(self, reduction: Reduction) -> None:
-        """Fail the reduction because of a contributor that says nothing, also one that never came."""
+        """Fail the reduction because of a contributor that says nothing, also one that never came.
+
+        One that says it is there may have much to send to others first; but when nothing comes from anybody for long,
+        those whose parts are missing hold everybody up.
+        """
         look_every_s = self._timeouts.sender_s / 4
-        num_added, quiet_s = reduction.num_added, 0.0
+        began_s = moved_s = self._links.clock()
+        num_added = reduction.num_added
         while missing := reduction.missing():
-            if quiet_s >= self._timeouts.sender_s:
-                blame(reduction, missing[0], BadPart("silent", f"no part from {missing[0]} within {quiet_s:.0f} s"))
+            now_s = self._links.clock()
+            if reduction.num_added != num_added:
+                num_added, moved_s = reduction.num_added, now_s
+            quiet_s = {peer: now_s - max(self._heard_s.get(peer, began_s), began_s) for peer in missing}
+            culprit = max(missing, key=lambda peer: quiet_s[peer])
+            if quiet_s[culprit] >= self._timeouts.sender_s:
+                text = f"nothing from {culprit} within {quiet_s[culprit]:.0f} s"
+                blame(reduction, culprit, BadPart("silent", text))
+                return
+            if now_s - moved_s >= self._timeouts.stalled_s:
+                text = f"{culprit} is there, but no part came within {now_s - moved_s:.0f} s"
+                blame(reduction, culprit, BadPart("stalled", text))
                 return
             await asyncio.sleep(look_every_s)
-            quiet_s = quiet_s + look_every_s if reduction.num_added == num_added else 0.0
-            num_added = reduction.num_added
 
     def _announced(self, round_id: str) -> asyncio.Future[Hosted]:
         """Resolved when this peer has begun the round; members may be faster than the leader's BEGIN."""
@@ -83,10 +98,13 @@ class Reducer:
             async with Inflow(stream, self._links, timeout_s=self._timeouts.part_s) as inflow:
                 while True:
                     message = await stream.receive(timeout_s=IDLE_S)
+                    if message.kind == "wait":
+                        continue  # set out when the last round was over
                     hosted = await self._find(stream, message.get("round_id", str))
                     if hosted is None:
                         return
-                    await self._serve_round(stream, hosted, outflow, inflow, message)
+                    async with kept_alive(stream, self._timeouts.pulse_s, timeout_s=self._timeouts.reply_s):
+                        await self._serve_round(stream, hosted, outflow, inflow, message)
                     del hosted  # with the round's vectors, which the wait for the next one must not keep
         finally:
             outflow.settle()
@@ -127,6 +145,9 @@ class Reducer:
         try:
             while parts_left or not returning.done() or outflow.is_busy:
                 message = await stream.receive(timeout_s=self._timeouts.part_s if parts_left else IDLE_S)
+                self._heard_s[stream.remote] = self._links.clock()
+                if message.kind == "wait":
+                    continue
                 if message.kind == "ack":
                     outflow.acknowledged(message)
                 elif message.kind == "part" and parts_left:

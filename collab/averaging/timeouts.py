@@ -20,8 +20,10 @@ class RoundTimeouts:
     pulse_s: float = 5.0
     """How often leader and members tell each other that a long round goes on; four are lost before ``part_s``."""
     sender_s: float = 10.0
-    """Time without a part from anybody after which a reducer goes on without those whose parts are missing; shorter
-    than ``part_s``, so that the reducer names them before others take the reducer itself for dead."""
+    """Silence of a contributor whose part is missing after which its reducer goes on without it; shorter than
+    ``part_s``, so that the reducer names it before others take the reducer itself for dead, longer than ``pulse_s``."""
+    stalled_s: float = 60.0
+    """Time without anything of use from a side that says it is there; longer than any queue of a link fit to train."""
     blame_s: float = 1.0
     """How long a leader that heard of one failure listens to the other members before it judges."""
     finish_s: float = 20.0

@@ -22,7 +22,7 @@ from collab.types import PeerId
 
 TARGET_S = 0.12
 """Queue in front of the own link beyond which the pace slows down."""
-CROWDED_S = 0.8
+CROWDED_S = 0.75
 """Queue at the other end of a path beyond which no more is sent there; many senders fill it without knowing of each
 other, and a shorter one would run empty between them."""
 UNDER_WAY_S = 0.6
@@ -87,6 +87,8 @@ class Path:
     trip_s: float = math.inf
     """Shortest time from a part's departure to its acknowledgement."""
     under_way_bytes: int = 0
+    part_bytes: int = 0
+    """Of the newest part."""
 
     def is_crowded(self, num_bytes: int, own_queue_s: float) -> bool:
         """Whether ``num_bytes`` more would only lengthen the queue at the other end."""
@@ -141,7 +143,7 @@ class Uplink:
     def queue_s(self, path: Path) -> float:
         """How long parts stand in front of the own link, as all paths together show."""
         shared_s = shared_queue_s((other.delay for other in self._paths.values()), self._clock())
-        return path.delay.queue_s if shared_s is None else shared_s  # the only path: whichever end is full
+        return path.delay.standing_s if shared_s is None else shared_s  # the only path: whichever end is full
 
     async def admit(self, path: Path, order: float, num_bytes: int) -> None:
         """Wait until a part of ``num_bytes`` may leave; small ``order`` first.
@@ -173,7 +175,8 @@ class Uplink:
             trip_s: from their departure to this acknowledgement.
         """
         now_s = self._clock()
-        path.delay.add(now_s, delay_s)
+        rate = self._delivery.bytes_per_s
+        path.delay.add(now_s, delay_s, path.part_bytes / rate if rate and num_bytes else 0.0)
         path.trip_s, self._trip_s = min(path.trip_s, trip_s), min(self._trip_s, trip_s)
         if not num_bytes:
             return
@@ -226,6 +229,7 @@ class Uplink:
         now_s = self._clock()
         if not self._meter.is_busy:
             self._meter.resume(now_s)
+        path.part_bytes = num_bytes
         path.under_way_bytes += num_bytes
         self._under_way_bytes += num_bytes
         pace = self._pace(self.queue_s(path))

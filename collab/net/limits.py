@@ -13,7 +13,7 @@ from collab.net.wire import Message
 from collab.ports import NO_LIMITS, LinkLimits, Ports
 from collab.types import PeerId
 
-SMALL_BYTES = 4 << 10
+SMALL_BYTES = 1 << 10
 """Payloads up to this are control, not transfer."""
 HEAD_BYTES = 64
 """Of a message, beside its payload."""

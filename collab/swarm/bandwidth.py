@@ -35,21 +35,33 @@ class PathDelay:
     def __init__(self) -> None:
         self._minima: deque[tuple[float, float]] = deque(maxlen=BASE_SLOTS)
         self.queue_s = 0.0
+        self.passing_s = 0.0
+        """What the newest message itself took to pass our link, which is in ``queue_s`` and is no queue."""
         self.heard_s = float("-inf")
 
-    def add(self, now_s: float, delay_s: float) -> None:
-        """Take the delay of one message: its arrival by one clock minus its departure by another."""
+    @property
+    def standing_s(self) -> float:
+        """How long the newest message stood in queues before it moved."""
+        return max(self.queue_s - self.passing_s, 0.0)
+
+    def add(self, now_s: float, delay_s: float, passing_s: float = 0.0) -> None:
+        """Take the delay of one message: its arrival by one clock minus its departure by another.
+
+        Args:
+            passing_s: what of it is only the message's own length.
+        """
         if not self._minima or now_s - self._minima[-1][0] >= BASE_SLOT_S:
             self._minima.append((now_s, delay_s))
         elif delay_s < self._minima[-1][1]:
             self._minima[-1] = (self._minima[-1][0], delay_s)
         self.queue_s = delay_s - min(smallest for _, smallest in self._minima)
+        self.passing_s = passing_s
         self.heard_s = now_s
 
 
 def shared_queue_s(paths: Iterable[PathDelay], now_s: float) -> float | None:
     """What all paths lately heard of have in common: the queue at our own end. None when fewer than two were heard."""
-    queues = [path.queue_s for path in paths if now_s - path.heard_s <= RECENT_S]
+    queues = [path.standing_s for path in paths if now_s - path.heard_s <= RECENT_S]
     return min(queues) if len(queues) > 1 else None
 
 

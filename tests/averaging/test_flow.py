@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from collab.averaging.flow import ANSWER_S, HEAD_BYTES, PROMPT_BYTES, Inflow, Links, Outflow, Part
+from collab.averaging.flow import ANSWER_S, HEAD_BYTES, PROMPT_BYTES, Inflow, Links, Outflow, Part, kept_alive
 from collab.averaging.uplink import FIRST_WINDOW_BYTES
 from collab.errors import BadMessage, StreamClosed, TimedOut
 from collab.net.base import Stream
@@ -275,5 +275,28 @@ def test_what_is_reported_as_delay_is_arrival_by_one_clock_minus_departure_by_th
         async with Inflow(theirs, there, timeout_s=1) as inflow:
             inflow.took(await theirs.receive(timeout_s=1))
         assert (await ours.receive(timeout_s=1)).fields["delay_s"] == pytest.approx(-1498.0)
+
+    between(talk)
+
+
+def test_a_stream_is_kept_alive_until_its_round_is_over_and_not_longer() -> None:
+    async def talk(ours: Stream, theirs: Stream) -> None:
+        loop = asyncio.get_running_loop()
+        came_s = []
+        async with kept_alive(ours, 5.0, timeout_s=1):
+            for _ in range(3):
+                assert (await theirs.receive(timeout_s=6)).kind == "wait"
+                came_s.append(loop.time())
+        assert came_s == [5.0, 10.0, 15.0]
+        assert await is_silent(theirs)
+
+    between(talk)
+
+
+def test_a_stream_that_ends_while_it_is_kept_alive_troubles_nobody() -> None:
+    async def talk(ours: Stream, theirs: Stream) -> None:
+        theirs.close()
+        async with kept_alive(ours, 5.0, timeout_s=1):
+            await asyncio.sleep(60)
 
     between(talk)

@@ -242,3 +242,81 @@ def test_a_silent_contributor_is_left_out_after_a_bounded_time() -> None:
             assert await check_commit_of(rounds) < 60
 
     run(main())
+
+
+@pytest.mark.parametrize("brings", ["nothing", "results only"])
+def test_a_contributor_that_is_there_but_brings_nothing_is_left_out_after_a_bounded_time(brings: str) -> None:
+    """It keeps every stream alive; only its parts never come."""
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = await honest(network)
+            transport = network.join(LIAR)
+
+            async def say(stream: Stream, kind: str) -> None:
+                with suppress(NetworkError):
+                    while True:
+                        await asyncio.sleep(RoundTimeouts().pulse_s)
+                        await stream.send(Message(kind), timeout_s=1)
+
+            async def visit(reducer: PeerId, round_id: str) -> None:
+                stream = await transport.open(reducer, PARTS_PROTOCOL, timeout_s=1)
+                opening = {"round_id": round_id, "sent_s": 0.0, "queue_s": 0.0}
+                await stream.send(Message("round", opening), timeout_s=1)
+                network.run(say(stream, "wait"))
+                with suppress(NetworkError):
+                    while True:
+                        message = await stream.receive(timeout_s=3600)
+                        if brings == "results only" and message.kind == "result":
+                            ack = {"bytes": len(message.payload), "delay_s": 0.0, "sent_s": 0.0}
+                            await stream.send(Message("ack", ack), timeout_s=1)
+
+            async def join_and_wait() -> None:
+                stream = await transport.open(PeerId("helper"), ROUND_PROTOCOL, timeout_s=1)
+                await stream.send(JOIN, timeout_s=1)
+                while (message := await stream.receive(timeout_s=60)).kind != "begin":
+                    pass
+                group = Group.from_message(message)
+                network.run(say(stream, "working"))
+                for span in group.spans:
+                    network.run(visit(span.reducer, group.round_id))
+                with suppress(NetworkError):
+                    while True:
+                        await stream.receive(timeout_s=3600)
+
+            network.run(join_and_wait())
+            seconds = await check_commit_of(rounds)
+            assert RoundTimeouts().stalled_s <= seconds < RoundTimeouts().stalled_s + 60
+
+    run(main())
+
+
+def test_a_reducer_that_is_there_but_brings_no_result_is_left_out_after_a_bounded_time() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = await honest(network)
+            transport = network.join(LIAR)
+            join = Join(fingerprint="f", epoch=0, lineage=L, num_elements=100, weight=1.0, can_reduce=True)
+
+            async def take(stream: Stream) -> None:
+                opening = await stream.receive(timeout_s=60)
+                ready = {"sent_s": opening.get("sent_s", float), "queue_s": 0.0}
+                await stream.send(Message("ready", ready), timeout_s=1)
+                while True:
+                    await asyncio.sleep(RoundTimeouts().pulse_s)
+                    await stream.send(Message("wait"), timeout_s=1)
+
+            await transport.serve(PARTS_PROTOCOL, take)
+
+            async def join_and_wait() -> None:
+                stream = await transport.open(PeerId("helper"), ROUND_PROTOCOL, timeout_s=1)
+                await stream.send(join.to_message(), timeout_s=1)
+                with suppress(NetworkError):
+                    while True:
+                        await stream.receive(timeout_s=RoundTimeouts().pulse_s)
+                        await stream.send(Message("working"), timeout_s=1)
+
+            network.run(join_and_wait())
+            assert await check_commit_of(rounds) < RoundTimeouts().stalled_s + 60
+
+    run(main())

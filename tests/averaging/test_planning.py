@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from collab.averaging.messages import Join
-from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, is_tiling, part_elements
-from collab.averaging.planning import DOWN_HEADROOM, ROUNDING, UP_HEADROOM, Plan, Planner, assumed_rates
+from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, SMALLEST_PART_ELEMENTS, is_tiling, part_elements
+from collab.averaging.planning import ROUNDING, UP_HEADROOM, Plan, Planner, assumed_rates
 from collab.types import Lineage, PeerId
 
 MBIT = 125_000.0
@@ -71,9 +71,10 @@ def test_a_newcomer_among_equals_gets_an_equal_share() -> None:
 
 
 def test_a_rate_at_which_a_link_was_not_full_has_headroom_and_a_limit_has_none() -> None:
-    measured = {A: (10.0, False), B: (30.0, True)}
-    assert assumed_rates(measured, UP_HEADROOM) == {A: 10.0 * UP_HEADROOM, B: 30.0}
-    assert assumed_rates(measured, DOWN_HEADROOM) == {A: 10.0 * DOWN_HEADROOM, B: 30.0}
+    measured = {A: (40.0, False), B: (30.0, True)}
+    assert assumed_rates(measured, UP_HEADROOM) == {A: 40.0 * UP_HEADROOM, B: 30.0}
+    unlimited = assumed_rates({A: (10.0, False), B: (30.0, False)}, UP_HEADROOM)
+    assert unlimited == {A: 10.0 * UP_HEADROOM, B: 30.0 * UP_HEADROOM}
 
 
 def test_a_plan_asks_for_more_of_an_uplink_that_was_never_full() -> None:
@@ -191,19 +192,28 @@ def test_nobody_is_left_out_while_the_speed_of_the_swarm_is_not_known() -> None:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def test_parts_are_long_on_fast_links_and_only_there() -> None:
-    lengths = [part_elements(mbit_per_s * MBIT, 4.0) for mbit_per_s in (0, 1, 20, 50, 100, 500, 1000, 5000)]
+def test_parts_are_as_long_as_fast_links_pass_in_a_fiftieth_and_slow_ones_in_a_twentieth_of_a_second() -> None:
+    rates = (0.1, 1, 4, 10, 20, 50, 100, 500, 1000, 5000)
+    lengths = [part_elements([mbit_per_s * MBIT], 4.0) for mbit_per_s in rates]
     assert lengths == sorted(lengths)
-    assert lengths[:4] == [PART_ELEMENTS] * 4
+    assert lengths[:2] == [SMALLEST_PART_ELEMENTS] * 2
     assert lengths[-1] == LARGEST_PART_ELEMENTS
-    assert all(length % PART_ELEMENTS == 0 for length in lengths)
+    for mbit_per_s, length in zip(rates[2:-1], lengths[2:-1], strict=True):
+        assert 0.004 < 4 * length / (mbit_per_s * MBIT) <= 0.05
+
+
+def test_one_slow_contributor_among_fast_ones_makes_parts_short_but_not_tiny() -> None:
+    assert part_elements([2 * MBIT] * 8, 4.0) == SMALLEST_PART_ELEMENTS
+    assert part_elements([2 * MBIT, *[60 * MBIT] * 7], 4.0) == SMALLEST_PART_ELEMENTS * 4
+    assert part_elements([2 * MBIT, *[1000 * MBIT] * 7], 4.0) == PART_ELEMENTS
+    assert part_elements([0.0, *[1000 * MBIT] * 7], 4.0) == PART_ELEMENTS
 
 
 def test_a_part_of_the_leanest_encoding_has_as_many_bytes_as_others_of_float32() -> None:
-    assert part_elements(20 * MBIT, 2.0) == 2 * PART_ELEMENTS
-    assert part_elements(20 * MBIT, 0.5625) == 7 * PART_ELEMENTS
-    assert part_elements(5000 * MBIT, 0.5625) == LARGEST_PART_ELEMENTS
-    slow = {A: join(20), B: join(20), C: join(2)}
+    assert part_elements([30 * MBIT], 2.0) == 2 * PART_ELEMENTS
+    assert part_elements([30 * MBIT], 0.5625) == 7 * PART_ELEMENTS
+    assert part_elements([5000 * MBIT], 0.5625) == LARGEST_PART_ELEMENTS
+    slow = {A: join(300), B: join(300), C: join(30)}
     assert planned(slow, Planner("half", 1000.0)).part_elements == 2 * PART_ELEMENTS
     lean = planned(slow, Planner("auto", 1000.0))
     assert {member.codec for member in lean.members} == {"float16", "int8"}
@@ -212,7 +222,8 @@ def test_a_part_of_the_leanest_encoding_has_as_many_bytes_as_others_of_float32()
 
 def test_the_slowest_contributor_of_a_group_decides_how_long_its_parts_are() -> None:
     fast = {A: join(1000), B: join(1000)}
-    assert planned(fast).part_elements == part_elements(1000 * MBIT, 4.0) > PART_ELEMENTS
-    assert planned({**fast, C: helper(1)}).part_elements == part_elements(1000 * MBIT, 4.0)
+    assert planned(fast).part_elements == part_elements([1000 * MBIT], 4.0) > PART_ELEMENTS
+    assert planned({**fast, C: helper(1)}).part_elements == part_elements([1000 * MBIT], 4.0)
     assert planned({**fast, C: join(10)}).part_elements == PART_ELEMENTS
+    assert planned({A: join(20), B: join(20), C: join(5)}).part_elements == SMALLEST_PART_ELEMENTS * 3
     assert planned({**fast, C: unknown()}).part_elements == PART_ELEMENTS

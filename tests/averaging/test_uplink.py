@@ -11,8 +11,8 @@ STANDING_QUEUE_S = 4 * TARGET_S
 
 
 def short_queue_s(lab: Lab) -> float:
-    """Somewhat more than what is aimed at: news of a queue is one part of each receiver old."""
-    return 1.5 * TARGET_S + (lab.num_receivers + 2) * PART_BYTES / lab.up_bytes_per_s
+    """Somewhat more than what is aimed at: news of it is one part of each receiver old, and a part itself is none."""
+    return 1.5 * TARGET_S + (lab.num_receivers + 3) * PART_BYTES / lab.up_bytes_per_s
 
 
 # -- a link that stays as it is ----------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_what_a_trainer_computes_while_it_is_too_slow_is_in_a_step_once_it_is_no
 
 @pytest.mark.parametrize("target", [150, 600, 870])
 def test_a_straggler_contributes_to_the_end_while_it_computes(tmp_path: Path, target: int) -> None:
-    swarm, trainers, slow = beside_a_straggler(tmp_path, target=target)
+    swarm, trainers, slow = beside_a_straggler(tmp_path, target=target, until=30)
     steps = [step for step in swarm.events(slow, EpochFinished) if step.own_samples and step.contributors > 1]
     assert len([step for step in steps if step.epoch > 10]) >= 2
     computed = sum(done.samples for done in swarm.events(slow, MicrobatchDone))
