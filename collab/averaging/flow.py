@@ -101,15 +101,15 @@ async def kept_alive(stream: Stream, every_s: float, *, timeout_s: float) -> Asy
 class Outflow:
     """What leaves on one stream."""
 
-    def __init__(self, stream: Stream, links: Links) -> None:
-        self._stream, self._uplink, self._clock = stream, links.uplink, links.clock
+    def __init__(self, stream: Stream, links: Links, *, is_probe: bool = False) -> None:
+        self._stream, self._uplink, self._clock, self._is_probe = stream, links.uplink, links.clock, is_probe
         self._path = links.uplink.path(stream.remote)
         self._under_way_bytes = 0
 
     async def send(self, part: Part, *, timeout_s: float) -> None:
         """Send a part when its turn has come."""
         num_bytes = part.num_bytes + HEAD_BYTES
-        await self._uplink.admit(self._path, part.order, num_bytes)
+        await self._uplink.admit(self._path, part.order, num_bytes, is_probe=self._is_probe)
         self._under_way_bytes += num_bytes
         data = part.encode()
         fields = {"index": part.index, "sent_s": self._clock(), "queue_s": self._uplink.queue_s(self._path)}
@@ -131,7 +131,7 @@ class Outflow:
         if not 0 <= num_bytes <= self._under_way_bytes or not (math.isfinite(delay_s) and 0 <= trip_s < math.inf):
             raise BadMessage(f"{self._stream.remote} acknowledges {num_bytes} bytes of {self._under_way_bytes}")
         self._under_way_bytes -= num_bytes
-        self._uplink.acknowledge(self._path, num_bytes, delay_s, trip_s)
+        self._uplink.acknowledge(self._path, num_bytes, delay_s, trip_s, is_probe=self._is_probe)
 
     def settle(self) -> None:
         """Nothing of this stream is under way any more: all has been answered, or the stream is over."""

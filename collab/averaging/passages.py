@@ -12,6 +12,8 @@ WINDOW_S = 0.25
 """A rate is what arrived in so much time: ten times the bursts of shapers and of busy machines."""
 SHORT_S, STEADY = WINDOW_S / 4, 1.5
 """More than so much faster for a short time: there were pauses in between, and the link carries more."""
+ALIKE = 0.8
+"""Of the most; less came where there were pauses."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,10 +54,11 @@ class Path:
 
 
 def rate_of(paths: Sequence[Path], others_bytes_per_s: float) -> Rate | None:
-    """The most that a link carried within ``WINDOW_S``, all paths through it together; None when it carried nothing.
+    """What a link carries, all paths through it together; None when it carried nothing.
 
-    It was the limit if all that it carried had queued, and came steadily and not in bursts with pauses between them,
-    and if those at the other ends together carry more.
+    That is the most that came within ``WINDOW_S``. It was the limit if all of that had queued, and came steadily and
+    not in bursts with pauses between them, and if those at the other ends together carry more. Then the median over all
+    times like this one is nearer to the truth than the most.
 
     Args:
         others_bytes_per_s: what the other ends carry together, as far as they know it.
@@ -70,8 +73,20 @@ def rate_of(paths: Sequence[Path], others_bytes_per_s: float) -> Rate | None:
         return None
     short = _passed(paths, starts[(from_s <= starts) & (starts <= to_s - SHORT_S)], SHORT_S)
     is_steady = to_s <= starts[-1] and float(short.max()) <= STEADY * rate * SHORT_S
-    is_full = is_steady and all(path.is_queueing(from_s, to_s) for path in paths)
-    return Rate(rate, is_limit=bool(is_full) and others_bytes_per_s >= CHANGE * rate)
+    if not is_steady or not _is_queueing(paths, from_s) or others_bytes_per_s < CHANGE * rate:
+        return Rate(rate, is_limit=False)
+    is_as_full = (starts + WINDOW_S <= starts[-1]) & (passed >= ALIKE * passed[best])
+    as_full = [
+        num_bytes
+        for start, num_bytes in zip(starts[is_as_full], passed[is_as_full], strict=True)
+        if _is_queueing(paths, start)
+    ]
+    return Rate(float(np.median(as_full)) / WINDOW_S, is_limit=True)
+
+
+def _is_queueing(paths: Sequence[Path], from_s: float) -> bool:
+    """Whether all that arrived within ``WINDOW_S`` from then on had stood in a queue."""
+    return all(path.is_queueing(from_s, from_s + WINDOW_S) for path in paths)
 
 
 def _passed(paths: Sequence[Path], starts: Floats, seconds: float) -> Floats:

@@ -1,7 +1,5 @@
 """Who reduces what: pure functions of a group."""
 
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collab.types import PeerId
@@ -9,13 +7,11 @@ from collab.types import PeerId
 PART_ELEMENTS = 16_384
 """64 KiB of float32: small enough to keep every link busy while others finish, large enough to be cheap."""
 LARGEST_PART_ELEMENTS = 8 * PART_ELEMENTS
-SMALLEST_PART_ELEMENTS = PART_ELEMENTS // 8
+SMALLEST_PART_ELEMENTS = PART_ELEMENTS // 2
 PART_S = 0.02
 """Aim for the time of a part on a fast link, where the cost of a message counts for more than its latency."""
-LONGEST_PART_S = 0.05
-"""A part takes no longer on a slow link: the queues that tell whether the link is full are then long beside it."""
-MOST_PARTS = 4
-"""Parts that a usual member may send in ``PART_S`` for the sake of a slow one: each costs it CPU time."""
+LONGEST_PART_S = 0.1
+"""On a link that takes longer for 64 KiB parts have half of it: shorter ones cost more CPU time than they save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +28,16 @@ class Span:
         return self.stop - self.start
 
 
-def part_elements(bytes_per_s: Sequence[float], bytes_per_element: float) -> int:
-    """Length of a part in a group.
+def part_elements(slowest_bytes_per_s: float, bytes_per_element: float) -> int:
+    """Length of a part in a group whose slowest contributor sends so fast; 0: not known.
 
     Args:
-        bytes_per_s: of the contributors' uplinks, at least one; 0: not known.
         bytes_per_element: of the leanest encoding: its parts are as large as others' of float32, since a message costs
             CPU time whatever is in it.
     """
-    slowest, usual = min(bytes_per_s), statistics.median(bytes_per_s)
-    fitting = int(slowest * PART_S / 4) // PART_ELEMENTS * PART_ELEMENTS
-    if slowest > 0 and not fitting:
-        shortest = max(slowest * LONGEST_PART_S, usual * PART_S / MOST_PARTS) / 4
-        fitting = int(min(shortest, PART_ELEMENTS)) // SMALLEST_PART_ELEMENTS * SMALLEST_PART_ELEMENTS
-    fitting = max(fitting, SMALLEST_PART_ELEMENTS) if slowest > 0 else PART_ELEMENTS
+    fitting = max(int(slowest_bytes_per_s * PART_S / 4) // PART_ELEMENTS * PART_ELEMENTS, PART_ELEMENTS)
+    if 0 < slowest_bytes_per_s * LONGEST_PART_S < 4 * PART_ELEMENTS:
+        fitting = SMALLEST_PART_ELEMENTS
     return min(fitting * round(4.0 / bytes_per_element), LARGEST_PART_ELEMENTS)
 
 

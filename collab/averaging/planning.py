@@ -16,6 +16,8 @@ from collab.types import PeerId
 UP_HEADROOM, DOWN_HEADROOM = 1.1, 4.0
 """A link that was never full carries more than was seen; a plan that asks for more finds out. Downlinks are seldom what
 holds a round up, and are seldom full."""
+ALIKE, ALIKE_UNLESS_FULL = 1.15, 1.5
+"""Rates of equal links differ by so much on busy machines; those of links that were not full say less of them."""
 ROUNDING = 1.1
 """Rates that differ by less are the same rate, measured twice."""
 WEIGHT_ROUNDING = 2.0
@@ -91,7 +93,7 @@ class Planner:
             accumulate_s=self._target / samples_per_s if samples_per_s > 0 else None,
         )
         length = part_elements(
-            [joins[peer].up_bytes_per_s for peer in contributions.codecs],
+            min(joins[peer].up_bytes_per_s for peer in contributions.codecs),
             min(sizes[codec] for codec in contributions.codecs.values()),
         )
         return Plan(
@@ -114,14 +116,25 @@ class Planner:
 
 
 def assumed_rates(measured: Mapping[PeerId, tuple[float, bool]], headroom: float) -> dict[PeerId, float]:
-    """Rates to plan with, in bytes/s: a newcomer's link is taken to be as the others' are.
+    """Rates to plan with, in bytes/s.
+
+    A newcomer's link is taken to be as the others' are. Where most links differ by less than measuring can tell, they
+    are taken to be the same: shares that follow the noise would only make the unluckiest peer late.
 
     Args:
         measured: rate, 0 when not known, and whether the link was full at it.
     """
-    seen = {peer: rate if is_limit else rate * headroom for peer, (rate, is_limit) in measured.items() if rate > 0}
-    usual = statistics.median(seen.values()) if seen else 1.0
-    return {peer: seen.get(peer, usual) for peer in measured}
+    known = {peer: (rate, is_limit) for peer, (rate, is_limit) in measured.items() if rate > 0}
+    if not known:
+        return dict.fromkeys(measured, 1.0)
+    expected = {peer: rate if is_limit else rate * headroom for peer, (rate, is_limit) in known.items()}
+    usual = statistics.median(rate for rate, _ in known.values())
+    if 2 * sum(_is_near(rate, usual, ALIKE) for rate, _ in known.values()) > len(known):
+        alike = [p for p, (rate, full) in known.items() if _is_near(rate, usual, ALIKE if full else ALIKE_UNLESS_FULL)]
+        full = [peer for peer in alike if known[peer][1]]
+        expected |= dict.fromkeys(alike, statistics.fmean(expected[peer] for peer in full or alike))
+    usual = statistics.median(expected.values())
+    return {peer: expected.get(peer, usual) for peer in measured}
 
 
 def _are_alike(before: Mapping[PeerId, Join], now: Mapping[PeerId, Join]) -> bool:

@@ -41,7 +41,7 @@ class Traffic:
 
     def __init__(self, stream: Stream, links: Links) -> None:
         self._stream, self._links = stream, links
-        self._outflow = Outflow(stream, links)
+        self._outflow = Outflow(stream, links, is_probe=True)
         self._window_bytes = self._under_way_bytes = self._came_bytes = 0
         self._shortest_s, self._receives = math.inf, False
         self._moved = asyncio.Event()

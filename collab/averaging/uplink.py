@@ -104,6 +104,7 @@ class _Request:
     number: int
     path: Path = field(compare=False)
     num_bytes: int = field(compare=False)
+    is_probe: bool = field(compare=False)
     admitted: asyncio.Future[None] = field(compare=False)
 
 
@@ -142,18 +143,25 @@ class Uplink:
 
     def queue_s(self, path: Path) -> float:
         """How long parts stand in front of the own link, as all paths together show."""
-        shared_s = shared_queue_s((other.delay for other in self._paths.values()), self._clock())
+        shared_s = self._shared_queue_s()
         return path.delay.standing_s if shared_s is None else shared_s  # the only path: whichever end is full
 
-    async def admit(self, path: Path, order: float, num_bytes: int) -> None:
+    def _shared_queue_s(self) -> float | None:
+        return shared_queue_s((path.delay for path in self._paths.values()), self._clock())
+
+    async def admit(self, path: Path, order: float, num_bytes: int, *, is_probe: bool = False) -> None:
         """Wait until a part of ``num_bytes`` may leave; small ``order`` first.
 
         Every admitted byte is acknowledged or given up later.
+
+        Args:
+            is_probe: it leaves when nothing else may, at no pace: what we know of the link is not to limit a probe.
         """
-        if not self._waiting and not self._is_early() and self._has_room(path, num_bytes):
-            self._take(path, num_bytes)
+        if not self._waiting and not self._is_early() and self._has_room(path, num_bytes, self.queue_s(path)):
+            self._take(path, num_bytes, is_probe)
             return
-        request = _Request(order, next(self._numbers), path, num_bytes, asyncio.get_running_loop().create_future())
+        admitted = asyncio.get_running_loop().create_future()
+        request = _Request(order, next(self._numbers), path, num_bytes, is_probe, admitted)
         heapq.heappush(self._waiting, request)
         self._let_out()
         try:
@@ -166,13 +174,14 @@ class Uplink:
                 heapq.heapify(self._waiting)
             raise
 
-    def acknowledge(self, path: Path, num_bytes: int, delay_s: float, trip_s: float) -> None:
+    def acknowledge(self, path: Path, num_bytes: int, delay_s: float, trip_s: float, *, is_probe: bool = False) -> None:
         """The receiver has ``num_bytes`` more.
 
         Args:
             num_bytes: 0 answers a message without a payload, which only shows the delay of an empty path.
             delay_s: of the newest of them on the way there, by two clocks.
             trip_s: from their departure to this acknowledgement.
+            is_probe: whose they are; the other end of a probe is often narrower than our own link.
         """
         now_s = self._clock()
         rate = self._delivery.bytes_per_s
@@ -183,9 +192,10 @@ class Uplink:
         queue_s = self.queue_s(path)
         if queue_s < QUEUEING_S:
             self._first_bytes = min(self._first_bytes + num_bytes, LARGEST_WINDOW_BYTES)
-        self._delivery.add(now_s, num_bytes, queue_s)
-        path.delivery.add(now_s, num_bytes, path.delay.queue_s)
-        self._meter.add(now_s, num_bytes, is_full=bool(self._waiting) and queue_s >= QUEUEING_S)
+        if not is_probe:
+            self._delivery.add(now_s, num_bytes, queue_s)
+            path.delivery.add(now_s, num_bytes, path.delay.queue_s)
+            self._meter.add(now_s, num_bytes, is_full=bool(self._waiting) and queue_s >= QUEUEING_S)
         self.give_up(path, num_bytes)
 
     def give_up(self, path: Path, num_bytes: int) -> None:
@@ -202,11 +212,13 @@ class Uplink:
     def _let_out(self) -> None:
         """Admit all that may leave now, in order; a path that is crowded does not hold up the others."""
         kept: list[_Request] = []
+        shared_s = self._shared_queue_s()  # once, since it looks at all paths, and each may have a request
         while self._waiting and not self._is_early() and self._under_way_bytes < self._window_bytes():
             request = heapq.heappop(self._waiting)
             is_gone = request.admitted.cancelled()  # and will take itself out of the queue
-            if not is_gone and self._has_room(request.path, request.num_bytes):
-                self._take(request.path, request.num_bytes)
+            queue_s = request.path.delay.standing_s if shared_s is None else shared_s
+            if not is_gone and self._has_room(request.path, request.num_bytes, queue_s):
+                self._take(request.path, request.num_bytes, request.is_probe)
                 request.admitted.set_result(None)
             else:
                 kept.append(request)
@@ -220,20 +232,21 @@ class Uplink:
             return self._first_bytes
         return min(rate * (self._trip_s + UNDER_WAY_S), LARGEST_WINDOW_BYTES)
 
-    def _has_room(self, path: Path, num_bytes: int) -> bool:
-        if path.is_crowded(num_bytes, self.queue_s(path)):
+    def _has_room(self, path: Path, num_bytes: int, queue_s: float) -> bool:
+        if path.is_crowded(num_bytes, queue_s):
             return False
         return self._under_way_bytes + num_bytes <= max(self._window_bytes(), SMALLEST_PARTS * num_bytes)
 
-    def _take(self, path: Path, num_bytes: int) -> None:
+    def _take(self, path: Path, num_bytes: int, is_probe: bool) -> None:
         now_s = self._clock()
         if not self._meter.is_busy:
             self._meter.resume(now_s)
         path.part_bytes = num_bytes
         path.under_way_bytes += num_bytes
         self._under_way_bytes += num_bytes
-        pace = self._pace(self.queue_s(path))
-        self._next_s = max(self._next_s, now_s) + num_bytes / pace
+        if not is_probe:
+            pace = self._pace(self.queue_s(path))
+            self._next_s = max(self._next_s, now_s) + num_bytes / pace
 
     def _pace(self, queue_s: float) -> float:
         """Bytes/s at which parts may leave."""

@@ -1,12 +1,16 @@
 """A newcomer knows its link after a second or two, whoever helps it."""
 
+import asyncio
+
 import pytest
 
-from collab.averaging.probe import LONGEST_S, PATIENCE_S, Probed
+from collab.averaging.flow import Links
+from collab.averaging.probe import LONGEST_S, PATIENCE_S, Probe, Probed
 from collab.averaging.probe_traffic import SECONDS
-from collab.ports import LinkLimits
+from collab.ports import LinkLimits, Ports
+from collab.simulation.world import World
 from collab.swarm.bandwidth import Rate
-from tests.averaging.probe_lab import FAST, MBIT, ProbeLab, check, mbit, take_turns
+from tests.averaging.probe_lab import FAST, MBIT, PAUSE_S, ProbeLab, check, mbit, take_turns
 from tests.simulation.rounds import link
 
 FAR_S = 0.35
@@ -151,3 +155,26 @@ def test_peers_that_all_say_nothing_cost_no_more_than_patience(how: str) -> None
     lab = ProbeLab([FAST], [FAST] * 4, **{how: range(4)})
     assert lab.run() == Probed()
     assert lab.seconds[0] <= PATIENCE_S
+
+
+# -- one after another -------------------------------------------------------------------------------------------------
+
+
+def test_peers_that_helped_others_before_their_own_probe_are_measured_as_well() -> None:
+    """Each sent a quarter of what came down another's link, which says nothing of its own."""
+    world, probed, num_peers = World(1), dict[int, Probed](), 6
+
+    async def peer(ports: Ports, index: int) -> None:
+        probe = Probe(ports.transport, Links(ports.clock.monotonic))
+        await probe.serve()
+        await asyncio.sleep(PAUSE_S + 2.0 * index)
+        probed[index] = await probe.measure([other.peer_id for other in world.peers if other.index != index])
+        await asyncio.sleep(2.0 * num_peers)
+
+    for index in range(num_peers):
+        world.add_peer(lambda ports, index=index: peer(ports, index), link=link(25))
+    world.run(until_s=60.0)
+    for index, found in probed.items():
+        assert found.up is not None, index
+        assert mbit(found.up) == pytest.approx(25.0, rel=0.1), index
+    assert len(probed) == num_peers

@@ -194,3 +194,52 @@ def test_an_acknowledgement_without_bytes_shows_the_delay_of_an_empty_path_and_f
         assert uplink.rate() is None
 
     run(main())
+
+
+# -- probes ------------------------------------------------------------------------------------------------------------
+
+
+async def learn_a_slow_rate(uplink: Uplink, path: Path) -> None:
+    """With a part under way all the time."""
+    await uplink.admit(path, 0.0, PART_BYTES)
+    for _ in range(4):
+        await uplink.admit(path, 0.0, PART_BYTES)
+        await asyncio.sleep(0.3)
+        uplink.acknowledge(path, PART_BYTES, 0.1, 0.3)
+    assert path.delivery.bytes_per_s is not None
+
+
+def test_a_probe_leaves_at_no_pace_and_a_round_s_parts_leave_at_theirs() -> None:
+    async def main() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        uplink = make_uplink()
+        path = uplink.path(PeerId("a"))
+        await learn_a_slow_rate(uplink, path)
+        began_s = loop.time()
+        for _ in range(2):
+            await uplink.admit(path, 2.0, TINY_BYTES, is_probe=True)
+        probed_s, began_s = loop.time() - began_s, loop.time()
+        uplink.give_up(path, 2 * TINY_BYTES + PART_BYTES)
+        for _ in range(2):
+            await uplink.admit(path, 0.0, PART_BYTES)
+        return probed_s, loop.time() - began_s
+
+    probed_s, paced_s = run(main())
+    assert probed_s == 0.0
+    assert paced_s > 0.05
+
+
+def test_a_probe_teaches_the_uplink_nothing_of_its_rate() -> None:
+    async def main() -> None:
+        uplink = make_uplink()
+        path = uplink.path(PeerId("a"))
+        for _ in range(40):
+            await uplink.admit(path, 2.0, PART_BYTES, is_probe=True)
+            await uplink.admit(path, 2.0, PART_BYTES, is_probe=True)
+            await asyncio.sleep(0.1)
+            uplink.acknowledge(path, PART_BYTES, 0.3, 0.3, is_probe=True)
+            uplink.acknowledge(path, PART_BYTES, 0.3, 0.3, is_probe=True)
+        assert uplink.rate() is None
+        assert path.delivery.bytes_per_s is None
+
+    run(main())
