@@ -230,16 +230,17 @@ def test_a_probe_leaves_at_no_pace_and_a_round_s_parts_leave_at_theirs() -> None
 
 
 def test_a_probe_teaches_the_uplink_nothing_of_its_rate() -> None:
-    async def main() -> None:
+    async def main(*, is_probe: bool) -> Uplink:
         uplink = make_uplink()
         path = uplink.path(PeerId("a"))
-        for _ in range(40):
-            await uplink.admit(path, 2.0, PART_BYTES, is_probe=True)
-            await uplink.admit(path, 2.0, PART_BYTES, is_probe=True)
+        await uplink.admit(path, 2.0, PART_BYTES, is_probe=is_probe)
+        for _ in range(40):  # never idle, for idle links are not measured anyway
+            await uplink.admit(path, 2.0, PART_BYTES, is_probe=is_probe)
             await asyncio.sleep(0.1)
-            uplink.acknowledge(path, PART_BYTES, 0.3, 0.3, is_probe=True)
-            uplink.acknowledge(path, PART_BYTES, 0.3, 0.3, is_probe=True)
-        assert uplink.rate() is None
-        assert path.delivery.bytes_per_s is None
+            uplink.acknowledge(path, PART_BYTES, 0.3, 0.3, is_probe=is_probe)
+        assert (path.delivery.bytes_per_s is None) == is_probe
+        uplink.give_up(path, PART_BYTES)
+        return uplink
 
-    run(main())
+    assert run(main(is_probe=False)).rate() is not None
+    assert run(main(is_probe=True)).rate() is None
