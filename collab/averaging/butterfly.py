@@ -9,6 +9,7 @@ Source: butterfly all-reduce as in Moshpit SGD (Ryabinin et al., NeurIPS 2021) a
 import asyncio
 from dataclasses import dataclass
 
+from collab.averaging.buffers import Buffers
 from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import Exchange, SpanFlow
 from collab.averaging.flow import Inflow, Links, Outflow, kept_alive
@@ -53,6 +54,7 @@ class Butterfly:
         self._transport, self._links, self._timeouts = ports.transport, links, timeouts
         self._reducer = Reducer(ports.transport, links, timeouts)
         self._idle: dict[PeerId, Stream] = {}
+        self._buffers = Buffers()
 
     async def serve(self) -> None:
         """Begin to answer members."""
@@ -72,7 +74,7 @@ class Butterfly:
         Raises:
             ExchangeFailed: with whom to leave out next time.
         """
-        exchange = Exchange(group, self._transport.peer_id, vector, encodings)
+        exchange = Exchange(group, self._transport.peer_id, vector, encodings, self._buffers)
         own_span = group.span_of(self._transport.peer_id)
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -5,6 +5,7 @@ import hashlib
 
 import numpy as np
 
+from collab.averaging.buffers import Buffers
 from collab.averaging.encodings import Encodings
 from collab.averaging.flow import Part
 from collab.averaging.messages import Group
@@ -24,7 +25,9 @@ EXACT = codec_by_name("none")
 class Exchange:
     """What one member brings to a group and takes from it."""
 
-    def __init__(self, group: Group, me: PeerId, vector: AnyVector | None, encodings: Encodings) -> None:
+    def __init__(
+        self, group: Group, me: PeerId, vector: AnyVector | None, encodings: Encodings, buffers: Buffers
+    ) -> None:
         """
         Args:
             vector: [group.num_elements] float32 or float16, not changed; None: this peer only reduces.
@@ -34,7 +37,7 @@ class Exchange:
         member = next(member for member in group.members if member.peer == me)
         self.weight, self._codec = member.weight, codec_by_name(member.codec)
         self._result_codec = codec_by_name(group.result_codec)
-        self.mean: AnyVector | None = None if vector is None else np.empty(group.num_elements, vector.dtype)
+        self.mean: AnyVector | None = None if vector is None else buffers.take(group.num_elements, vector.dtype)
         part_bytes = 4 * group.part_elements * len(group.contributors)
         self.ahead_parts = max(SMALLEST_AHEAD, AHEAD_BYTES // part_bytes)
         encodings.begin(group.num_elements, vector)

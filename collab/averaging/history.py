@@ -16,8 +16,9 @@ from collab.types import Lineage, PeerId, Vector
 logger = logging.getLogger(__name__)
 
 RESULTS_PROTOCOL = "collab/results/2"
-KEPT_BYTES = 256 << 20
-"""Of all kept means together. Vectors of more than 64 million elements are not kept: their peers fetch the state."""
+KEPT_BYTES = 128 << 20
+"""Of all kept means together. Vectors of more than 32 million elements are not kept: their peers fetch the state, which
+is not much more than two of them."""
 KEPT_ROUNDS = 8
 """As far back as a peer can be and still catch up step by step."""
 TIMEOUT_S = 20.0

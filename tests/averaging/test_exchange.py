@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from collab.averaging.buffers import Buffers
 from collab.averaging.butterfly import Exchanged, ExchangeFailed
 from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import AHEAD_BYTES, SMALLEST_AHEAD, Exchange, SpanFlow
@@ -149,7 +150,7 @@ def test_a_reducer_holds_a_bounded_number_of_bytes_for_want_of_the_slowest(
         spans=equal_shares(LENGTH, names[:1]),
         part_elements=part_elements,
     )
-    exchange = Exchange(group, names[1], random_vector(1), Encodings())
+    exchange = Exchange(group, names[1], random_vector(1), Encodings(), Buffers())
     part_bytes = 4 * part_elements * num_contributors
     assert exchange.ahead_parts * part_bytes <= max(AHEAD_BYTES, SMALLEST_AHEAD * part_bytes)
 
@@ -171,7 +172,7 @@ def test_results_are_taken_in_their_order_and_only_if_they_are_numbers() -> None
             part_elements=SMALL_PART,
         )
         vector = np.zeros(3 * SMALL_PART, np.float32)
-        flow = SpanFlow(Exchange(group, names[1], vector, Encodings()), group.spans[0])
+        flow = SpanFlow(Exchange(group, names[1], vector, Encodings(), Buffers()), group.spans[0])
         good = NONE.encode(np.ones(SMALL_PART, np.float32))
         for index in (-1, 1, 2**40):
             with pytest.raises(BadMessage):
