@@ -25,24 +25,47 @@ class CommitRecord:
     """History that the round continues."""
     contributors: tuple[tuple[PeerId, float], ...]
     """Peers whose data is in the mean with their weights (samples), in the group's order."""
+    members: tuple[PeerId, ...]
+    """Who held the result when it was put to the vote: they decide what follows it."""
+    pieces: tuple[tuple[PeerId, int, int], ...]
+    """Who reduced what: reducer, first element, element behind the last."""
     digests: tuple[str, ...]
-    """SHA-256 of the encoded result of each span, in the order of the vector."""
+    """SHA-256 of the encoded result of each piece."""
+    gaps: tuple[tuple[PeerId, int, int], ...] = ()
+    """Contributors of whom something is missing in the mean: peer, first element, element behind the last."""
 
     @property
     def weight(self) -> float:
-        """Total weight behind the mean, in samples."""
-        return math.fsum(weight for _, weight in self.contributors)
+        """Total weight behind the mean, in samples, as an average over its elements."""
+        weights, num_elements = dict(self.contributors), self.num_elements
+        missing = math.fsum(weights[peer] * (stop - start) / num_elements for peer, start, stop in self.gaps)
+        return math.fsum(weights.values()) - missing
+
+    @property
+    def num_elements(self) -> int:
+        """Length of the mean."""
+        return max(stop for _, _, stop in self.pieces)
+
+    def used_of(self, peer: PeerId) -> tuple[tuple[int, int], ...]:
+        """(start, stop) of the elements whose mean has the data of ``peer`` in it."""
+        if peer not in dict(self.contributors):
+            return ()
+        used, reached = [], 0
+        for start, stop in sorted((start, stop) for name, start, stop in self.gaps if name == peer):
+            if start > reached:
+                used.append((reached, start))
+            reached = max(reached, stop)
+        if reached < self.num_elements:
+            used.append((reached, self.num_elements))
+        return tuple(used)
+
+    def reduced_by(self, peer: PeerId) -> tuple[tuple[int, int], ...]:
+        """(start, stop) of the elements that ``peer`` reduced."""
+        return tuple((start, stop) for reducer, start, stop in self.pieces if reducer == peer)
 
     def next_lineage(self) -> Lineage:
         """History after this round: the digest of the previous one and of this record."""
-        content = [
-            self.lineage,
-            self.round_id,
-            self.epoch,
-            [list(item) for item in self.contributors],
-            list(self.digests),
-        ]
-        return Lineage(hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest())
+        return Lineage(hashlib.sha256(json.dumps(self.to_fields(), separators=(",", ":")).encode()).hexdigest())
 
     def to_fields(self) -> dict[str, Any]:
         """As plain values for a message."""
@@ -51,7 +74,10 @@ class CommitRecord:
             "epoch": self.epoch,
             "lineage": self.lineage,
             "contributors": [list(item) for item in self.contributors],
+            "members": list(self.members),
+            "pieces": [list(piece) for piece in self.pieces],
             "digests": list(self.digests),
+            "gaps": [list(gap) for gap in self.gaps],
         }
 
     @classmethod
@@ -67,15 +93,31 @@ class CommitRecord:
             epoch=message.get("epoch", int),
             lineage=Lineage(message.get("lineage", str)),
             contributors=tuple((PeerId(peer), weight) for peer, weight in message.rows("contributors", str, float)),
-            digests=tuple(message.get("digests", list)),
+            members=tuple(PeerId(peer) for peer in message.texts("members")),
+            pieces=tuple((PeerId(peer), start, stop) for peer, start, stop in message.rows("pieces", str, int, int)),
+            digests=message.texts("digests"),
+            gaps=tuple((PeerId(peer), start, stop) for peer, start, stop in message.rows("gaps", str, int, int)),
         )
-        if record.epoch < 0 or not all(isinstance(digest, str) for digest in record.digests):
-            raise BadMessage("commit record has a negative epoch, or a digest that is no text")
+        if record.epoch < 0 or not record.members or len(set(record.members)) != len(record.members):
+            raise BadMessage("commit record has a negative epoch, no member, or one twice")
         if not record.contributors or len(dict(record.contributors)) != len(record.contributors):
             raise BadMessage("commit record names no contributor, or one twice")
         if not all(0 < weight <= MAX_WEIGHT for _, weight in record.contributors):
             raise BadMessage("commit record has a weight that is not positive, absurd or not finite")
+        record._check_elements()
         return record
+
+    def _check_elements(self) -> None:
+        reached = 0
+        for _, start, stop in sorted(self.pieces, key=lambda piece: piece[1:]):
+            if start != reached or stop <= start:
+                raise BadMessage("commit record has pieces that do not cover the vector once")
+            reached = stop
+        if not reached or len(self.digests) != len(self.pieces):
+            raise BadMessage(f"commit record has {len(self.digests)} digests of {len(self.pieces)} pieces")
+        names = dict(self.contributors)
+        if any(peer not in names or not 0 <= start < stop <= reached for peer, start, stop in self.gaps):
+            raise BadMessage("commit record has a gap of nobody or beyond the vector")
 
 
 def genesis(fingerprint: str, state_digest: str) -> Lineage:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from collab.averaging.agreement import CommitRecord
+from collab.averaging.weights import Weights
 from collab.types import AnyVector, Lineage
 
 
@@ -17,7 +18,9 @@ class Contribution:
     vector: AnyVector
     """[num_elements] float32 or float16, finite."""
     weight: float
-    """Samples behind the vector, > 0."""
+    """Samples behind the vector, > 0; the most behind any element."""
+    weights: Weights | None = None
+    """Samples behind each element, where they differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,8 @@ class Superseded:
     """The swarm committed this epoch without us: take over its state before contributing again."""
 
     text: str
+    record: CommitRecord | None = None
+    """Which of our data is in that step, if it is known: what is, must not be brought again."""
 
 
 Outcome = Committed | Aborted | Superseded

@@ -3,21 +3,27 @@
 Both directions of every link are busy from the first part to the last: a part is reduced and returned as soon as all
 contributors' copies of it have come, and all peers go through their spans at the same pace, so that nobody waits for a
 phase to end. What leaves a peer is one queue (``uplink``), in the order of the parts' places in their spans.
+
+Members can be lost on the way: the leader stops the spans that nobody brings any more, hears what everybody has of
+them, and divides the rest anew (``division``). What was not touched goes on meanwhile.
 Source: butterfly all-reduce as in Moshpit SGD (Ryabinin et al., NeurIPS 2021) and DeDLOC (Diskin et al., 2021).
 """
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Any, Self
 
 from collab.averaging.buffers import Buffers
+from collab.averaging.division import Division, Job
 from collab.averaging.encodings import Encodings
-from collab.averaging.exchange import Exchange, SpanFlow
+from collab.averaging.exchange import Exchange, Holding
 from collab.averaging.flow import Inflow, Links, Outflow, kept_alive
-from collab.averaging.messages import PARTS_PROTOCOL, Group
-from collab.averaging.plan import Span
-from collab.averaging.reducer import Hosted, Reducer
-from collab.averaging.reduction import SenderFailed
+from collab.averaging.messages import PARTS_PROTOCOL, Complaint, Group
+from collab.averaging.reducer import Hosted, Kept, Reducer
+from collab.averaging.reduction import Reduction, Result, SenderFailed
 from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.weights import Weights
 from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed, TimedOut
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -25,43 +31,24 @@ from collab.ports import Ports
 from collab.types import AnyVector, PeerId
 
 
-class ExchangeFailed(Exception):
-    """The exchange cannot be completed with this group.
-
-    ``culprits`` names the peers to go on without: they were silent, gone, or sent what cannot be used.
-    """
-
-    def __init__(self, culprits: tuple[PeerId, ...], reason: str, text: str) -> None:
-        super().__init__(text)
-        self.culprits = culprits
-        self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
-    """What a member holds after the exchange."""
-
-    mean: AnyVector | None
-    """[num_elements] of the type of the peer's vector; None on a member that only reduces."""
-    digests: tuple[str | None, ...]
-    """Of the encoded result of each span, in order; None for spans that this member did not receive."""
-
-
 class Butterfly:
-    """Both sides of the exchange on one peer: member of any round, reducer of its own span."""
+    """Both sides of every exchange on one peer: member of any round, reducer of its own spans."""
 
     def __init__(self, ports: Ports, links: Links, timeouts: RoundTimeouts) -> None:
-        self._transport, self._links, self._timeouts = ports.transport, links, timeouts
-        self._reducer = Reducer(ports.transport, links, timeouts)
-        self._idle: dict[PeerId, Stream] = {}
+        self.transport, self.links, self.timeouts = ports.transport, links, timeouts
+        self.reducer = Reducer(ports.transport, links, timeouts)
+        self.idle: dict[PeerId, list[Stream]] = {}
+        """Streams of earlier rounds, by the peer that serves them."""
         self._buffers = Buffers()
 
     async def serve(self) -> None:
         """Begin to answer members."""
-        await self._reducer.serve()
+        await self.reducer.serve()
 
-    async def exchange(self, group: Group, vector: AnyVector | None, encodings: Encodings) -> Exchanged:
-        """Take part in ``group`` until every span that concerns this peer is whole.
+    def session(
+        self, group: Group, vector: AnyVector | None, encodings: Encodings, weights: Weights | None = None
+    ) -> "Session":
+        """Our part in ``group``, to be entered as an async context.
 
         Memory beyond ``vector``: the mean, of the same type; parts that wait for slower contributors; what lossy
         codecs owe.
@@ -70,132 +57,245 @@ class Butterfly:
             vector: [group.num_elements] float32 or float16 of a contributor, or of a member that only wants the
                 result (then its values are not used); None: reduce only. Not changed.
             encodings: to be settled by the caller when the round is.
-
-        Raises:
-            ExchangeFailed: with whom to leave out next time.
+            weights: samples behind the vector's elements; None: our weight in ``group`` everywhere.
         """
-        exchange = Exchange(group, self._transport.peer_id, vector, encodings, self._buffers)
-        own_span = group.span_of(self._transport.peer_id)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                work = {
-                    span: tasks.create_task((self._reduce if span == own_span else self._fetch)(exchange, span))
-                    for span in group.spans
-                }
-        except* ExchangeFailed as failures:
-            raise _merge(failures) from failures
-        return Exchanged(exchange.mean, tuple(work[span].result() for span in group.spans))
+        me = self.transport.peer_id
+        return Session(self, Exchange(group, me, vector, encodings, self._buffers, weights))
 
-    def forget(self, round_id: str) -> None:
-        """Drop what is left of a round: it was committed or aborted."""
-        self._reducer.forget(round_id)
 
-    async def _reduce(self, exchange: Exchange, span: Span) -> str | None:
-        """Reduce our own span; its digest."""
-        reduction = exchange.reduction(span)
-        hosted = Hosted(exchange.group.round_id, reduction, exchange.receivers, exchange.result_bytes(span))
-        self._reducer.begin(hosted)
-        watching = asyncio.create_task(self._reducer.watch(reduction))
+class Session:
+    """One member's work in one exchange, until it holds all that stands.
+
+    An async context: what is under way ends with it.
+    """
+
+    def __init__(self, butterfly: Butterfly, exchange: Exchange) -> None:
+        self._butterfly, self._timeouts, self._exchange = butterfly, butterfly.timeouts, exchange
+        self._holdings: list[Holding] = []
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._reductions: dict[int, Reduction] = {}
+        self._gone: set[PeerId] = set()
+        self.division = Division.of(exchange.group.spans, exchange.group.part_elements)
+        self.complaints: list[Complaint] = []
+        """Of other members, for the leader to judge; whoever takes them clears them."""
+        self.changed = asyncio.Event()
+        """Set with every complaint, and when a span is whole."""
+
+    async def __aenter__(self) -> Self:
+        for job in self.division.jobs:
+            self._take_up(job)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        for index in range(len(self._holdings)):
+            self._butterfly.reducer.forget(self._key(index))
+
+    @property
+    def mean(self) -> AnyVector | None:
+        """[num_elements] of the type of the vector; None on a member that only reduces."""
+        return self._exchange.mean
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether we have everything that stands and concerns us."""
+        return all(self._holdings[index].is_whole for index in self._ours())
+
+    def digests(self) -> list[str | None]:
+        """Of what stands of each job; None for what does not concern us."""
+        ours = set(self._ours())
+        return [holding.digest() if index in ours else None for index, holding in enumerate(self._holdings)]
+
+    def gaps(self) -> list[tuple[PeerId, int, int]]:
+        """Contributors of whom something is missing in the result, with the elements (start, stop)."""
+        return sorted(gap for index in self._ours() for gap in self._holdings[index].gaps())
+
+    def progress(self) -> list[int]:
+        """How many results we have of each job."""
+        return [holding.num_held for holding in self._holdings]
+
+    def waits_for(self) -> frozenset[PeerId]:
+        """Contributors that hold up what we reduce."""
+        return frozenset(peer for reduction in self._reductions.values() for peer in reduction.missing())
+
+    def halt(self, gone: Collection[PeerId], broken: Sequence[int]) -> list[int]:
+        """Wait no longer for members that are gone, and take nothing more of ``broken`` jobs; what we have of them."""
+        self._gone.update(gone)
+        for index in broken:
+            self._holdings[index].is_frozen = True
+            self._stop(index)
+        for reduction in self._reductions.values():
+            reduction.leave_out(self._gone)
+        able = self._exchange.vector is not None
+        return [self._holdings[index].num_held if able else 0 for index in broken]
+
+    def mend(self, division: Division) -> None:
+        """Go on as the leader has divided the work anew."""
+        self.division = division
+        for index, job in enumerate(division.jobs):
+            if index == len(self._holdings):
+                self._take_up(job)
+            elif job != self._holdings[index].job or self._holdings[index].is_frozen:
+                if not self._holdings[index].is_frozen:  # else it was stopped then, and others may wait for us already
+                    self._stop(index)
+                self._holdings[index].follow(job)
+                self._start(index)
+        self.changed.set()
+
+    # -- one job -----------------------------------------------------------------------------------------------------
+
+    def _ours(self) -> list[int]:
+        me, receives = self._exchange.me, self._exchange.vector is not None
+        return [i for i, job in enumerate(self.division.jobs) if receives or (job.span.reducer == me and job.valid)]
+
+    def _key(self, index: int) -> tuple[str, int]:
+        return self._exchange.group.round_id, index
+
+    def _take_up(self, job: Job) -> None:
+        self._holdings.append(Holding(self._exchange, job))
+        self._start(len(self._holdings) - 1)
+
+    def _stop(self, index: int) -> None:
+        if index in self._tasks:
+            self._tasks.pop(index).cancel()
+        self._reductions.pop(index, None)
+        self._butterfly.reducer.forget(self._key(index))
+
+    def _start(self, index: int) -> None:
+        holding = self._holdings[index]
+        job, me = holding.job, self._exchange.me
+        if job.source == me:
+            self._host(index, holding)
+        elif self._exchange.vector is not None and not holding.is_whole:
+            self._tasks[index] = asyncio.create_task(self._fetch(index, holding))
+
+    def _host(self, index: int, holding: Holding) -> None:
+        """Serve the others: reduce, or hand on what we hold."""
+        exchange, source = self._exchange, Kept(holding)
+        hosted = Hosted(source, holding, exchange.receivers, self._complain)
+        if holding.job.holder is None:
+            self._reductions[index] = reduction = exchange.reduction(holding)
+            reduction.leave_out(self._gone)
+            hosted = Hosted(reduction, holding, exchange.receivers, self._complain)
+            self._tasks[index] = asyncio.create_task(self._reduce(reduction))
+        self._butterfly.reducer.begin(self._key(index), hosted)
+
+    async def _reduce(self, reduction: Reduction) -> None:
+        watching = asyncio.create_task(self._butterfly.reducer.watch(reduction, self._complain))
         try:
             await reduction.finished()
         except BadPart as error:
-            culprits = (error.culprit,) if isinstance(error, SenderFailed) else ()
-            raise ExchangeFailed(culprits, error.reason, str(error)) from error
+            culprit = error.culprit if isinstance(error, SenderFailed) else self._exchange.me
+            self._complain(Complaint(culprit, error.reason, str(error), is_hostile=True))
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-        return reduction.digest()
+        self.changed.set()
 
-    async def _fetch(self, exchange: Exchange, span: Span) -> str | None:
-        """Bring our part of a span to its reducer and the mean back; its digest."""
-        if exchange.vector is None:
-            return None
-        idle = self._idle.pop(span.reducer, None)
+    async def _fetch(self, index: int, holding: Holding) -> None:
+        """Bring our part of a job to its reducer and the results back; or results alone, from who holds them."""
+        source = holding.job.source
+        streams = self._butterfly.idle.setdefault(source, [])
         try:
             try:
-                if idle is not None:
-                    return await self._fetch_over(idle, exchange, span)
+                if streams:
+                    await self._fetch_over(streams.pop(), index, holding)
+                    self.changed.set()
+                    return
             except StreamClosed:
                 pass  # closed since the last round; whether its reducer is gone shows now
-            stream = await self._transport.open(span.reducer, PARTS_PROTOCOL, timeout_s=self._timeouts.open_s)
-            return await self._fetch_over(stream, exchange, span)
-        except (NetworkError, BadPart) as error:
-            text = f"reducer {span.reducer}: {error}"
-            raise ExchangeFailed((span.reducer,), type(error).__name__, text) from error
+            stream = await self._butterfly.transport.open(source, PARTS_PROTOCOL, timeout_s=self._timeouts.open_s)
+            await self._fetch_over(stream, index, holding)
+        except BadPart as error:
+            if not holding.is_frozen:
+                self._complain(Complaint(source, error.reason, f"reducer {source}: {error}", is_hostile=True))
+        except NetworkError as error:
+            if holding.is_frozen:
+                return
+            is_hostile = isinstance(error, BadMessage)
+            text = f"reducer {source}: {error}"
+            self._complain(Complaint(source, type(error).__name__, text, is_hostile=is_hostile, is_reducer=True))
+        self.changed.set()
 
-    async def _fetch_over(self, stream: Stream, exchange: Exchange, span: Span) -> str:
+    async def _fetch_over(self, stream: Stream, index: int, holding: Holding) -> None:
         """The same over a stream, which is kept for the next round if all goes well."""
-        flow, outflow = SpanFlow(exchange, span), Outflow(stream, self._links)
+        links, outflow = self._butterfly.links, Outflow(stream, self._butterfly.links)
         sending: asyncio.Task[None] | None = None
         is_whole = False
-        self._links.downlink.begin()
+        links.downlink.begin()
         try:
             async with kept_alive(stream, self._timeouts.pulse_s, timeout_s=self._timeouts.reply_s):
-                opening = {"round_id": exchange.group.round_id, "sent_s": self._links.clock(), "queue_s": 0.0}
+                opening: dict[str, Any] = {
+                    "job": index,
+                    "first": holding.num_held,
+                    "sent_s": links.clock(),
+                    "queue_s": 0.0,
+                }
+                opening["round_id"] = self._exchange.group.round_id
                 await stream.send(Message("round", opening), timeout_s=self._timeouts.reply_s)
-                if exchange.contributes:
-                    sending = asyncio.create_task(self._send_parts(flow, outflow))
-                await self._receive_results(stream, flow, outflow)
+                if self._exchange.contributes and holding.job.holder is None:
+                    sending = asyncio.create_task(self._send_parts(holding, outflow))
+                await self._receive_results(stream, holding, outflow)
                 if sending is not None:
                     await sending
             is_whole = True
-            return flow.digest()
         finally:
-            self._links.downlink.end()
+            links.downlink.end()
             if sending is not None and not sending.done():
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
             outflow.settle()
             if is_whole:
-                self._idle[span.reducer] = stream
+                self._butterfly.idle.setdefault(stream.remote, []).append(stream)
             else:
                 stream.close()
 
-    async def _send_parts(self, flow: SpanFlow, outflow: Outflow) -> None:
-        for index in range(len(flow.edges)):
-            await flow.may_send(index)
+    async def _send_parts(self, holding: Holding, outflow: Outflow) -> None:
+        for index in range(len(holding.edges)):
+            await holding.may_send(index)
             try:
-                await outflow.send(flow.part(index), timeout_s=self._timeouts.part_s)
+                await outflow.send(holding.part(index), timeout_s=self._timeouts.part_s)
             except (StreamClosed, TimedOut):
                 return  # the receiving side of this stream sees the same, and knows why
 
-    async def _receive_results(self, stream: Stream, flow: SpanFlow, outflow: Outflow) -> None:
-        moved_s = self._links.clock()
-        async with Inflow(stream, self._links, timeout_s=self._timeouts.part_s) as inflow:
-            while flow.num_received < len(flow.edges) or outflow.is_busy:
+    async def _receive_results(self, stream: Stream, holding: Holding, outflow: Outflow) -> None:
+        clock = self._butterfly.links.clock
+        moved_s = clock()
+        async with Inflow(stream, self._butterfly.links, timeout_s=self._timeouts.part_s) as inflow:
+            while not holding.is_whole or outflow.is_busy:
                 message = await stream.receive(timeout_s=self._timeouts.part_s)
                 if message.kind == "wait":
-                    if self._links.clock() - moved_s > self._timeouts.stalled_s:
+                    if clock() - moved_s > self._timeouts.stalled_s:
                         raise TimedOut(
                             f"{stream.remote} is there, but brought nothing for {self._timeouts.stalled_s:.0f} s"
                         )
                     continue
-                moved_s = self._links.clock()
+                moved_s = clock()
                 if message.kind == "ack":
                     outflow.acknowledged(message)
                 elif message.kind == "ready":
                     inflow.opened(message)
                 elif message.kind == "result":
-                    flow.take_result(message.get("index", int), message.payload)
+                    missing = self._missing(message)
+                    holding.take(message.get("index", int), Result(message.payload, missing))
                     inflow.took(message)
                 elif message.kind == "failed":
-                    culprit, reason, text = (message.get(name, str) for name in ("culprit", "reason", "text"))
-                    raise ExchangeFailed((PeerId(culprit),) if culprit else (), reason, text)
+                    raise StreamClosed(f"{stream.remote} gives no results: {message.get('text', str)}")
                 else:
                     raise BadMessage(f"reducer {stream.remote} sends {message.kind} instead of a result")
 
+    def _missing(self, message: Message) -> tuple[int, ...]:
+        """Whom the reducer left out of a result."""
+        missing = message.fields.get("missing", [])
+        places = range(len(self._exchange.group.contributors))
+        if not isinstance(missing, list) or sorted(set(missing)) != missing or not set(missing) <= set(places):
+            raise BadMessage("a result leaves out contributors that are none")
+        return tuple(missing)
 
-def _merge(failures: BaseExceptionGroup[ExchangeFailed]) -> ExchangeFailed:
-    """One failure that names every culprit; several spans can fail at once."""
-    leaves: list[ExchangeFailed] = []
-
-    def collect(error: BaseException) -> None:
-        if isinstance(error, BaseExceptionGroup):
-            for inner in error.exceptions:
-                collect(inner)
-        elif isinstance(error, ExchangeFailed):
-            leaves.append(error)
-
-    collect(failures)
-    culprits = tuple(dict.fromkeys(peer for leaf in leaves for peer in leaf.culprits))
-    return ExchangeFailed(culprits, leaves[0].reason, "; ".join(str(leaf) for leaf in leaves))
+    def _complain(self, complaint: Complaint) -> None:
+        self.complaints.append(complaint)
+        self.changed.set()

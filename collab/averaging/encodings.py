@@ -1,10 +1,14 @@
 """What this peer's lossy encodings owe: of its own vector to the swarm, and of the means it reduces to everybody."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from collab.compression.base import Buffer, Codec
 from collab.compression.error_feedback import ErrorFeedback
 from collab.types import AnyVector, Vector
+
+Spans = Iterable[tuple[int, int]]
 
 
 class Encodings:
@@ -45,11 +49,16 @@ class Encodings:
             self._reduced = ErrorFeedback(self._num_elements)
         return self._reduced.encode(codec, start, mean, 1.0)
 
-    def commit(self) -> None:
-        """The round happened: what it lost is owed now."""
-        for feedback in (self._sent, self._reduced):
+    def commit(self, sent: Spans | None = None, reduced: Spans | None = None) -> None:
+        """The round happened: what it lost is owed now.
+
+        Args:
+            sent: (start, stop) of what the mean has of our vector; None: all that was encoded.
+            reduced: of what it has of our reducing.
+        """
+        for feedback, spans in ((self._sent, sent), (self._reduced, reduced)):
             if feedback is not None:
-                feedback.commit()
+                feedback.commit(spans)
 
     def abort(self) -> None:
         """The round never happened."""

@@ -1,16 +1,17 @@
 """One member's share of one exchange: what it sends, what it gets, and the bytes in between."""
 
 import asyncio
-import hashlib
+from collections.abc import Callable
 
 import numpy as np
 
 from collab.averaging.buffers import Buffers
+from collab.averaging.division import Job
 from collab.averaging.encodings import Encodings
 from collab.averaging.flow import Part
 from collab.averaging.messages import Group
-from collab.averaging.plan import Span
-from collab.averaging.reduction import Reduction, Work, part_edges
+from collab.averaging.reduction import Reduction, Result, Runs, Work, part_edges, span_digest
+from collab.averaging.weights import Weights
 from collab.compression.base import Buffer, codec_by_name
 from collab.errors import BadMessage, BadPart
 from collab.types import AnyVector, PeerId, Vector
@@ -26,18 +27,27 @@ class Exchange:
     """What one member brings to a group and takes from it."""
 
     def __init__(
-        self, group: Group, me: PeerId, vector: AnyVector | None, encodings: Encodings, buffers: Buffers
+        self,
+        group: Group,
+        me: PeerId,
+        vector: AnyVector | None,
+        encodings: Encodings,
+        buffers: Buffers,
+        weights: Weights | None = None,
     ) -> None:
         """
         Args:
             vector: [group.num_elements] float32 or float16, not changed; None: this peer only reduces.
+            weights: samples behind its elements; None: our weight in ``group`` everywhere.
         """
         self.group, self.me, self.vector, self._encodings = group, me, vector, encodings
         self.peers = [member.peer for member in group.members]
         member = next(member for member in group.members if member.peer == me)
         self.weight, self._codec = member.weight, codec_by_name(member.codec)
+        self._weights = None if weights is None or weights.is_uniform else weights
         self._result_codec = codec_by_name(group.result_codec)
         self.mean: AnyVector | None = None if vector is None else buffers.take(group.num_elements, vector.dtype)
+        self._keeps_bytes = vector is not None and vector.dtype != np.float32 and self._result_codec.name != "float16"
         part_bytes = 4 * group.part_elements * len(group.contributors)
         self.ahead_parts = max(SMALLEST_AHEAD, AHEAD_BYTES // part_bytes)
         encodings.begin(group.num_elements, vector)
@@ -47,54 +57,66 @@ class Exchange:
         """Whether our vector goes into the mean."""
         return self.weight > 0 and self.vector is not None
 
-    def reduction(self, span: Span) -> Reduction:
-        """The work on our own span."""
-        contributors = self.group.contributors
-        codecs = {member.peer: codec_by_name(member.codec) for member in contributors if member.peer != self.me}
-        return Reduction(
-            Work(
-                num_elements=span.num_elements,
-                part_elements=self.group.part_elements,
-                weights={member.peer: member.weight for member in contributors},
-                codecs=codecs,
-                own_part=lambda start, stop: self._own_part(span.start + start, span.start + stop),
-                encode=lambda start, mean: self._encode_result(span.start + start, mean),
-                readers=len(self.receivers),
-            )
-        )
-
     @property
     def receivers(self) -> frozenset[PeerId]:
         """Members other than ourselves that want the result."""
         return frozenset(member.peer for member in self.group.members if member.receives and member.peer != self.me)
 
-    def result_bytes(self, span: Span) -> tuple[int, ...]:
-        """Length of each encoded result of a span."""
-        return tuple(self._result_codec.encoded_bytes(stop - start) for start, stop in self.edges(span))
+    def reduction(self, holding: "Holding") -> Reduction:
+        """The work on one of our own spans."""
+        span, contributors = holding.job.span, self.group.contributors
+        return Reduction(
+            Work(
+                num_elements=span.num_elements,
+                part_elements=self.group.part_elements,
+                weights={member.peer: member.weight for member in contributors},
+                codecs={member.peer: codec_by_name(member.codec) for member in contributors if member.peer != self.me},
+                own_part=lambda start, stop: self._own_part(span.start + start, span.start + stop),
+                own_runs=self._own_runs(span.start),
+                encode=lambda start, mean: self._encodings.result(self._result_codec, span.start + start, mean),
+                finished=holding.take,  # what everybody gets, not what we summed
+                readers=len(self.receivers),
+            )
+        )
 
-    def edges(self, span: Span) -> list[tuple[int, int]]:
-        """Where a span is cut into parts."""
-        return part_edges(span.num_elements, self.group.part_elements)
+    def result_bytes(self, num_elements: int) -> int:
+        """Length of the encoded result of so many elements."""
+        return self._result_codec.encoded_bytes(num_elements)
 
-    def part_bytes(self, num_elements: int) -> int:
-        """Length of an encoded part of ours."""
-        return self._codec.encoded_bytes(num_elements)
+    def part_bytes(self, num_elements: int, runs: Runs | None) -> int:
+        """Length of an encoded part of ours, with its weights."""
+        return self._codec.encoded_bytes(num_elements) + (len(runs) * 16 if runs else 0)
 
     def encode_part(self, start: int, stop: int) -> Buffer:
         """Our elements ``start .. stop - 1``, encoded."""
         return self._encodings.part(self._codec, start, self._values(start, stop), self.weight)
 
-    def take_result(self, start: int, stop: int, data: Buffer) -> None:
-        """Decode the mean of elements ``start .. stop - 1``.
+    def runs(self, start: int, stop: int) -> Runs | None:
+        """Samples behind them; None: our weight everywhere."""
+        return None if self._weights is None else self._weights.runs(start, stop)
+
+    def take_result(self, start: int, stop: int, result: Result) -> Buffer | None:
+        """Decode the mean of elements ``start .. stop - 1``; the bytes to keep when the mean cannot tell them again.
 
         Raises:
             BadPart: it has another length, or is not finite.
         """
-        values = self._result_codec.decode(data, stop - start)
+        values = self._result_codec.decode(result.data, stop - start)
         if not np.isfinite(values).all():
             raise BadPart("not_finite", "the result has NaN or Inf")
         if self.mean is not None:
             self.mean[start:stop] = values
+        return bytes(result.data) if self._keeps_bytes else None
+
+    def encode_again(self, start: int, stop: int) -> Buffer:
+        """The bytes of a result that we took: the decoding of an encoding is encoded to the same."""
+        if self.mean is None:
+            raise ValueError("a peer without a vector has no result to hand on")
+        return self._result_codec.encode(self.mean[start:stop].astype(np.float32, copy=False))
+
+    def _own_runs(self, offset: int) -> Callable[[int, int], Runs] | None:
+        weights = self._weights
+        return None if weights is None else lambda start, stop: weights.runs(offset + start, offset + stop)
 
     def _values(self, start: int, stop: int) -> AnyVector:
         if self.vector is None:
@@ -104,57 +126,113 @@ class Exchange:
     def _own_part(self, start: int, stop: int) -> Vector:
         return EXACT.decode(self._encodings.part(EXACT, start, self._values(start, stop), self.weight), stop - start)
 
-    def _encode_result(self, start: int, mean: Vector) -> Buffer:
-        data = self._encodings.result(self._result_codec, start, mean)
-        self.take_result(start, start + len(mean), data)  # what everybody gets, not what we summed
-        return data
 
+class Holding:
+    """What this member has of one job's results, always the first ones; and its own part of the job."""
 
-class SpanFlow:
-    """Our part of one remote span on its way out, and its mean on its way in."""
-
-    def __init__(self, exchange: Exchange, span: Span) -> None:
-        self.span, self._exchange = span, exchange
-        self.edges = exchange.edges(span)
-        self.num_received = 0
-        self._hashes: list[bytes] = []
+    def __init__(self, exchange: Exchange, job: Job) -> None:
+        self.job, self._exchange = job, exchange
+        self.edges = part_edges(job.span.num_elements, exchange.group.part_elements)
+        self.is_frozen = False
+        """Nothing is taken until the leader has said how to go on."""
+        self._digests: list[bytes] = []
+        self._missing: dict[int, tuple[int, ...]] = {}
+        self._kept: dict[int, Buffer] = {}
         self._advanced = asyncio.Event()
         peers = exchange.peers
-        places = (peers.index(span.reducer) - peers.index(exchange.me)) % len(peers)
+        places = (peers.index(job.span.reducer) - peers.index(exchange.me)) % len(peers)
         self._stagger = places / len(peers)
 
-    async def may_send(self, index: int) -> None:
-        """Wait until part ``index`` is not too far ahead of the results."""
-        while index >= self.num_received + self._exchange.ahead_parts:
-            self._advanced.clear()
-            await self._advanced.wait()
+    @property
+    def num_held(self) -> int:
+        """Results that we have."""
+        return len(self._digests)
 
-    def part(self, index: int) -> Part:
-        """Part ``index`` of ours. All spans advance together, and reducers begin with different senders."""
-        start, stop = self.edges[index]
-        return Part(
-            kind="part",
-            index=index,
-            num_bytes=self._exchange.part_bytes(stop - start),
-            encode=lambda: self._exchange.encode_part(self.span.start + start, self.span.start + stop),
-            order=(index + self._stagger) / len(self.edges),
-        )
+    @property
+    def is_whole(self) -> bool:
+        """Whether we have all that stand."""
+        return not self.is_frozen and self.num_held >= self.job.valid
 
-    def take_result(self, index: int, data: Buffer) -> None:
-        """The next result of the reducer.
+    def follow(self, job: Job) -> None:
+        """Go on as the leader has said: so many parts stand, and come from there; drop what does not stand."""
+        self.job, self.is_frozen = job, False
+        for index in range(job.valid, len(self._digests)):
+            self._missing.pop(index, None)
+            self._kept.pop(index, None)
+        del self._digests[job.valid :]
+
+    def take(self, index: int, result: Result) -> None:
+        """The next result.
 
         Raises:
             BadMessage: it is not the next one.
             BadPart: its bytes are no result.
         """
-        if index != self.num_received:
-            raise BadMessage(f"expected result {self.num_received}, got {index}")
-        start, stop = self.edges[index]
-        self._exchange.take_result(self.span.start + start, self.span.start + stop, data)
-        self._hashes.append(hashlib.sha256(data).digest())
-        self.num_received += 1
+        if self.is_frozen:
+            raise BadPart("over", "the leader has stopped this span")
+        if index != self.num_held:
+            raise BadMessage(f"expected result {self.num_held}, got {index}")
+        start, stop = self._elements(index)
+        kept = self._exchange.take_result(start, stop, result)
+        if kept is not None:
+            self._kept[index] = kept
+        if result.missing:
+            self._missing[index] = result.missing
+        self._digests.append(result.digest())
         self._advanced.set()
 
+    def result(self, index: int) -> Result:
+        """One that we have, to hand it on.
+
+        Raises:
+            BadPart: we do not have it, or its reducer's bytes were no encoding that can be made again.
+        """
+        if index >= self.num_held:
+            raise BadPart("over", f"part {index} is not here")
+        data = self._kept[index] if index in self._kept else self._exchange.encode_again(*self._elements(index))
+        result = Result(data, self._missing.get(index, ()))
+        if result.digest() != self._digests[index]:
+            raise BadPart("results_differ", f"part {index} was encoded as no honest reducer does")
+        return result
+
+    async def may_send(self, index: int) -> None:
+        """Wait until part ``index`` is not too far ahead of the results."""
+        while index >= self.num_held + self._exchange.ahead_parts:
+            self._advanced.clear()
+            await self._advanced.wait()
+
+    def part(self, index: int) -> Part:
+        """Part ``index`` of ours. All spans advance together, and reducers begin with different senders."""
+        start, stop = self._elements(index)
+        runs = self._exchange.runs(start, stop)
+        return Part(
+            kind="part",
+            index=index,
+            num_bytes=self._exchange.part_bytes(stop - start, runs),
+            encode=lambda: self._exchange.encode_part(start, stop),
+            order=(index + self._stagger) / len(self.edges),
+            extra={} if runs is None else {"runs": [list(run) for run in runs]},
+        )
+
+    def result_bytes(self, index: int) -> int:
+        """Length of one encoded result."""
+        start, stop = self.edges[index]
+        return self._exchange.result_bytes(stop - start)
+
     def digest(self) -> str:
-        """As ``Reduction.digest``."""
-        return hashlib.sha256(b"".join(self._hashes)).hexdigest()
+        """Of all results that stand."""
+        return span_digest(self._digests[: self.job.valid])
+
+    def gaps(self) -> list[tuple[PeerId, int, int]]:
+        """Contributors of whom something is missing in what stands, with the elements (start, stop)."""
+        contributors = self._exchange.group.contributors
+        return [
+            (contributors[place].peer, *self._elements(index))
+            for index, places in sorted(self._missing.items())
+            for place in places
+            if index < self.job.valid
+        ]
+
+    def _elements(self, index: int) -> tuple[int, int]:
+        start, stop = self.edges[index]
+        return self.job.span.start + start, self.job.span.start + stop

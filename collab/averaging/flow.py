@@ -6,11 +6,11 @@ its arrival by the receiver's clock minus the time of its departure by the sende
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self, TypedDict
+from typing import Any, Self, TypedDict
 
 from collab.averaging.uplink import Uplink
 from collab.compression.base import Buffer
@@ -71,6 +71,8 @@ class Part:
     encode: Callable[[], Buffer]
     order: float
     """Of all that wants to leave this peer, the smallest goes first."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of its message."""
 
 
 @asynccontextmanager
@@ -112,7 +114,8 @@ class Outflow:
         await self._uplink.admit(self._path, part.order, num_bytes, is_probe=self._is_probe)
         self._under_way_bytes += num_bytes
         data = part.encode()
-        fields = {"index": part.index, "sent_s": self._clock(), "queue_s": self._uplink.queue_s(self._path)}
+        times = {"sent_s": self._clock(), "queue_s": self._uplink.queue_s(self._path)}
+        fields = {"index": part.index, **times, **part.extra}
         await self._stream.send(Message(part.kind, fields, data), timeout_s=timeout_s)
 
     @property

@@ -1,9 +1,7 @@
 """Forming a group and leading its round: the leader's side.
 
 A leader calls everybody who should take part, closes the group when all who said they are coming are there (or when
-the last of them is late), fixes members, weights and spans in BEGIN, and decides: all members report the same digests
--> COMMIT, anything else -> ABORT. Nothing but the leader's memory holds a decision that is under way; a member that
-loses its leader asks the other members (see ``round.py``).
+the last of them is late), and fixes members, weights and spans in BEGIN. What follows is ``conduct``'s.
 """
 
 import asyncio
@@ -15,11 +13,12 @@ from dataclasses import replace
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly, Expected, Gathering, Roster
+from collab.averaging.conduct import Conductor, abort_message
 from collab.averaging.deadlines import Arrivals
 from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, NOT_COMING, Call, Group, Reply
 from collab.averaging.planning import Planner
-from collab.averaging.reports import Reports
 from collab.averaging.settings import RoundSettings
+from collab.averaging.silence import Silence
 from collab.averaging.standing import Following
 from collab.averaging.verdicts import Verdicts
 from collab.errors import NetworkError
@@ -41,6 +40,7 @@ class Leader:
         self._fingerprint, self._timeouts, self._verdicts = settings.fingerprint, settings.timeouts, verdicts
         self._lateness = Arrivals(self._timeouts.gather_slack_s)
         self._until_epoch = settings.until_epoch
+        self._silence = Silence(ports.clock.monotonic, self._timeouts.silence_s)
         self._planner = Planner(settings.policy, settings.target_samples)
 
     async def lead(self, assembly: Assembly) -> CommitRecord | tuple[PeerId, ...]:
@@ -56,11 +56,11 @@ class Leader:
             group = self._close(assembly, expected)
             if isinstance(group, str):
                 everybody = {peer: stream for peer, (stream, _) in assembly.joined.items()}
-                await self._tell(everybody, abort_message("no_quorum", group, ()))
+                await self._tell(everybody, abort_message("no_quorum", group))
                 return ()
             streams = {member.peer: assembly.joined[member.peer][0] for member in group.members}
             await self._tell(streams, group.to_message())
-            return await self._decide(group, streams)
+            return await self._conduct(group, streams)
         finally:
             assembly.is_open = False
             assembly.finished.set()
@@ -209,61 +209,13 @@ class Leader:
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
-    async def _decide(self, group: Group, streams: dict[PeerId, Stream]) -> CommitRecord | tuple[PeerId, ...]:
-        reports = await self._hear(streams, len(group.spans))
-        if reports.is_lost:
-            reason, text, culprits = reports.verdict()
-            await self._tell(streams, abort_message(reason, text, culprits))
-            return culprits
-        record = CommitRecord(
-            round_id=group.round_id,
-            epoch=group.epoch,
-            lineage=group.lineage,
-            contributors=tuple((member.peer, member.weight) for member in group.contributors),
-            digests=reports.digests,
-        )
-        self._verdicts.remember(
-            record.round_id, record
-        )  # before anybody is told: whoever loses our word and asks for it must get it
-        await self._tell(streams, Message("commit", {"record": record.to_fields()}))
-        return record
-
-    async def _hear(self, streams: dict[PeerId, Stream], num_spans: int) -> Reports:
-        """All reports; once the round is lost, those that come soon, since one side alone may blame the wrong peer.
-
-        A round may take hours on slow links. Members say that they are at work, and hear that we are; when most have
-        reported, the others have as much time again.
-        """
-        loop = asyncio.get_running_loop()
-        began_s, until_s = loop.time(), math.inf
-        reports = Reports(frozenset(streams), num_spans)
-        async with asyncio.TaskGroup() as tasks:
-            hearing = {tasks.create_task(self._hear_one(peer, stream, reports)) for peer, stream in streams.items()}
-            unheard, is_blaming, is_finishing = set(hearing), False, False
-            while unheard and loop.time() < until_s:
-                wait_s = min(until_s - loop.time(), self._timeouts.pulse_s)
-                done, unheard = await asyncio.wait(unheard, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-                if reports.is_lost and not is_blaming:
-                    is_blaming, until_s = True, min(until_s, loop.time() + self._timeouts.blame_s)
-                if 2 * len(unheard) < len(hearing) and not is_finishing:
-                    now_s = loop.time()
-                    is_finishing, until_s = True, min(until_s, 2 * now_s - began_s + self._timeouts.finish_s)
-                if not done:
-                    await self._tell(streams, Message("wait"))
-            for task in hearing:
-                task.cancel()
-        late = [] if reports.is_lost else [peer for peer in streams if not reports.has_heard(peer)]
-        for peer in late:
-            reports.add_lost(peer, "member_late", "no report long after most others'")
-        return reports
-
-    async def _hear_one(self, peer: PeerId, stream: Stream, reports: Reports) -> None:
-        try:
-            while (report := await stream.receive(timeout_s=self._timeouts.part_s)).kind == "working":
-                pass
-            reports.add(peer, report)
-        except NetworkError as error:
-            reports.add_lost(peer, "member_lost", str(error))
+    async def _conduct(self, group: Group, streams: dict[PeerId, Stream]) -> CommitRecord | tuple[PeerId, ...]:
+        conductor = Conductor(group, streams, self._timeouts, self._silence)
+        verdict = await conductor.run()
+        if isinstance(verdict, CommitRecord):
+            self._verdicts.remember(verdict)  # before anybody is told: whoever loses our word must get it
+        await conductor.announce()
+        return verdict if isinstance(verdict, CommitRecord) else tuple(sorted(conductor.course.gone))
 
     async def _tell(self, streams: dict[PeerId, Stream], message: Message) -> None:
         """Send to every member at once; one that is gone will be met by those who need it."""
@@ -274,11 +226,6 @@ class Leader:
             await stream.send(message, timeout_s=self._timeouts.reply_s)
         except NetworkError as error:
             logger.info("member is gone peer=%s message=%s reason=%s", stream.remote, message.kind, error)
-
-
-def abort_message(reason: str, text: str, culprits: tuple[PeerId, ...]) -> Message:
-    """The leader's word that a round never happened."""
-    return Message("abort", {"reason": reason, "text": text, "culprits": list(culprits)})
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

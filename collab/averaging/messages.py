@@ -3,10 +3,17 @@
 member -> leader   join      who I am, what I bring
 leader -> member   welcome   wait this long for the group | refused | superseded
 leader -> member   begin     members, weights, spans: the round is fixed
-member -> leader   working   the round goes on; from the leader: wait
-member -> leader   done      digests of all spans I hold | failed, with whom to blame
+member -> leader   working   I am there, and have got so far; from the leader: wait
+member -> leader   complaint another member is silent, gone, or sends what cannot be used
+leader -> member   halt      these members are gone: take nothing more of these jobs, and say what you have of them
+member -> leader   held      so many results of each
+leader -> member   mend      the jobs to go on with
+member -> leader   done      digests of all I hold, and who is missing in it
+leader -> member   prepare   the record that is to be: vote
+member -> leader   vote      I hold this, and will not forget it
 leader -> member   commit    the record | abort
-member -> reducer  parts     round id, then one message a part; the reducer answers with one result a part
+leader -> member   dropped   you are not in this round any more; its verdict will come
+member -> reducer  parts     round id and job, then one message a part; the reducer answers with one result a part
 leader -> peer     call      a group for this epoch forms: are you coming?
 peer -> leader     coming    in so many seconds | not at all
 member -> member   verdict?  what became of this round?
@@ -14,7 +21,7 @@ member -> member   verdict?  what became of this round?
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,6 +155,36 @@ class Reply:
 
 
 NOT_COMING = Reply(is_coming=False)
+MAX_TEXT = 300
+"""Characters of another peer's words that are passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What one member holds against another."""
+
+    culprit: PeerId
+    reason: str
+    text: str
+    is_hostile: bool = False
+    """Whether it sent what no honest peer sends."""
+    is_reducer: bool = False
+    """Whether it is the results that do not come, rather than parts."""
+
+    def to_message(self) -> Message:
+        fields = {"culprit": self.culprit, "reason": self.reason, "text": self.text[:MAX_TEXT]}
+        return Message("complaint", fields | {"hostile": self.is_hostile, "reducer": self.is_reducer})
+
+    @classmethod
+    def from_message(cls, message: Message) -> "Complaint":
+        """Raises ``BadMessage`` for anything malformed."""
+        return cls(
+            PeerId(message.get("culprit", str)),
+            message.get("reason", str)[:MAX_TEXT],
+            message.get("text", str)[:MAX_TEXT],
+            message.get("hostile", bool),
+            message.get("reducer", bool),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +198,8 @@ class Member:
     """Of the parts that it sends."""
     receives: bool = True
     """Whether it wants the mean."""
+    reduces: bool = True
+    """Whether others can dial it, and give it spans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +217,19 @@ class Group:
     """Length of a part; the last one of a span may be shorter."""
     result_codec: str = "none"
     """Of the means, the same bytes for all."""
+    electors: tuple[PeerId, ...] = ()
+    """Who decides what follows this history; none: the members."""
+
+    @property
+    def reducers(self) -> tuple[PeerId, ...]:
+        """Members that can reduce."""
+        return tuple(member.peer for member in self.members if member.reduces)
+
+    def has_quorum(self, voters: Collection[PeerId]) -> bool:
+        """Whether so many decide: more than half of the electors, or half of them with the first."""
+        electors = self.electors or tuple(member.peer for member in self.members)
+        count = sum(elector in voters for elector in electors)
+        return 2 * count > len(electors) or (2 * count == len(electors) and electors[0] in voters)
 
     @property
     def contributors(self) -> tuple[Member, ...]:
@@ -200,17 +252,18 @@ class Group:
             "lineage": self.lineage,
             "num_elements": self.num_elements,
             "leader": self.leader,
-            "members": [[member.peer, member.weight, member.codec, member.receives] for member in self.members],
+            "members": [[m.peer, m.weight, m.codec, m.receives, m.reduces] for m in self.members],
             "spans": [[span.reducer, span.start, span.stop] for span in self.spans],
             "part_elements": self.part_elements,
             "result_codec": self.result_codec,
+            "electors": list(self.electors),
         }
         return Message("begin", fields | {"digest": plan_digest(fields)})
 
     @classmethod
     def from_message(cls, message: Message) -> "Group":
         """Raises ``BadMessage`` when malformed, or when members, weights or spans make no sense together."""
-        members = message.rows("members", str, float, str, bool)
+        members = message.rows("members", str, float, str, bool, bool)
         spans = message.rows("spans", str, int, int)
         group = cls(
             round_id=message.get("round_id", str),
@@ -218,10 +271,11 @@ class Group:
             lineage=Lineage(message.get("lineage", str)),
             num_elements=message.get("num_elements", int),
             leader=PeerId(message.get("leader", str)),
-            members=tuple(Member(PeerId(peer), weight, codec, receives) for peer, weight, codec, receives in members),
+            members=tuple(Member(PeerId(row[0]), *row[1:]) for row in members),
             spans=tuple(Span(PeerId(reducer), start, stop) for reducer, start, stop in spans),
             part_elements=message.get("part_elements", int),
             result_codec=message.get("result_codec", str),
+            electors=tuple(PeerId(peer) for peer in message.texts("electors")),
         )
         group._check()
         if group.digest != message.get("digest", str):
@@ -245,8 +299,10 @@ class Group:
             raise BadMessage("begin names a codec that is not known here")
         if any(member.weight > 0 and not member.receives for member in self.members):
             raise BadMessage("begin has a contributor that does not want the mean")
-        if not {span.reducer for span in self.spans} <= peers:
-            raise BadMessage("begin has a reducer that is no member")
+        if not {span.reducer for span in self.spans} <= set(self.reducers):
+            raise BadMessage("begin has a reducer that is no member, or cannot be one")
+        if len(set(self.electors)) != len(self.electors) or len(self.electors) > MAX_MEMBERS:
+            raise BadMessage("begin names an elector twice, or too many")
 
 
 def plan_digest(fields: Mapping[str, Any]) -> str:

@@ -103,6 +103,7 @@ class Planner:
                     join.weight if peer in contributions.codecs else 0.0,
                     contributions.codecs.get(peer, "none"),
                     receives=join.weight > 0,
+                    reduces=join.can_reduce,
                 )
                 for peer, join in joins.items()
             ),

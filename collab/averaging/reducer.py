@@ -1,14 +1,18 @@
-"""The reducer's side of an exchange: takes contributors' parts in, gives every receiver the same results."""
+"""The serving side of an exchange: takes contributors' parts in, gives every receiver the same results."""
 
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from collab.averaging.exchange import Holding
 from collab.averaging.flow import Inflow, Links, Outflow, Part, kept_alive
-from collab.averaging.messages import PARTS_PROTOCOL
-from collab.averaging.reduction import Reduction, SenderFailed
+from collab.averaging.messages import PARTS_PROTOCOL, Complaint
+from collab.averaging.reduction import Reduction, Result, Runs
 from collab.averaging.timeouts import RoundTimeouts
+from collab.compression.base import Buffer
 from collab.errors import BadMessage, BadPart, NetworkError
 from collab.net.base import Stream, Transport
 from collab.net.wire import Message
@@ -19,78 +23,120 @@ logger = logging.getLogger(__name__)
 IDLE_S = 3600.0
 """A contributor's stream outlives its round, so that the next one need not open it again."""
 
+JobKey = tuple[str, int]
+"""Round id and place of the job in its division."""
+
+
+class Source(Protocol):
+    """Where the results of a job come from: a reduction, or what a member holds of a lost one."""
+
+    @property
+    def num_parts(self) -> int:
+        """How many results there are."""
+        ...
+
+    def expects(self, peer: PeerId) -> bool:
+        """Whether ``peer`` has to send parts."""
+        ...
+
+    def add(self, peer: PeerId, index: int, data: Buffer, runs: Runs | None = None) -> None:
+        """See ``Reduction``."""
+        ...
+
+    async def result(self, index: int) -> Result:
+        """See ``Reduction``."""
+        ...
+
+
+class Kept:
+    """Implements ``Source``: hands on what another reducer had given before it was lost."""
+
+    def __init__(self, holding: Holding) -> None:
+        self._holding = holding
+
+    @property
+    def num_parts(self) -> int:
+        return self._holding.job.valid
+
+    def expects(self, peer: PeerId) -> bool:
+        return False
+
+    def add(self, peer: PeerId, index: int, data: Buffer, runs: Runs | None = None) -> None:
+        raise BadPart("not_a_contributor", f"{peer} sends a part of what is reduced already")
+
+    async def result(self, index: int) -> Result:
+        return self._holding.result(index)
+
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """One span in one round, as its reducer knows it."""
+    """One job in one round, as who serves it knows it."""
 
-    round_id: str
-    reduction: Reduction
+    source: Source
+    holding: Holding
     receivers: frozenset[PeerId]
-    """Members that want the result, without the reducer."""
-    result_bytes: tuple[int, ...]
-    """Length of each encoded result."""
+    """Members that want the result, without ourselves."""
+    complain: Callable[[Complaint], None]
 
 
 class Reducer:
-    """Serves this peer's spans, of any number of rounds."""
+    """Serves this peer's jobs, of any number of rounds."""
 
     def __init__(self, transport: Transport, links: Links, timeouts: RoundTimeouts) -> None:
         self._transport, self._links, self._timeouts = transport, links, timeouts
-        self._hosted: dict[str, asyncio.Future[Hosted]] = {}
+        self._hosted: dict[JobKey, asyncio.Future[Hosted]] = {}
         self._heard_s: dict[PeerId, float] = {}
         """When a contributor last said anything, by our clock."""
-        self._visitors: Counter[str] = Counter()
-        """Streams that wait for a round to begin here."""
+        self._visitors: Counter[JobKey] = Counter()
+        """Streams that wait for a job to begin here."""
 
     async def serve(self) -> None:
         """Begin to answer members."""
         await self._transport.serve(PARTS_PROTOCOL, self._serve_member)
 
-    def begin(self, hosted: Hosted) -> None:
+    def begin(self, key: JobKey, hosted: Hosted) -> None:
         """This peer's part in a round is fixed: members may come."""
-        self._announced(hosted.round_id).set_result(hosted)
+        self._announced(key).set_result(hosted)
 
-    def forget(self, round_id: str) -> None:
-        """Drop what is left of a round: it was committed or aborted."""
-        hosted = self._hosted.pop(round_id, None)
+    def forget(self, key: JobKey) -> None:
+        """Drop what is left of a job: its round is over, or it was given to others."""
+        hosted = self._hosted.pop(key, None)
         if hosted is None:
             return
-        if hosted.done() and not hosted.cancelled():
-            hosted.result().reduction.fail(BadPart("over", "the round is over"))
-        else:
+        if not hosted.done():
             hosted.cancel()
+        elif not hosted.cancelled() and isinstance(source := hosted.result().source, Reduction):
+            source.fail(BadPart("over", "the round is over here"))
 
-    async def watch(self, reduction: Reduction) -> None:
-        """Fail the reduction because of a contributor that says nothing, also one that never came.
+    async def watch(self, reduction: Reduction, complain: Callable[[Complaint], None]) -> None:
+        """Complain of a contributor that says nothing, also of one that never came.
 
         One that says it is there may have much to send to others first; but when nothing comes from anybody for long,
         those whose parts are missing hold everybody up.
         """
         look_every_s = self._timeouts.sender_s / 4
         began_s = moved_s = self._links.clock()
-        num_added = reduction.num_added
-        while missing := reduction.missing():
+        num_added, accused = reduction.num_added, set[PeerId]()
+        while missing := [peer for peer in reduction.missing() if peer not in accused] or reduction.missing():
             now_s = self._links.clock()
             if reduction.num_added != num_added:
                 num_added, moved_s = reduction.num_added, now_s
             quiet_s = {peer: now_s - max(self._heard_s.get(peer, began_s), began_s) for peer in missing}
             culprit = max(missing, key=lambda peer: quiet_s[peer])
-            if quiet_s[culprit] >= self._timeouts.sender_s:
-                text = f"nothing from {culprit} within {quiet_s[culprit]:.0f} s"
-                blame(reduction, culprit, BadPart("silent", text))
-                return
-            if now_s - moved_s >= self._timeouts.stalled_s:
+            if culprit not in accused and quiet_s[culprit] >= self._timeouts.sender_s:
+                accused.add(culprit)
+                complain(Complaint(culprit, "silent", f"nothing from {culprit} within {quiet_s[culprit]:.1f} s"))
+            elif culprit not in accused and now_s - moved_s >= self._timeouts.stalled_s:
+                accused.add(culprit)
                 text = f"{culprit} is there, but no part came within {now_s - moved_s:.0f} s"
-                blame(reduction, culprit, BadPart("stalled", text))
-                return
+                complain(Complaint(culprit, "stalled", text))
             await asyncio.sleep(look_every_s)
 
-    def _announced(self, round_id: str) -> asyncio.Future[Hosted]:
-        """Resolved when this peer has begun the round; members may be faster than the leader's BEGIN."""
-        if round_id not in self._hosted:
-            self._hosted[round_id] = asyncio.get_running_loop().create_future()
-        return self._hosted[round_id]
+    def _announced(self, key: JobKey) -> asyncio.Future[Hosted]:
+        """Resolved when this peer has begun the job; members may be faster than the leader's word to us."""
+        if key not in self._hosted:
+            self._hosted[key] = asyncio.get_running_loop().create_future()
+        return self._hosted[key]
 
     async def _serve_member(self, stream: Stream) -> None:
         outflow = Outflow(stream, self._links)
@@ -100,48 +146,49 @@ class Reducer:
                     message = await stream.receive(timeout_s=IDLE_S)
                     if message.kind == "wait":
                         continue  # set out when the last round was over
-                    hosted = await self._find(stream, message.get("round_id", str))
+                    hosted = await self._find(stream, (message.get("round_id", str), message.get("job", int)))
                     if hosted is None:
                         return
                     async with kept_alive(stream, self._timeouts.pulse_s, timeout_s=self._timeouts.reply_s):
-                        await self._serve_round(stream, hosted, outflow, inflow, message)
+                        await self._serve_job(stream, hosted, outflow, inflow, message)
                     del hosted  # with the round's vectors, which the wait for the next one must not keep
         finally:
             outflow.settle()
 
-    async def _find(self, stream: Stream, round_id: str) -> Hosted | None:
+    async def _find(self, stream: Stream, key: JobKey) -> Hosted | None:
         """What this peer hosts of a round; a stranger is told why not."""
-        announced = self._announced(round_id)
-        self._visitors[round_id] += 1
+        announced = self._announced(key)
+        self._visitors[key] += 1
         try:
             async with asyncio.timeout(self._timeouts.reply_s):
                 hosted = await asyncio.shield(announced)
         except TimeoutError:
-            await self._refuse(stream, BadPart("unknown_round", f"no round {round_id} here"), culprit="")
+            await self._refuse(stream, BadPart("unknown_round", f"no round {key[0]} here"))
             return None
         finally:
-            self._visitors[round_id] -= 1
-            if not self._visitors[round_id]:
-                del self._visitors[round_id]
-                if not announced.done():  # nobody waits for this round any more, and it may never come
-                    self._hosted.pop(round_id, None)
+            self._visitors[key] -= 1
+            if not self._visitors[key]:
+                del self._visitors[key]
+                if not announced.done():  # nobody waits for this job any more, and it may never come
+                    self._hosted.pop(key, None)
         if stream.remote not in hosted.receivers:
-            stranger = BadPart("not_a_contributor", f"{stream.remote} is no member of round {round_id}")
-            await self._refuse(stream, stranger, culprit=stream.remote)
+            await self._refuse(stream, BadPart("not_a_contributor", f"{stream.remote} is no member of round {key[0]}"))
             return None
         return hosted
 
-    async def _serve_round(
+    async def _serve_job(
         self, stream: Stream, hosted: Hosted, outflow: Outflow, inflow: Inflow, opening: Message
     ) -> None:
         """Until the member has acknowledged every result, or the stream ends."""
-        reduction = hosted.reduction
-        parts_left = reduction.num_parts if reduction.expects(stream.remote) else 0
+        source, first = hosted.source, opening.get("first", int)
+        if not 0 <= first <= source.num_parts:
+            raise BadMessage(f"{stream.remote} wants results from {first} on, of {source.num_parts}")
+        parts_left = source.num_parts if source.expects(stream.remote) else 0
         self._links.downlink.begin()
         inflow.opened(opening)  # small and early: its delay is that of a path without a queue
         opened = {"sent_s": self._links.clock(), "queue_s": 0.0}
         await stream.send(Message("ready", opened), timeout_s=self._timeouts.part_s)
-        returning = asyncio.create_task(self._return_results(stream, hosted, outflow))
+        returning = asyncio.create_task(self._return_results(stream, hosted, outflow, first))
         try:
             while parts_left or not returning.done() or outflow.is_busy:
                 message = await stream.receive(timeout_s=self._timeouts.part_s if parts_left else IDLE_S)
@@ -151,48 +198,64 @@ class Reducer:
                 if message.kind == "ack":
                     outflow.acknowledged(message)
                 elif message.kind == "part" and parts_left:
-                    reduction.add(stream.remote, message.get("index", int), message.payload)
+                    _add(source, stream.remote, message)
                     inflow.took(message)
                     parts_left -= 1
                 else:
                     raise BadMessage(f"{stream.remote} sends {message.kind} instead of a part")
         except BadPart as error:
-            blame(reduction, stream.remote, error)
-            await self._refuse(stream, error, culprit=stream.remote)
+            self._blame(hosted, stream.remote, error)
+            await self._refuse(stream, error)
             raise BadMessage(str(error)) from error
+        except BadMessage as error:
+            self._blame(hosted, stream.remote, BadPart("bad_message", error.message))
+            raise
         except NetworkError as error:
-            if parts_left or not returning.done():
-                blame(reduction, stream.remote, BadPart("sender_lost", f"{stream.remote}: {error}"))
+            if parts_left:
+                hosted.complain(Complaint(stream.remote, "sender_lost", f"{stream.remote}: {error}"))
             raise
         finally:
             self._links.downlink.end()
             returning.cancel()
             await asyncio.gather(returning, return_exceptions=True)
 
-    async def _return_results(self, stream: Stream, hosted: Hosted, outflow: Outflow) -> None:
-        reduction = hosted.reduction
-        for index, num_bytes in enumerate(hosted.result_bytes):
+    def _blame(self, hosted: Hosted, culprit: PeerId, error: BadPart) -> None:
+        """Go on without one contributor, whose bytes are of no use, and say so."""
+        logger.info("sender leaves the round peer=%s reason=%s text=%s", culprit, error.reason, error)
+        if isinstance(hosted.source, Reduction):
+            hosted.source.leave_out((culprit,))
+        hosted.complain(Complaint(culprit, error.reason, str(error), is_hostile=True))
+
+    async def _return_results(self, stream: Stream, hosted: Hosted, outflow: Outflow, first: int) -> None:
+        holding, num_parts = hosted.holding, hosted.source.num_parts
+        for index in range(first, num_parts):
             try:
-                data = await reduction.result(index)
+                result = await hosted.source.result(index)
             except BadPart as error:
-                culprit = error.culprit if isinstance(error, SenderFailed) else PeerId("")
-                await self._refuse(stream, error, culprit=culprit)
+                await self._refuse(stream, error)
                 return
             part = Part(
                 kind="result",
                 index=index,
-                num_bytes=num_bytes,
-                encode=lambda data=data: data,  # type: ignore[misc]
-                order=index / reduction.num_parts,
+                num_bytes=holding.result_bytes(index),
+                encode=lambda data=result.data: data,  # type: ignore[misc]
+                order=index / num_parts,
+                extra={"missing": list(result.missing)} if result.missing else {},
             )
             await outflow.send(part, timeout_s=self._timeouts.part_s)
 
-    async def _refuse(self, stream: Stream, error: BadPart, *, culprit: str) -> None:
-        fields = {"reason": error.reason, "text": str(error), "culprit": culprit}
+    async def _refuse(self, stream: Stream, error: BadPart) -> None:
+        fields = {"reason": error.reason, "text": str(error)}
         await stream.send(Message("failed", fields), timeout_s=self._timeouts.reply_s)
 
 
-def blame(reduction: Reduction, culprit: PeerId, error: BadPart) -> None:
-    """End the reduction because of one contributor."""
-    logger.info("sender leaves the round peer=%s reason=%s text=%s", culprit, error.reason, error)
-    reduction.fail(SenderFailed(culprit, error))
+def _add(source: Source, sender: PeerId, message: Message) -> None:
+    """Take one part in.
+
+    Raises:
+        BadPart, BadMessage: it makes no sense.
+    """
+    runs = None
+    if "runs" in message.fields:
+        runs = [(length, samples) for length, samples in message.rows("runs", int, float)]
+    source.add(sender, message.get("index", int), message.payload, runs)

@@ -2,12 +2,14 @@
 
 import asyncio
 import hashlib
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from collab.averaging.weights import are_runs_of, dense
 from collab.compression.base import Buffer, Codec
 from collab.errors import BadPart
 from collab.types import PeerId, Vector
@@ -16,6 +18,29 @@ OwnPart = Callable[[int, int], Vector]
 """The reducer's own contribution to the elements ``start .. stop - 1`` of the span: it travels nowhere."""
 Encode = Callable[[int, Vector], Buffer]
 """Encodes the mean of the part that begins at an element of the span, and remembers what the encoding lost."""
+Runs = Sequence[tuple[int, float]]
+"""Samples behind the elements of a part, as (how many, samples behind each of them)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The mean of one part, as it travels."""
+
+    data: Buffer
+    missing: tuple[int, ...] = ()
+    """Contributors, by their place in the group's order, of whom nothing is in it."""
+
+    def digest(self) -> bytes:
+        """SHA-256 of all of it."""
+        sha = hashlib.sha256(self.data)
+        if self.missing:
+            sha.update(json.dumps(self.missing).encode())
+        return sha.digest()
+
+
+def span_digest(digests: Sequence[bytes]) -> str:
+    """SHA-256 over the digests of a span's results, in order."""
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def part_edges(num_elements: int, part_elements: int) -> list[tuple[int, int]]:
@@ -45,8 +70,12 @@ class Work:
     """Of the parts of every contributor but the reducer itself."""
     own_part: OwnPart
     """Asked only when the reducer contributes."""
+    own_runs: Callable[[int, int], Runs] | None = None
+    """Samples behind our own elements ``start .. stop - 1``; None: our weight everywhere."""
     encode: Encode
     """Makes the bytes that every receiver gets."""
+    finished: Callable[[int, Result], None] | None = None
+    """Told of every result."""
     readers: int
     """How often each result will be taken before it may be forgotten."""
 
@@ -54,26 +83,27 @@ class Work:
 class Reduction:
     """Collects the parts of all contributors and averages each as soon as the last one is there.
 
-    The sum runs in float32 in the group's order, so that arrival order never changes the bytes. Memory: the decoded
-    parts that wait for a slower contributor, and the encoded results that somebody has still to take.
+    The sum runs in float32 in the group's order, so that arrival order never changes the bytes. A contributor that is
+    gone is left out of the parts it never sent. Memory: the decoded parts that wait for a slower contributor, and the
+    encoded results that somebody has still to take.
     """
 
     def __init__(self, work: Work) -> None:
         self._work = work
         self._edges = part_edges(work.num_elements, work.part_elements)
-        total_weight = math.fsum(work.weights.values())
-        self._factors = {peer: np.float32(weight / total_weight) for peer, weight in work.weights.items()}
+        self._usual = _factors(work.weights)
         self._failure: BadPart | None = None
+        self._gone: set[PeerId] = set()
         self._num_added = 0
         self._waiting: list[dict[PeerId, Vector] | None] = [{} for _ in self._edges]
-        self._results: list[Buffer | None] = [None] * len(self._edges)
+        self._runs: dict[tuple[int, PeerId], Runs] = {}
+        """Of parts whose samples are not those of BEGIN."""
+        self._results: list[Result | None] = [None] * len(self._edges)
         self._readers_left = [work.readers] * len(self._edges)
-        self._hashes: list[bytes] = [b""] * len(self._edges)
         self._finished = [asyncio.Event() for _ in self._edges]
         self._product = np.empty(min(work.part_elements, work.num_elements), np.float32)
         if not work.codecs:
-            for index in range(len(self._edges)):
-                self._finish(index, {})
+            self._finish_complete()
 
     @property
     def num_parts(self) -> int:
@@ -89,15 +119,18 @@ class Reduction:
         """Contributors that hold up the first unfinished part; empty when all parts are finished."""
         for waiting in self._waiting:
             if waiting is not None:
-                return [peer for peer in self._work.codecs if peer not in waiting]
+                return [peer for peer in self._work.codecs if peer not in waiting and peer not in self._gone]
         return []
 
     def expects(self, peer: PeerId) -> bool:
         """Whether ``peer`` is a contributor who has to send."""
         return peer in self._work.codecs
 
-    def add(self, peer: PeerId, index: int, data: Buffer) -> None:
-        """Add one encoded part; after ``fail`` it is dropped, since its sender is not to blame.
+    def add(self, peer: PeerId, index: int, data: Buffer, runs: Runs | None = None) -> None:
+        """Add one encoded part; after ``fail``, or when its sender counts as gone, it is dropped without blame.
+
+        Args:
+            runs: samples behind its elements; None: the sender's weight everywhere.
 
         Raises:
             BadPart: from a stranger, twice, out of range, of a wrong length, or not finite; nothing was changed.
@@ -107,38 +140,77 @@ class Reduction:
             raise BadPart("not_a_contributor", f"{peer} is no contributor of this round")
         if not 0 <= index < len(self._edges):
             raise BadPart("no_such_part", f"part {index} of {len(self._edges)} from {peer}")
-        if self._failure is not None:
+        if self._failure is not None or peer in self._gone:
             return
         waiting = self._waiting[index]
         if waiting is None or peer in waiting:
             raise BadPart("twice", f"part {index} came twice from {peer}")
         start, stop = self._edges[index]
+        if runs is not None and not are_runs_of(runs, stop - start, self._work.weights[peer]):
+            raise BadPart("bad_weight", f"part {index} from {peer} has weights that make no sense")
         values = codec.decode(data, stop - start)
         if not np.isfinite(values).all():
             raise BadPart("not_finite", f"part {index} from {peer} has NaN or Inf")
         waiting[peer] = values
+        if runs is not None:
+            self._runs[index, peer] = runs
         self._num_added += 1
-        if len(waiting) == len(self._work.codecs):
+        if self._is_complete(waiting):
             self._finish(index, waiting)
+
+    def leave_out(self, peers: Collection[PeerId]) -> None:
+        """Wait no longer for these contributors: parts that have not come are averaged without them."""
+        self._gone.update(peers)
+        self._finish_complete()
+
+    def _finish_complete(self) -> None:
+        for index, waiting in enumerate(self._waiting):
+            if self._failure is None and waiting is not None and self._is_complete(waiting):
+                self._finish(index, waiting)
+
+    def _is_complete(self, waiting: Mapping[PeerId, Vector]) -> bool:
+        return all(peer in waiting or peer in self._gone for peer in self._work.codecs)
 
     def _finish(self, index: int, values: dict[PeerId, Vector]) -> None:
         start, stop = self._edges[index]
-        product, total = self._product[: stop - start], np.zeros(stop - start, np.float32)
-        for peer, factor in self._factors.items():
-            if peer not in values:
-                values[peer] = self._work.own_part(start, stop)
-                if not np.isfinite(values[peer]).all():
-                    self.fail(SenderFailed(peer, BadPart("not_finite", f"part {index} of {peer} has NaN or Inf")))
-                    return
+        for peer in self._work.weights.keys() - self._work.codecs.keys():
+            values[peer] = self._work.own_part(start, stop)
+            if self._work.own_runs is not None:
+                self._runs[index, peer] = self._work.own_runs(start, stop)
+            if not np.isfinite(values[peer]).all():
+                self.fail(SenderFailed(peer, BadPart("not_finite", f"part {index} of {peer} has NaN or Inf")))
+                return
+        if not values:
+            self.fail(BadPart("nobody_left", f"nobody is left who contributes to part {index}"))
+            return
+        total = np.zeros(stop - start, np.float32)
+        product = self._product[: stop - start]
+        for peer, factor in self._factors_of(index, values).items():
             np.multiply(values[peer], factor, out=product)
             np.add(total, product, out=total)
-        data = self._work.encode(start, total)
-        self._hashes[index] = hashlib.sha256(data).digest()
+        missing = tuple(place for place, peer in enumerate(self._work.weights) if peer not in values)
+        result = Result(self._work.encode(start, total), missing)
         self._waiting[index] = None
-        self._results[index] = data if self._work.readers else None
+        self._results[index] = result if self._work.readers else None
+        if self._work.finished is not None:
+            self._work.finished(index, result)
         self._finished[index].set()
 
-    async def result(self, index: int) -> Buffer:
+    def _factors_of(self, index: int, values: Mapping[PeerId, Vector]) -> Mapping[PeerId, "np.float32 | Vector"]:
+        """What each contributor's values count for, in the group's order."""
+        runs = {peer: self._runs.pop((index, peer)) for peer in values if (index, peer) in self._runs}
+        if not runs and len(values) == len(self._usual):
+            return self._usual
+        present = {peer: weight for peer, weight in self._work.weights.items() if peer in values}
+        if not runs:
+            return _factors(present)
+        start, stop = self._edges[index]
+        samples = {peer: dense(runs.get(peer, [(stop - start, weight)])) for peer, weight in present.items()}
+        total = np.sum([weights.astype(np.float64) for weights in samples.values()], axis=0)
+        total[total == 0] = 1.0  # nobody has anything new there: the mean is zero
+        return {peer: (weights / total).astype(np.float32) for peer, weights in samples.items()}
+
+    async def result(self, index: int) -> Result:
         """Encoded mean of part ``index``, once every contributor's part is there; each reader takes it once.
 
         Raises:
@@ -146,13 +218,13 @@ class Reduction:
         """
         if not self._finished[index].is_set():
             await self._finished[index].wait()
-        data = self._results[index]
-        if data is None:
+        result = self._results[index]
+        if result is None:
             raise self._failure or BadPart("over", "the result was given away already")
         self._readers_left[index] -= 1
         if not self._readers_left[index]:
             self._results[index] = None
-        return data
+        return result
 
     async def finished(self) -> None:
         """Returns when every part is reduced.
@@ -162,7 +234,7 @@ class Reduction:
         """
         for index, finished in enumerate(self._finished):
             await finished.wait()
-            if not self._hashes[index]:
+            if self._waiting[index] is not None:
                 raise self._failure or BadPart("over", "the reduction was given up")
 
     def fail(self, error: BadPart) -> None:
@@ -172,6 +244,7 @@ class Reduction:
         for finished in self._finished:
             finished.set()
 
-    def digest(self) -> str:
-        """SHA-256 over the SHA-256 of each encoded result, in order; of a reduction whose parts are all finished."""
-        return hashlib.sha256(b"".join(self._hashes)).hexdigest()
+
+def _factors(weights: Mapping[PeerId, float]) -> Mapping[PeerId, np.float32]:
+    total = math.fsum(weights.values())
+    return {peer: np.float32(weight / total) for peer, weight in weights.items()}

@@ -43,7 +43,7 @@ class Rendezvous:
             await stream.send(Message("refused", {"text": refusal}), timeout_s=self._times.reply_s)
             return False
         await stream.send(Message("welcome"), timeout_s=self._times.reply_s)
-        while not await self._is_superseded(key, stream.remote):
+        while (record := await self._superseding(key, stream.remote)) is None:
             assembly = self._assemblies.get(key)
             if assembly is None:
                 await self._lead(key, stream, join)
@@ -54,7 +54,8 @@ class Rendezvous:
                 return True
             await assembly.finished.wait()
         text = f"epoch {join.epoch} was committed without {stream.remote}"
-        await stream.send(Message("superseded", {"text": text}), timeout_s=self._times.reply_s)
+        fields = {"text": text, "record": record.to_fields()}
+        await stream.send(Message("superseded", fields), timeout_s=self._times.reply_s)
         return False
 
     async def _lead(self, key: tuple[int, Lineage], stream: Stream, join: Join) -> None:
@@ -73,19 +74,19 @@ class Rendezvous:
         if len(self._left_out) > REMEMBERED_ROUNDS:
             del self._left_out[next(iter(self._left_out))]
 
-    async def _is_superseded(self, key: tuple[int, Lineage], joiner: PeerId) -> bool:
-        """Whether the swarm has left (epoch, lineage) behind.
+    async def _superseding(self, key: tuple[int, Lineage], joiner: PeerId) -> CommitRecord | None:
+        """The round that the swarm has left (epoch, lineage) behind with, if it has.
 
         That we remember the round is not enough: when everybody with its result has died, the run goes on from before.
         Records tell who went on, but may be older than the step, so those who should hold the result are asked.
         """
         record = self._verdicts.committed(*key)
         if record is None:
-            return False
-        contributors = dict(record.contributors).keys() - {joiner}
-        if self._transport.peer_id in contributors or (await self._roster(*key)).ahead:
-            return True
-        return await self._verdicts.ask(contributors, record.round_id) is not None
+            return None
+        holders = set(record.members) - {joiner}
+        if self._transport.peer_id in dict(record.contributors) or (await self._roster(*key)).ahead:
+            return record
+        return await self._verdicts.ask(holders - {self._transport.peer_id}, *key)
 
     def _refusal(self, peer: PeerId, join: Join) -> str:
         if join.fingerprint != self._settings.fingerprint:

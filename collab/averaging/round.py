@@ -1,28 +1,30 @@
 """A round from a member's side, and the engine that ties all sides together.
 
-One attempt: join the leader -> BEGIN -> exchange -> DONE -> COMMIT or ABORT. A member that has reported DONE and then
-loses its leader is in doubt: it asks the other members, and follows anybody who knows the verdict; if nobody knows, the
-round did not happen for it. Should that be wrong, its lineage differs from the swarm's and it takes over their state.
+One attempt: join the leader -> BEGIN -> the round (``participation``) -> verdict.
 """
 
-import asyncio
 import logging
+from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Roster
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
-from collab.averaging.butterfly import Butterfly, Exchanged, ExchangeFailed
+from collab.averaging.butterfly import Butterfly
 from collab.averaging.encodings import Encodings
 from collab.averaging.flow import Links
 from collab.averaging.history import History
 from collab.averaging.messages import CALL_PROTOCOL, NOT_COMING, ROUND_PROTOCOL, Call, Group, Join
+from collab.averaging.participation import Participation, Verdict
 from collab.averaging.probe import Probe
 from collab.averaging.rendezvous import Rendezvous
 from collab.averaging.settings import RoundSettings
+from collab.averaging.silence import Silence
 from collab.averaging.standing import Attendance, Following, Leaders
 from collab.averaging.verdicts import Verdicts
+from collab.averaging.weights import Weights
 from collab.errors import BadMessage, NetworkError, StreamClosed
 from collab.metrics.records import Phase, PhaseReached, RoundEnded
 from collab.net.base import Stream
@@ -34,6 +36,14 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 4
 """Of one ``average``: enough to lose two peers and a leader; after that the trainer computes on and comes again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bring:
+    """What a member brings into a round; nothing: it only reduces."""
+
+    vector: AnyVector | None = None
+    weights: Weights | None = None
 
 
 class RoundEngine:
@@ -50,8 +60,11 @@ class RoundEngine:
         self._butterfly = Butterfly(ports, self.links, settings.timeouts)
         self._verdicts = Verdicts(ports.transport, settings.timeouts)
         self._following = Following(ports, settings)
+        self._silence = Silence(ports.clock.monotonic, settings.timeouts.silence_s)
         self._rendezvous = Rendezvous(ports, settings, roster, self._verdicts, self._following)
         self._idle: dict[PeerId, Stream] = {}
+        self._newest_round_id = ""
+        """Of which ``_encodings`` still knows what was encoded."""
         self.history = History(ports.transport, settings.fingerprint)
 
     async def serve(self) -> None:
@@ -83,7 +96,7 @@ class RoundEngine:
             candidates = [p for p in self._leaders(contribution.lineage, contribution.epoch) if p not in unreachable]
             if not candidates:
                 break
-            outcome = await self._attempt(candidates[0], join, contribution.vector)
+            outcome = await self._attempt(candidates[0], join, Bring(contribution.vector, contribution.weights))
             if not isinstance(outcome, Aborted) or outcome.reason in ("refused", "no_quorum"):
                 break
             if outcome.reason == "leader_lost":
@@ -101,9 +114,9 @@ class RoundEngine:
             can_reduce=True,
             **self.links.measured(),
         )
-        return await self._attempt(leader, join, None)
+        return await self._attempt(leader, join, Bring())
 
-    async def _attempt(self, leader: PeerId, join: Join, vector: AnyVector | None) -> Outcome:
+    async def _attempt(self, leader: PeerId, join: Join, bring: Bring) -> Outcome:
         started_s = self._ports.clock.monotonic()
         self._reach(Phase.JOIN_GROUP, join.epoch)
         try:
@@ -117,15 +130,12 @@ class RoundEngine:
             if not isinstance(begun, Group):
                 return begun
             group = begun
-            outcome = await self._take_part(stream, group, vector)
+            outcome = await self._take_part(stream, group, bring)
         finally:
             if isinstance(outcome, Committed):
                 self._idle[leader] = stream  # for the next round
             else:
                 stream.close()
-            if group is not None:
-                self._butterfly.forget(group.round_id)
-                self._encodings.abort()  # what a commit has settled is not touched
         self._report(group, outcome, started_s)
         return outcome
 
@@ -159,7 +169,11 @@ class RoundEngine:
                 wait_s = self._times.gather_limit_s + self._times.reply_s + self._times.gather_slack_s
                 message = await stream.receive(timeout_s=wait_s)
             if message.kind == "superseded":
-                return Superseded(text=message.get("text", str))
+                record = CommitRecord.from_fields(message.get("record", dict))
+                if (record.epoch, record.lineage) != (join.epoch, join.lineage):
+                    raise BadMessage(f"leader {stream.remote} tells of another epoch than ours")
+                self._settle(record)
+                return Superseded(text=message.get("text", str), record=record)
             if message.kind in ("abort", "refused"):
                 reason = "refused" if message.kind == "refused" else message.get("reason", str)
                 return Aborted(reason=reason, text=message.get("text", str))
@@ -177,94 +191,53 @@ class RoundEngine:
         if join.weight > 0 and group.num_elements != join.num_elements:
             raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")
 
-    async def _take_part(self, stream: Stream, group: Group, vector: AnyVector | None) -> Outcome:
+    async def _take_part(self, stream: Stream, group: Group, bring: Bring) -> Outcome:
         """From BEGIN to the verdict."""
         self._reach(Phase.SEND_PARTS, group.epoch)
-        exchange = asyncio.create_task(self._butterfly.exchange(group, vector, self._encodings))
-        verdict = asyncio.create_task(self._verdict(stream))
-        exchanged: Exchanged | None = None
-        try:
-            while not (exchange.done() or verdict.done()):
-                done, _ = await asyncio.wait(
-                    (exchange, verdict), timeout=self._times.pulse_s, return_when=asyncio.FIRST_COMPLETED
-                )
-                if not done:
-                    await stream.send(Message("working"), timeout_s=self._times.reply_s)
-            if not verdict.done():
-                exchanged = await self._finish_exchange(stream, exchange, group.epoch)
-            message = await verdict
-            return self._conclude(group, message, exchanged)
-        except NetworkError as error:
-            if exchanged is None:
-                return Aborted(reason="leader_lost", text=f"leader {group.leader} was lost: {error.message}")
-            return await self._resolve_doubt(group, exchanged)
-        finally:
-            for task in (exchange, verdict):
-                task.cancel()
-            await asyncio.gather(exchange, verdict, return_exceptions=True)
-
-    async def _verdict(self, stream: Stream) -> Message:
-        """The leader's last word on the round."""
-        while (message := await stream.receive(timeout_s=self._times.part_s)).kind == "wait":
-            pass
-        return message
-
-    async def _finish_exchange(self, stream: Stream, exchange: asyncio.Task[Exchanged], epoch: int) -> Exchanged | None:
-        """Report how the exchange ended; None when it failed."""
-        try:
-            exchanged = await exchange
-        except ExchangeFailed as failure:
-            fields = {"reason": failure.reason, "text": str(failure), "culprits": list(failure.culprits)}
-            await stream.send(Message("failed", fields), timeout_s=self._times.reply_s)
-            return None
-        self._reach(Phase.BEFORE_COMMIT, epoch)
-        await stream.send(Message("done", {"digests": list(exchanged.digests)}), timeout_s=self._times.reply_s)
-        return exchanged
-
-    def _conclude(self, group: Group, message: Message, exchanged: Exchanged | None) -> Outcome:
-        """Follow the leader's verdict."""
-        self._reach(Phase.COMMIT, group.epoch)
-        if message.kind == "commit" and exchanged is not None:
-            return self._commit(group, CommitRecord.from_fields(message.get("record", dict)), exchanged)
-        self._verdicts.remember(group.round_id, None)
-        if message.kind == "abort":
-            return Aborted(reason=message.get("reason", str), text=message.get("text", str))
-        return Aborted(reason="bad_verdict", text=f"leader {group.leader} sent {message.kind} instead of a verdict")
-
-    def _commit(self, group: Group, record: CommitRecord, exchanged: Exchanged) -> Outcome:
-        contributors = tuple((member.peer, member.weight) for member in group.contributors)
-        is_ours = (record.round_id, record.epoch, record.lineage, record.contributors) == (
-            group.round_id,
-            group.epoch,
-            group.lineage,
-            contributors,
-        )
-        holds = len(record.digests) == len(exchanged.digests) and all(
-            mine in (None, theirs) for mine, theirs in zip(exchanged.digests, record.digests, strict=True)
-        )
-        if not is_ours or not holds:
-            return Aborted(
-                reason="bad_verdict", text=f"leader {group.leader} committed other bytes than this peer holds"
+        self._newest_round_id = group.round_id
+        session = self._butterfly.session(group, bring.vector, self._encodings, bring.weights)
+        async with session:
+            part = Participation(
+                stream, group, session, self._times, self._silence, lambda phase: self._reach(phase, group.epoch)
             )
-        if not self._verdicts.remember(group.round_id, record):
-            return Aborted(reason="given_up", text=f"round {group.round_id} was given up before its commit came")
-        self._encodings.commit()
-        if exchanged.mean is None:
+            try:
+                verdict = await part.run()
+            except NetworkError as error:
+                verdict = await self._resolve_doubt(part, f"leader {group.leader} was lost: {error.message}")
+            else:
+                with suppress(NetworkError):
+                    await stream.send(Message("thanks"), timeout_s=self._times.reply_s)  # the next is another round's
+        return self._conclude(group, verdict)
+
+    async def _resolve_doubt(self, part: Participation, text: str) -> Verdict:
+        """The leader vanished: ask the other members what they know."""
+        group = part.group
+        others = [member.peer for member in group.members if member.peer != self._ports.transport.peer_id]
+        record = await self._verdicts.ask(others, group.epoch, group.lineage)
+        if record is not None:
+            return part.verdict(record)
+        return Verdict(None, reason="leader_lost", text=text)
+
+    def _conclude(self, group: Group, verdict: Verdict) -> Outcome:
+        """Settle what the verdict says of us."""
+        record = verdict.record
+        if record is None:
+            return Aborted(reason=verdict.reason, text=verdict.text)
+        self._settle(record)
+        if not verdict.is_held:
+            return Superseded(text=f"epoch {group.epoch} was committed without us to the end", record=record)
+        if verdict.mean is None:
             return Committed(mean=np.empty(0, np.float32), record=record)
-        committed = Committed(mean=exchanged.mean, record=record)
+        committed = Committed(mean=verdict.mean, record=record)
         self.history.remember(committed)
         return committed
 
-    async def _resolve_doubt(self, group: Group, exchanged: Exchanged) -> Outcome:
-        """The leader vanished after we reported: ask the other members what they know."""
-        others = [member.peer for member in group.members if member.peer != self._ports.transport.peer_id]
-        record = await self._verdicts.ask(others, group.round_id)
-        if record is not None:
-            return self._commit(group, record, exchanged)
-        self._verdicts.remember(group.round_id, None)
-        return Aborted(
-            reason="leader_lost", text=f"leader {group.leader} was lost before its verdict; no member has one"
-        )
+    def _settle(self, record: CommitRecord) -> None:
+        """A round is history: what its encodings lost is owed."""
+        self._verdicts.remember(record)
+        if record.round_id == self._newest_round_id:
+            me = self._ports.transport.peer_id
+            self._encodings.commit(sent=record.used_of(me), reduced=record.reduced_by(me))
 
     # -- serving others ----------------------------------------------------------------------------------------------
 

@@ -16,9 +16,13 @@ class RoundTimeouts:
     gather_limit_s: float = 60.0
     """Longest wait that a peer can announce; whoever needs longer misses the round."""
     part_s: float = 20.0
-    """Silence on a stream of a round after which the other side counts as dead."""
-    pulse_s: float = 5.0
-    """How often leader and members tell each other that a long round goes on; four are lost before ``part_s``."""
+    """Silence on a stream of parts after which its other side is complained of."""
+    pulse_s: float = 0.5
+    """How often everybody in a round says that it is there; in parts' streams it counts as a sign of life, too."""
+    thanks_s: float = 0.5
+    """For a member to show that it has the verdict; a round trip across the world, after which its stream is closed."""
+    silence_s: float = 3.0
+    """Without a sign of life somebody counts as gone, before it is known how long pauses are."""
     sender_s: float = 10.0
     """Silence of a contributor whose part is missing after which its reducer goes on without it; shorter than
     ``part_s``, so that the reducer names it before others take the reducer itself for dead, longer than ``pulse_s``."""
@@ -26,7 +30,5 @@ class RoundTimeouts:
     """Time without anything of use from a side that says it is there; longer than any queue of a link fit to train."""
     blame_s: float = 1.0
     """How long a leader that heard of one failure listens to the other members before it judges."""
-    finish_s: float = 20.0
-    """Wait for the last reports after most have come, beyond as much time again as these took."""
     verdict_s: float = 10.0
     """How long a member in doubt asks the others before it gives the round up."""

@@ -51,6 +51,15 @@ class Message:
             raise BadMessage(f"{self.kind}: field {name!r} should be {kind.__name__}, got {type(value).__name__}")
         return value
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Field ``name``, checked to be a list of texts.
+
+        Raises:
+            BadMessage: it is anything else.
+        """
+        rows = Message(self.kind, {name: [[text] for text in self.get(name, list)]}).rows(name, str)
+        return tuple(text for (text,) in rows)
+
     def rows(self, name: str, *kinds: type) -> list[list[Any]]:
         """Field ``name``, checked to be a list of lists that hold one value of each of ``kinds``.
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collab.averaging.butterfly import Butterfly, Exchanged
+from collab.averaging.butterfly import Butterfly
 from collab.averaging.encodings import Encodings
 from collab.averaging.flow import Links
-from collab.averaging.messages import Group, Member
+from collab.averaging.messages import Complaint, Group, Member
 from collab.averaging.timeouts import RoundTimeouts
 from collab.compression.base import codec_by_name
 from collab.net.base import Handler
@@ -33,6 +33,21 @@ class Streams(FakeNetwork):
     def serve_stream(self, handler: Handler, stream: FakeStream) -> None:
         self.opened.append(stream)
         super().serve_stream(handler, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """What a member holds in the end."""
+
+    mean: AnyVector | None
+    digests: list[str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why a member could not go on."""
+
+    complaints: list[Complaint]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +92,34 @@ class Swarm:
 
     async def try_exchange(
         self, group: Group, vectors: dict[str, AnyVector | None]
-    ) -> dict[str, Exchanged | BaseException]:
-        """What everybody got; the round is over afterwards, and settled by nobody."""
-        names = list(vectors)
-        outcomes = await asyncio.gather(
-            *(self.peers[name].butterfly.exchange(group, vectors[name], self.peers[name].encodings) for name in names),
-            return_exceptions=True,
-        )
-        for name in names:
-            self.peers[name].butterfly.forget(group.round_id)
-        return dict(zip(names, outcomes, strict=True))
+    ) -> dict[str, Exchanged | Failed]:
+        """What everybody got; the round is over when all are whole or somebody complains, and settled by nobody."""
+        outcomes: dict[str, Exchanged | Failed] = {}
+        everybody = asyncio.Event()
+        await asyncio.gather(*(self._take_part(group, name, vectors, outcomes, everybody) for name in vectors))
+        return outcomes
+
+    async def _take_part(
+        self,
+        group: Group,
+        name: str,
+        vectors: dict[str, AnyVector | None],
+        outcomes: dict[str, Exchanged | Failed],
+        everybody: asyncio.Event,
+    ) -> None:
+        peer = self.peers[name]
+        async with peer.butterfly.session(group, vectors[name], peer.encodings) as session:
+            while not session.is_whole and not session.complaints and not everybody.is_set():
+                session.changed.clear()
+                changed, over = asyncio.create_task(session.changed.wait()), asyncio.create_task(everybody.wait())
+                await asyncio.wait((changed, over), return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                over.cancel()
+            is_whole = session.is_whole and not session.complaints
+            outcomes[name] = Exchanged(session.mean, session.digests()) if is_whole else Failed(session.complaints)
+            if not is_whole or len(outcomes) == len(vectors):
+                everybody.set()
+            await everybody.wait()
 
     async def exchange(self, group: Group, vectors: dict[str, AnyVector | None]) -> dict[str, AnyVector | None]:
         """Everybody's means."""

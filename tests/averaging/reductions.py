@@ -46,5 +46,5 @@ async def mean_of(reduction: Reduction, codec: Codec = NONE) -> Vector:
     """The only part of a short span, as a receiver decodes it."""
     await reduction.finished()
     assert reduction.num_parts == 1
-    data = await reduction.result(0)
+    data = (await reduction.result(0)).data
     return codec.decode(data, memoryview(data).nbytes // codec.encoded_bytes(1))

@@ -11,14 +11,18 @@ from collab.averaging.agreement import CommitRecord, genesis, local_lineage
 from collab.errors import BadMessage
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
+from tests.averaging.records import X, Y, make_record
 from tests.fakes import through_the_wire
 
-RECORD = CommitRecord(
+RECORD = make_record(
     round_id="r1",
     epoch=3,
     lineage=Lineage("a" * 64),
-    contributors=((PeerId("x"), 2.0), (PeerId("y"), 1.5)),
+    contributors=((X, 2.0), (Y, 1.5)),
+    members=(X, Y),
+    pieces=((X, 0, 6), (Y, 6, 8)),
     digests=("d1", "d2"),
+    gaps=((Y, 2, 4),),
 )
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=4),
@@ -48,6 +52,11 @@ def test_equal_records_give_equal_lineages_also_after_travelling() -> None:
         {"digests": ("d2", "d1")},
         {"digests": ("d1d2",)},
         {"digests": ()},
+        {"members": (X,)},
+        {"pieces": ((X, 0, 5), (Y, 5, 8))},
+        {"pieces": ((Y, 0, 6), (Y, 6, 8))},
+        {"gaps": ()},
+        {"gaps": ((Y, 2, 5),)},
     ],
 )
 def test_the_lineage_changes_with_every_part_of_the_record(change: dict[str, Any]) -> None:
@@ -62,7 +71,21 @@ def test_the_three_kinds_of_links_never_coincide() -> None:
 
 
 def test_the_weight_of_a_record_is_the_sum_over_its_contributors() -> None:
-    assert RECORD.weight == 3.5
+    assert make_record(contributors=((X, 2.0), (Y, 1.5))).weight == 3.5
+
+
+def test_what_is_missing_of_a_contributor_does_not_count() -> None:
+    assert RECORD.weight == 2.0 + 1.5 * 6 / 8
+    assert RECORD.used_of(X) == ((0, 8),)
+    assert RECORD.used_of(Y) == ((0, 2), (4, 8))
+    assert RECORD.used_of(PeerId("z")) == ()
+    assert RECORD.reduced_by(Y) == ((6, 8),)
+
+
+def test_gaps_may_touch_and_reach_both_ends() -> None:
+    record = make_record(contributors=((X, 1.0), (Y, 1.0)), gaps=((Y, 0, 2), (Y, 2, 3), (Y, 7, 8)))
+    assert record.used_of(Y) == ((3, 7),)
+    assert make_record(gaps=((X, 0, 8),)).used_of(X) == ()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +99,11 @@ def test_the_weight_of_a_record_is_the_sum_over_its_contributors() -> None:
         ("contributors", [["x", 1.7e308], ["y", 1.7e308]]),
         ("contributors", []),
         ("contributors", [["x", 1.0], ["x", 1.0]]),
-        *[("digests", value) for value in (..., None, 5, "d1", [5], [None])],
+        *[("digests", value) for value in (..., None, 5, "d1", [5], [None], ["d1"])],
+        *[("members", value) for value in (..., None, 5, [], [5], ["x", "x"])],
+        *[("pieces", value) for value in (..., None, [], [["x", 0, 6]], [["x", 0, 6], ["y", 5, 8]])],
+        *[("pieces", value) for value in ([["x", 1, 6], ["y", 6, 8]], [["x", 0, 6], ["y", 7, 8]])],
+        *[("gaps", value) for value in (..., None, [["z", 0, 1]], [["y", 4, 4]], [["y", 4, 9]], [["y", -1, 2]])],
     ],
 )
 def test_a_record_with_a_hostile_field_is_a_bad_message(field: str, value: Any) -> None:

@@ -6,17 +6,20 @@ import numpy as np
 import pytest
 
 from collab.averaging.buffers import Buffers
-from collab.averaging.butterfly import Exchanged, ExchangeFailed
+from collab.averaging.division import Job
 from collab.averaging.encodings import Encodings
-from collab.averaging.exchange import AHEAD_BYTES, SMALLEST_AHEAD, Exchange, SpanFlow
+from collab.averaging.exchange import AHEAD_BYTES, SMALLEST_AHEAD, Exchange, Holding
 from collab.averaging.messages import Group, Member
 from collab.averaging.plan import PART_ELEMENTS
+from collab.averaging.reduction import Result
 from collab.errors import BadMessage, BadPart
 from collab.types import Lineage, PeerId
 from tests.averaging.butterflies import (
     LENGTH,
     NONE,
     SMALL_PART,
+    Exchanged,
+    Failed,
     Streams,
     Swarm,
     break_a_part,
@@ -107,7 +110,7 @@ def test_after_a_round_that_broke_the_next_one_succeeds() -> None:
         vectors = {name: random_vector(seed) for seed, name in enumerate("abc")}
         break_a_part(network, 4)
         outcomes = await swarm.try_exchange(swarm.group(members("abc")), vectors)
-        assert any(isinstance(outcome, ExchangeFailed) for outcome in outcomes.values())
+        assert any(isinstance(outcome, Failed) for outcome in outcomes.values())
         network.tamper = None
         await swarm.exchange(swarm.group(members("abc")), vectors)
 
@@ -172,19 +175,20 @@ def test_results_are_taken_in_their_order_and_only_if_they_are_numbers() -> None
             part_elements=SMALL_PART,
         )
         vector = np.zeros(3 * SMALL_PART, np.float32)
-        flow = SpanFlow(Exchange(group, names[1], vector, Encodings(), Buffers()), group.spans[0])
+        exchange = Exchange(group, names[1], vector, Encodings(), Buffers())
+        flow = Holding(exchange, Job(group.spans[0], valid=3))
         good = NONE.encode(np.ones(SMALL_PART, np.float32))
         for index in (-1, 1, 2**40):
             with pytest.raises(BadMessage):
-                flow.take_result(index, good)
+                flow.take(index, Result(good))
         with pytest.raises(BadPart):
-            flow.take_result(0, NONE.encode(np.full(SMALL_PART, np.inf, np.float32)))
+            flow.take(0, Result(NONE.encode(np.full(SMALL_PART, np.inf, np.float32))))
         with pytest.raises(BadPart):
-            flow.take_result(0, NONE.encode(np.ones(SMALL_PART - 1, np.float32)))
-        assert flow.num_received == 0
-        flow.take_result(0, good)
+            flow.take(0, Result(NONE.encode(np.ones(SMALL_PART - 1, np.float32))))
+        assert flow.num_held == 0
+        flow.take(0, Result(good))
         with pytest.raises(BadMessage):
-            flow.take_result(0, good)
-        assert flow.num_received == 1
+            flow.take(0, Result(good))
+        assert flow.num_held == 1
 
     run(main())

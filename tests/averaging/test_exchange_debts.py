@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from collab.averaging.butterfly import Exchanged
 from collab.averaging.messages import Member
 from collab.types import PeerId
-from tests.averaging.butterflies import LENGTH, Streams, Swarm, break_a_part, random_vector, swarm_of
+from tests.averaging.butterflies import LENGTH, Exchanged, Streams, Swarm, break_a_part, random_vector, swarm_of
 
 
 def turned(names: str, number: int) -> str:

@@ -6,23 +6,20 @@ import numpy as np
 import pytest
 
 from collab.averaging import history
-from collab.averaging.agreement import CommitRecord
 from collab.averaging.base import Committed
 from collab.averaging.history import KEPT_ROUNDS, RESULTS_PROTOCOL, History
 from collab.net.base import Stream
 from collab.net.pieces import PIECE_BYTES
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId, Vector
+from tests.averaging.records import make_record
 from tests.fakes import FakeNetwork, run
 
 L = Lineage("l")
 
 
 def committed(epoch: int, mean: Vector) -> Committed:
-    record = CommitRecord(
-        round_id=f"r{epoch}", epoch=epoch, lineage=L, contributors=((PeerId("x"), 1.0),), digests=("d",)
-    )
-    return Committed(mean=mean, record=record)
+    return Committed(mean=mean, record=make_record(round_id=f"r{epoch}", epoch=epoch, lineage=L))
 
 
 def random_vector(num_elements: int) -> Vector:

@@ -1,7 +1,6 @@
 """One reducer's arithmetic."""
 
 import asyncio
-import hashlib
 import itertools
 
 import numpy as np
@@ -44,7 +43,7 @@ def test_the_order_of_arrival_and_who_reduces_never_change_the_bytes() -> None:
         for peer in order:
             if peer != own:
                 reduction.add(peer, 0, NONE.encode(vectors[peer]))
-        return bytes(await reduction.result(0))
+        return bytes((await reduction.result(0)).data)
 
     results = {run(main(order, own)) for order in itertools.permutations((A, B, C)) for own in (None, A, B, C)}
     assert len(results) == 1
@@ -64,12 +63,10 @@ def test_a_part_is_finished_as_soon_as_its_last_contribution_is_there() -> None:
         assert [task.done() for task in waiting] == [False, True, False]
         reduction.add(B, 2, NONE.encode(vector(5, 5, 5)))
         reduction.add(B, 0, NONE.encode(np.full(PART_ELEMENTS, -1, np.float32)))
-        results = [bytes(await task) for task in waiting]
+        results = [bytes((await task).data) for task in waiting]
         expected = np.concatenate([np.zeros(PART_ELEMENTS), np.full(PART_ELEMENTS, 2.0), [3, 3, 3]])
         assert b"".join(results) == expected.astype("<f4").tobytes()
         await reduction.finished()
-        hashes = b"".join(hashlib.sha256(result).digest() for result in results)
-        assert reduction.digest() == hashlib.sha256(hashes).hexdigest()
 
     run(main())
 
@@ -165,13 +162,11 @@ def test_a_result_is_forgotten_when_every_reader_has_taken_it() -> None:
     async def main() -> None:
         reduction = make_reduction(1, {A: 1.0}, readers=2)
         reduction.add(A, 0, NONE.encode(vector(7)))
-        digest = reduction.digest()
         for _ in range(2):
-            assert np.frombuffer(await reduction.result(0), "<f4") == 7
+            assert np.frombuffer((await reduction.result(0)).data, "<f4") == 7
         with pytest.raises(BadPart, match="given away"):
             await reduction.result(0)
         await reduction.finished()
-        assert reduction.digest() == digest
 
     run(main())
 

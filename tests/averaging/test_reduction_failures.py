@@ -71,7 +71,7 @@ def test_a_failure_reaches_who_waits_and_who_comes_later_but_no_result_that_is_t
         with pytest.raises(BadPart, match="a is gone"):
             await reduction.finished()
         assert (first.value.reason, later.value.reason) == ("sender_lost", "sender_lost")
-        assert np.frombuffer(await reduction.result(0), "<f4").all()
+        assert np.frombuffer((await reduction.result(0)).data, "<f4").all()
 
     run(main())
 

@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from collab.averaging.assembly import Expected
 from collab.averaging.assistant import Assistant
-from collab.averaging.base import Committed, Contribution, Outcome
+from collab.averaging.base import Committed, Contribution, Outcome, Superseded
 from collab.averaging.contribution_plan import Policy
 from collab.averaging.messages import Call, Reply
 from collab.averaging.round import RoundEngine
@@ -62,6 +62,19 @@ class Heartbeats:
             await asyncio.sleep(HEARTBEAT_EVERY_S)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """One fault in one round."""
+
+    number: int
+    """Of the round."""
+    after_s: float
+    """From the moment that the first peer has its group."""
+    peer: int
+    kind: str
+    """"kill", "freeze" (for ever), or "slow" (a tenth of its link)."""
+
+
 @dataclass
 class SimRounds:
     """Peers that average random vectors, round after round, all starting together."""
@@ -75,16 +88,21 @@ class SimRounds:
     seed: int = 1
     changes: dict[int, dict[int, Link]] = field(default_factory=dict)
     """Round -> peer -> its new link."""
+    strikes: Sequence[Strike] = ()
     heartbeats: Sequence[Heartbeats] = ()
     """At most one to a receiver."""
     outcomes: dict[tuple[int, int], Outcome] = field(default_factory=dict)
     """By peer and round."""
+    caught_up: dict[tuple[int, int], Committed | None] = field(default_factory=dict)
+    """What a peer that was left out of a round took over from the others."""
     seconds: list[float] = field(default_factory=list)
     """Of each round, from the first group to the last whole result."""
 
     def __post_init__(self) -> None:
         self.world = World(self.seed)
         self.engines: dict[int, RoundEngine] = {}
+        self.absent: set[int] = set()
+        """Killed or frozen."""
         self.num_elements = int(self.mb * 1e6 / 4)
         self._arrived: list[list[int]] = [[] for _ in range(self.rounds + 1)]
         self._began: dict[int, list[float]] = {number: [] for number in range(self.rounds)}
@@ -138,9 +156,24 @@ class SimRounds:
 
     def _note(self, peer: SimPeer, event: Event) -> None:
         if isinstance(event, PhaseReached) and event.phase is Phase.SEND_PARTS:
+            if not self._began[event.epoch]:
+                for strike in self.strikes:
+                    if strike.number == event.epoch:
+                        self.world.call_at(self.world.time_s + strike.after_s, lambda strike=strike: self._strike(strike))
             self._began[event.epoch].append(self.world.time_s)
         if isinstance(event, PhaseReached) and event.phase is Phase.BEFORE_COMMIT and peer.index in self.trainers:
             self._ended[event.epoch].append(self.world.time_s)
+
+    def _strike(self, strike: Strike) -> None:
+        index = strike.peer
+        if strike.kind == "slow":
+            whole = self.links[index]
+            self.world.peers[index].transport.access.link = replace(
+                whole, up_bytes_per_s=whole.up_bytes_per_s / 10, down_bytes_per_s=whole.down_bytes_per_s / 10
+            )
+            return
+        self.absent.add(index)
+        (self.world.kill if strike.kind == "kill" else self.world.freeze)(index)
 
     def _main(self, index: int) -> Callable[[Ports], Coroutine[Any, Any, None]]:
         async def main(ports: Ports) -> None:
@@ -193,6 +226,11 @@ class SimRounds:
             contribution = Contribution(epoch=number, lineage=lineage, vector=vector, weight=1.0)
             outcome = await engine.average(contribution)
             self.outcomes[index, number] = outcome
+            if isinstance(outcome, Superseded):
+                others = [peer.peer_id for peer in self.world.peers if peer.index in self.trainers]
+                missed = await engine.history.fetch(others, number, lineage, self.num_elements)
+                self.caught_up[index, number] = missed
+                lineage = missed.lineage if missed is not None else lineage
             if isinstance(outcome, Committed):
                 lineage = outcome.lineage
         await self._together(index, self.rounds)
@@ -200,6 +238,6 @@ class SimRounds:
     async def _together(self, index: int, number: int) -> None:
         """All begin each round at once."""
         self._arrived[number].append(index)
-        while len(self._arrived[number]) < len(self.links):
+        while not set(range(len(self.links))) - self.absent <= set(self._arrived[number]):
             await asyncio.sleep(0.01)
         await asyncio.sleep(PAUSE_S)

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from collab import config
-from collab.averaging.agreement import CommitRecord, local_lineage
+from collab.averaging.agreement import local_lineage
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
 from collab.strategies.base import Decision, HandedOver, OutOfStep, Stepped, Strategy, Swarm, Waiting, clip_to_norm
 from collab.strategies.dedloc import Dedloc
 from collab.strategies.registry import build_strategy
 from collab.strategies.solo import Solo
 from collab.types import Lineage, PeerId, Vector
+from tests.averaging.records import make_record
 from tests.fakes import FakeCompute, run
 from tests.training.toy import Plain, batch, loss, replica, seeded
 
@@ -73,8 +74,8 @@ class FakeAverager:
 
 
 def committed(mean: Vector | Sequence[float], weights: dict[PeerId, float]) -> Committed:
-    record = CommitRecord(
-        round_id="r", epoch=0, lineage=Lineage("l"), contributors=tuple(weights.items()), digests=("d",)
+    record = make_record(
+        contributors=tuple(weights.items()), members=tuple(weights), pieces=((next(iter(weights)), 0, len(mean)),)
     )
     return Committed(mean=np.asarray(mean, np.float32), record=record)
 

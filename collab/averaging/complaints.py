@@ -1,0 +1,76 @@
+"""Whom to go on without when members complain of each other: pure."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from collab.averaging.messages import Complaint
+from collab.types import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One member's complaint of another."""
+
+    accuser: PeerId
+    complaint: Complaint
+
+    @property
+    def pair(self) -> frozenset[PeerId]:
+        """Both sides: whose fault it is shows only together with other cases."""
+        return frozenset((self.accuser, self.complaint.culprit))
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A small set of peers without which no complaint is left."""
+
+    dropped: tuple[Case, ...] = ()
+    """For each peer that leaves the round, a case that says why."""
+    relieved: tuple[Case, ...] = ()
+    """For each that only loses its work as a reducer: it is there, but does not bring somebody its results."""
+
+
+def judge(cases: Iterable[Case]) -> Judgement:
+    """Decide all cases at once.
+
+    A peer that cannot exchange with the others is accused by all and accuses all, whichever side's link is broken; so
+    the peer in most cases, on either side, goes first, and of equals the one that is accused more often. Of two that
+    accuse each other, the one whose results do not come is relieved, and stays.
+    """
+    unsettled = list(dict.fromkeys(cases))
+    dropped, relieved = [], []
+    while unsettled:
+        involved = Counter(peer for pair in {case.pair for case in unsettled} for peer in pair)
+        accused = Counter(case.complaint.culprit for case in unsettled)
+        late = {case.complaint.culprit for case in unsettled if case.complaint.is_reducer}
+        culprit = min(involved, key=lambda peer: (-involved[peer], -accused[peer], peer not in late, peer))
+        against = [case for case in unsettled if case.complaint.culprit == culprit]
+        is_only_late = bool(against) and all(
+            case.complaint.is_reducer and not case.complaint.is_hostile
+            for case in against
+            if not _is_mutual(case, against, unsettled)
+        )
+        if is_only_late and involved[culprit] <= max(1, len(against)):
+            relieved.append(against[0])
+        else:
+            own = [case for case in unsettled if case.accuser == culprit]
+            dropped.append(against[0] if against else _reversed(own[0]))
+        unsettled = [case for case in unsettled if culprit not in case.pair]
+    return Judgement(tuple(dropped), tuple(relieved))
+
+
+def _is_mutual(case: Case, against: list[Case], cases: list[Case]) -> bool:
+    """Whether the accuser, who misses parts of the culprit, is said by it not to bring results: one broken link."""
+    if case.complaint.is_reducer or case.complaint.is_hostile:
+        return False
+    return any(
+        other.accuser == case.complaint.culprit and other.complaint.culprit == case.accuser for other in cases
+    ) and any(other.complaint.is_reducer and other.accuser == case.accuser for other in against)
+
+
+def _reversed(case: Case) -> Case:
+    """What an accuser of many says, held against itself."""
+    complaint = case.complaint
+    text = f"{case.accuser} complains of several that nobody else misses: {complaint.text}"
+    return Case(complaint.culprit, Complaint(case.accuser, "cut_off", text))

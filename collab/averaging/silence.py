@@ -1,0 +1,56 @@
+"""How long somebody who should say something may be silent: learned from the longest silences that ended."""
+
+from collections import deque
+from collections.abc import Callable
+
+REMEMBERED = 64
+"""Gaps between two signs of life; with a few members and a sign each half second, some seconds."""
+FACTOR = 3.0
+"""Times the longest gap: a machine that paused for a second may pause for three."""
+SHORTEST_S = 1.5
+"""Three signs of life; shorter, and the pauses of a busy machine would count as deaths."""
+LONGEST_S = 15.0
+"""Whoever pauses for longer is better left out, and comes back in the next round."""
+
+
+class Silence:
+    """Of all members together, over many rounds."""
+
+    def __init__(self, clock: Callable[[], float], first_s: float) -> None:
+        """
+        Args:
+            first_s: limit before enough is known.
+        """
+        self._clock, self._first_s = clock, first_s
+        self._gaps: deque[float] = deque(maxlen=REMEMBERED)
+
+    def ended(self, seconds: float) -> None:
+        """Somebody was silent for so long, and is there. One that was over the limit raises it, but not by much."""
+        self._gaps.append(min(seconds, self.limit_s()))
+
+    def limit_s(self) -> float:
+        """Whoever is silent for longer is gone."""
+        if len(self._gaps) < REMEMBERED // 4:
+            return self._first_s
+        return min(max(FACTOR * max(self._gaps), SHORTEST_S), LONGEST_S)
+
+    def watch(self) -> "Watch":
+        """Of one peer, from now on."""
+        return Watch(self._clock, self)
+
+
+class Watch:
+    """One peer's signs of life."""
+
+    def __init__(self, clock: Callable[[], float], silence: Silence) -> None:
+        self._clock, self._silence, self._heard_s = clock, silence, clock()
+
+    def heard(self) -> None:
+        """It has said something."""
+        now_s = self._clock()
+        self._silence.ended(now_s - self._heard_s)
+        self._heard_s = now_s
+
+    def left_s(self) -> float:
+        """Until it counts as gone; negative: it does."""
+        return self._heard_s + self._silence.limit_s() - self._clock()
