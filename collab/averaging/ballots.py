@@ -202,7 +202,8 @@ class Proposal(Generic[V]):
         heard, vote = self._hear_decision(answer), answer.vote
         if heard.is_known_decided or not self.is_proposed or vote is None or vote.ballot != self.ballot:
             return heard
-        supporters = self.supporters if vote.value is None else self.supporters | {peer}
+        supports = vote.value is not None and vote.value == self.value
+        supporters = self.supporters | {peer} if supports else self.supporters
         return replace(self, voted_by=self.voted_by | {peer}, supporters=supporters)
 
     @property

@@ -1,0 +1,101 @@
+"""Two instances in a row: what the first decides names the electors of the second.
+
+Every value of the first instance leads to a lineage with an instance of its own, which begins when somebody may know
+that the value was decided. A peer restarts at most once. Its new life abstains wherever it may have voted before: in
+the first instance, and in the instance of every lineage that was made before it restarted.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from collab.types import PeerId
+from tests.averaging.ballot_model import Bounds, Model, State
+
+ChainState: TypeAlias = tuple[State, tuple[State, ...], tuple[frozenset[str] | None, ...], frozenset[str]]
+"""First instance; the second of each lineage; who had restarted when its value was made (None: it is not); who has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """What is enumerated, and which rules hold."""
+
+    electors: tuple[str, ...]
+    members: tuple[tuple[str, ...], ...]
+    """Electors of the second instance, by the value of the first, one a ballot."""
+    later_ballots: int = 1
+    restarts: int = 0
+    rules: Bounds = Bounds()
+    follows_votes: bool = False
+    """A broken rule: peers go on from a value that was put to the vote, before it is decided."""
+
+
+class Chain:
+    """See the module."""
+
+    def __init__(self, links: Links) -> None:
+        self.links = links
+        rules = replace(links.rules, learns=False, restarts=0)
+        self.earlier = Model(replace(rules, ballots=len(links.members)), members=links.electors)
+        later = replace(rules, ballots=links.later_ballots)
+        self.later = tuple(Model(later, members=members) for members in links.members)
+        self.peers = sorted({*links.electors, *(peer for members in links.members for peer in members)})
+
+    def first(self) -> ChainState:
+        later = tuple(model.first() for model in self.later)
+        return self.earlier.first(), later, (None,) * len(later), frozenset()
+
+    def steps(self, state: ChainState) -> Iterator[tuple[str, ChainState]]:
+        earlier, later, made, restarted = state
+        for label, after in self.earlier.steps(earlier):
+            proposed = self._proposed(after)
+            seen = (restarted if known is None and i in proposed else known for i, known in enumerate(made))
+            yield label, (after, later, tuple(seen), restarted)
+        for i in self._followed(earlier):
+            for label, step in self.later[i].steps(later[i]):
+                yield f"after {self.earlier.own[i]}: {label}", (earlier, _put(later, i, step), made, restarted)
+        if len(restarted) < self.links.restarts:
+            for peer in self.peers:
+                if peer not in restarted:
+                    yield f"restart of {peer}", self._restart(state, PeerId(peer))
+
+    def fault(self, state: ChainState) -> str | None:
+        earlier, later, made, _ = state
+        faults = (model.fault(one) for model, one in zip(self.later, later, strict=True))
+        fault = self.earlier.fault(earlier) or next((fault for fault in faults if fault), None)
+        if fault is not None:
+            return fault
+        decided = self.earlier.decided(earlier)
+        begun = {
+            own for own, model, one in zip(self.earlier.own, self.later, later, strict=False) if model.is_begun(one)
+        }
+        if len(self.histories(state)) > 1:
+            return f"two histories: {sorted(self.histories(state))}"
+        return f"lineages {sorted(begun)} go on after {sorted(decided)} was decided" if begun - decided else None
+
+    def histories(self, state: ChainState) -> frozenset[str]:
+        """Decisions of both instances, one after the other."""
+        lineages = zip(self.earlier.own, self.later, state[1], strict=False)
+        return frozenset(f"{own} {value}" for own, model, one in lineages for value in model.decided(one))
+
+    def _proposed(self, earlier: State) -> set[int]:
+        values = {value for b in range(len(earlier[1])) for value in self.earlier.asked(earlier, b).values}
+        return {self.earlier.own.index(value) for value in values if value is not None}
+
+    def _followed(self, earlier: State) -> list[int]:
+        if self.links.follows_votes:
+            return sorted(self._proposed(earlier))
+        return sorted(self.earlier.own.index(value) for value in self.earlier.decided(earlier))
+
+    def _restart(self, state: ChainState, peer: PeerId) -> ChainState:
+        earlier, later, made, restarted = state
+        if peer in self.links.electors:
+            earlier = self.earlier.restarted(earlier, peer)
+        for i, members in enumerate(self.links.members):
+            if peer in members and made[i] is not None:
+                later = _put(later, i, self.later[i].restarted(later[i], peer))
+        return earlier, later, made, restarted | {peer}
+
+
+def _put(states: tuple[State, ...], i: int, state: State) -> tuple[State, ...]:
+    return (*states[:i], state, *states[i + 1 :])
