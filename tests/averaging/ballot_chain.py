@@ -6,14 +6,14 @@ the first instance, and in the instance of every lineage that was made before it
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from collab.types import PeerId
 from tests.averaging.ballot_model import Bounds, Model, State
 
-ChainState: TypeAlias = tuple[State, tuple[State, ...], tuple[frozenset[str] | None, ...], frozenset[str]]
-"""First instance; the second of each lineage; who had restarted when its value was made (None: it is not); who has."""
+ChainState: TypeAlias = tuple[State, tuple[State, ...], frozenset[str]]
+"""First instance; the second of each lineage; who has restarted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Links:
     """Electors of the second instance, by the value of the first, one a ballot."""
     later_ballots: int = 1
     restarts: int = 0
-    rules: Bounds = Bounds()
+    rules: Bounds = field(default_factory=Bounds)
     follows_votes: bool = False
     """A broken rule: peers go on from a value that was put to the vote, before it is decided."""
 
@@ -43,24 +43,22 @@ class Chain:
 
     def first(self) -> ChainState:
         later = tuple(model.first() for model in self.later)
-        return self.earlier.first(), later, (None,) * len(later), frozenset()
+        return self.earlier.first(), later, frozenset()
 
     def steps(self, state: ChainState) -> Iterator[tuple[str, ChainState]]:
-        earlier, later, made, restarted = state
+        earlier, later, restarted = state
         for label, after in self.earlier.steps(earlier):
-            proposed = self._proposed(after)
-            seen = (restarted if known is None and i in proposed else known for i, known in enumerate(made))
-            yield label, (after, later, tuple(seen), restarted)
+            yield label, (after, later, restarted)
         for i in self._followed(earlier):
-            for label, step in self.later[i].steps(later[i]):
-                yield f"after {self.earlier.own[i]}: {label}", (earlier, _put(later, i, step), made, restarted)
+            for label, after in self.later[i].steps(later[i]):
+                yield f"after {self.earlier.own[i]}: {label}", (earlier, _put(later, i, after), restarted)
         if len(restarted) < self.links.restarts:
             for peer in self.peers:
                 if peer not in restarted:
                     yield f"restart of {peer}", self._restart(state, PeerId(peer))
 
     def fault(self, state: ChainState) -> str | None:
-        earlier, later, made, _ = state
+        earlier, later, _ = state
         faults = (model.fault(one) for model, one in zip(self.later, later, strict=True))
         fault = self.earlier.fault(earlier) or next((fault for fault in faults if fault), None)
         if fault is not None:
@@ -88,13 +86,14 @@ class Chain:
         return sorted(self.earlier.own.index(value) for value in self.earlier.decided(earlier))
 
     def _restart(self, state: ChainState, peer: PeerId) -> ChainState:
-        earlier, later, made, restarted = state
+        earlier, later, restarted = state
+        made = self._proposed(earlier)
         if peer in self.links.electors:
             earlier = self.earlier.restarted(earlier, peer)
         for i, members in enumerate(self.links.members):
-            if peer in members and made[i] is not None:
-                later = _put(later, i, self.later[i].restarted(later[i], peer))
-        return earlier, later, made, restarted | {peer}
+            if peer in members:
+                later = _put(later, i, self.later[i].restarted(later[i], peer, took_part=i not in made))
+        return earlier, later, restarted | {peer}
 
 
 def _put(states: tuple[State, ...], i: int, state: State) -> tuple[State, ...]:

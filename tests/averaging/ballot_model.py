@@ -18,7 +18,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
-from collab.averaging.ballots import Acceptor, Ballot, Electorate, Proposal, Vote
+from collab.averaging.ballots import Acceptor, Ballot, Electorate, Proposal, Vote, seat
 from collab.types import PeerId
 from tests.averaging.ballot_search import search
 
@@ -178,8 +178,10 @@ class Model:
                     steps.append((f"vote {b} {value}", elector._replace(memory=answer, votes=frozenset(votes))))
         steps += [(f"learn {value}", _closed(elector, value)) for value in sorted(decided)]
         if restarts:
-            reborn = self.bounds.acceptor() if self.bounds.comes_back_empty else None
-            steps.append(("restart", elector._replace(memory=reborn, restarts=elector.restarts + 1)))
+            back: Acceptor[str] | None = seat(
+                self.electorate.members[0], self.electorate, took_part=self.bounds.comes_back_empty
+            )
+            steps.append(("restart", elector._replace(memory=back, restarts=elector.restarts + 1)))
         found = ((label, self._electors.number(after)) for label, after in steps)
         return [(label, after) for label, after in found if after != number]
 
@@ -206,12 +208,12 @@ class Model:
             heard |= {before.hear_promise(peer, answer) for before in heard for answer in sent}
         return heard
 
-    def restarted(self, state: State, peer: PeerId) -> State:
-        """After ``peer`` has lost its memory of this instance."""
+    def restarted(self, state: State, peer: PeerId, *, took_part: bool = False) -> State:
+        """After ``peer`` has restarted, and sits down again if it may."""
         position = self.electorate.members.index(peer)
         elector = self.elector(state, position)
-        reborn = self.bounds.acceptor() if self.bounds.comes_back_empty else None
-        after = self._electors.number(elector._replace(memory=reborn, restarts=elector.restarts + 1))
+        memory = seat(peer, self.electorate, took_part=took_part or self.bounds.comes_back_empty)
+        after = self._electors.number(elector._replace(memory=memory, restarts=elector.restarts + 1))
         return self._sorted(state[0], position, after), state[1]
 
     # -- what is true in a state -------------------------------------------------------------------------------------
