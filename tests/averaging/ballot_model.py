@@ -11,7 +11,6 @@ that may be exchanged without changing anything are sorted, so that states which
 """
 
 import argparse
-import itertools
 import json
 import time
 from collections.abc import Hashable, Iterator
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from collab.averaging.ballots import Acceptor, Ballot, Electorate, Proposal, Vote, seat
 from collab.types import PeerId
+from tests.averaging.ballot_progress import is_quorum, unfinished
 from tests.averaging.ballot_search import search
 
 State: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
@@ -243,50 +243,22 @@ class Model:
         if len(decided) > 1:
             return f"two values decided: {sorted(decided)}"
         for b, tally in enumerate(tallies):
-            if tally.is_decided and not self._is_quorum(tally.supporters):
+            if tally.is_decided and not is_quorum(self.electorate.members, tally.supporters):
                 return f"{tally.value} was decided by {len(tally.supporters)} votes"
             declared = self.bounds.buries_without_votes and tally.is_proposed and tally.value is None
             if (tally.is_buried or declared) and any(self.own.index(value) < b for value in decided):
                 return f"{sorted(decided)} was decided, and never happened says ballot {b}"
         return None
 
-    def _is_quorum(self, voters: frozenset[PeerId]) -> bool:
-        """As ``Electorate`` should count, in other words."""
-        first = self.electorate.members[0] in voters
-        return len(voters) + first / 2 > len(self.electorate.members) / 2
-
     def stuck(self, state: State) -> str | None:
         """A quorum of electors that remember, to which one more ballot would not bring the right end."""
-        memories = [self.elector(state, position).memory for position in range(len(self.electorate.members))]
-        decided = self.decided(state)
-        key = ("stuck", tuple(memories), decided)
+        memories = tuple(self.elector(state, position).memory for position in range(len(self.electorate.members)))
+        key = ("stuck", memories, self.decided(state))
         if key not in self._memo:
-            alive = [(peer, m) for peer, m in zip(self.electorate.members, memories, strict=True) if m is not None]
-            groups = (g for size in range(1, len(alive) + 1) for g in itertools.combinations(alive, size))
-            quorums = (group for group in groups if self._is_quorum(frozenset(peer for peer, _ in group)))
-            ends = ((quorum, self._conclude(dict(quorum))) for quorum in quorums)
-            wrong = (f"{sorted(quorum)} ends with {end}" for quorum, end in ends if end is None or decided - {end})
-            self._memo[key] = next(wrong, None)
+            ballot = Ballot(len(self.ballots) + 1, PeerId("last"))
+            self._memo[key] = unfinished(self.electorate, memories, ballot, self.decided(state))
         text: str | None = self._memo[key]
         return text
-
-    def _conclude(self, quorum: dict[PeerId, Acceptor[str]]) -> str | None:
-        """What one more ballot decides among ``quorum``; a leader with a new value that first buries what it can."""
-        ballot = Ballot(len(self.ballots) + 1, PeerId("last"))
-        proposal: Proposal[str] = Proposal(ballot=ballot, electorate=self.electorate)
-        for peer, memory in quorum.items():
-            quorum[peer] = memory.promise(ballot)
-            proposal = proposal.hear_promise(peer, quorum[peer])
-        for own in (None, "new"):
-            if proposal.is_decided:
-                break
-            proposal = proposal.propose(own)
-            for peer, memory in quorum.items():
-                quorum[peer] = memory.accept(ballot, proposal.value)
-                proposal = proposal.hear_vote(peer, quorum[peer])
-            if not (proposal.is_decided or proposal.is_buried):
-                return None
-        return proposal.value if proposal.is_decided else None
 
     def _memoised(self, kind: str, elector: int, b: int) -> Any:
         key = (kind, elector, b)
