@@ -113,7 +113,7 @@ class Acceptor(Generic[V]):
         has_voted = self.vote is not None and self.vote.ballot == ballot and self.vote.value is not None
         if self._refuses(ballot) or has_voted:
             return self
-        return Acceptor(promised=ballot, vote=Vote(ballot, value))
+        return replace(self, promised=ballot, vote=Vote(ballot, value))
 
     def learn(self, value: V) -> "Acceptor[V]":
         """Keep the decision for those who will ask; from now on the instance is closed.

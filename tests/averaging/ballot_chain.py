@@ -7,6 +7,7 @@ the first instance, and in the instance of every lineage that was made before it
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TypeAlias
 
 from collab.types import PeerId
@@ -36,9 +37,18 @@ class Chain:
     def __init__(self, links: Links) -> None:
         self.links = links
         rules = replace(links.rules, learns=False, restarts=0)
-        self.earlier = Model(replace(rules, ballots=len(links.members)), members=links.electors)
+        self.earlier = Model(
+            replace(rules, ballots=len(links.members)),
+            members=links.electors,
+            values=tuple("abcdef"[: len(links.members)]),
+        )
         later = replace(rules, ballots=links.later_ballots)
         self.later = tuple(Model(later, members=members) for members in links.members)
+        models = (self.earlier, *self.later)
+        self._steps = cache(lambda i, state: tuple(models[i].steps(state)))
+        self._fault = cache(lambda i, state: models[i].fault(state))
+        self._decided = cache(lambda i, state: models[i].decided(state))
+        self._is_begun = cache(lambda i, state: models[i].is_begun(state))
         self.peers = sorted({*links.electors, *(peer for members in links.members for peer in members)})
 
     def first(self) -> ChainState:
@@ -47,10 +57,10 @@ class Chain:
 
     def steps(self, state: ChainState) -> Iterator[tuple[str, ChainState]]:
         earlier, later, restarted = state
-        for label, after in self.earlier.steps(earlier):
+        for label, after in self._steps(0, earlier):
             yield label, (after, later, restarted)
         for i in self._followed(earlier):
-            for label, after in self.later[i].steps(later[i]):
+            for label, after in self._steps(i + 1, later[i]):
                 yield f"after {self.earlier.own[i]}: {label}", (earlier, _put(later, i, after), restarted)
         if len(restarted) < self.links.restarts:
             for peer in self.peers:
@@ -59,22 +69,19 @@ class Chain:
 
     def fault(self, state: ChainState) -> str | None:
         earlier, later, _ = state
-        faults = (model.fault(one) for model, one in zip(self.later, later, strict=True))
-        fault = self.earlier.fault(earlier) or next((fault for fault in faults if fault), None)
+        fault = next((f for f in map(self._fault, range(len(later) + 1), (earlier, *later)) if f is not None), None)
         if fault is not None:
             return fault
-        decided = self.earlier.decided(earlier)
-        begun = {
-            own for own, model, one in zip(self.earlier.own, self.later, later, strict=False) if model.is_begun(one)
-        }
         if len(self.histories(state)) > 1:
             return f"two histories: {sorted(self.histories(state))}"
+        decided = self._decided(0, earlier)
+        begun = {own for i, own in enumerate(self.earlier.own) if self._is_begun(i + 1, later[i])}
         return f"lineages {sorted(begun)} go on after {sorted(decided)} was decided" if begun - decided else None
 
     def histories(self, state: ChainState) -> frozenset[str]:
         """Decisions of both instances, one after the other."""
-        lineages = zip(self.earlier.own, self.later, state[1], strict=False)
-        return frozenset(f"{own} {value}" for own, model, one in lineages for value in model.decided(one))
+        lineages = enumerate(zip(self.earlier.own, state[1], strict=True), start=1)
+        return frozenset(f"{own} {value}" for i, (own, later) in lineages for value in self._decided(i, later))
 
     def _proposed(self, earlier: State) -> set[int]:
         values = {value for b in range(len(earlier[1])) for value in self.earlier.asked(earlier, b).values}
@@ -83,7 +90,7 @@ class Chain:
     def _followed(self, earlier: State) -> list[int]:
         if self.links.follows_votes:
             return sorted(self._proposed(earlier))
-        return sorted(self.earlier.own.index(value) for value in self.earlier.decided(earlier))
+        return sorted(self.earlier.own.index(value) for value in self._decided(0, earlier))
 
     def _restart(self, state: ChainState, peer: PeerId) -> ChainState:
         earlier, later, restarted = state

@@ -59,6 +59,8 @@ class Bounds:
     proposal: type[Proposal[str]] = Proposal
     comes_back_empty: bool = False
     """A broken rule: who has restarted votes again."""
+    may_revive: bool = False
+    """Splits alone are faults; a buried value that is decided is none."""
     buries_without_votes: bool = False
     """A broken rule: a proposer that found nothing declares that what is below never happened."""
 
@@ -242,16 +244,17 @@ class Model:
         decided = self.decided(state)
         if len(decided) > 1:
             return f"two values decided: {sorted(decided)}"
-        for b, tally in enumerate(tallies):
-            if tally.is_decided and not is_quorum(self.electorate.members, tally.supporters):
-                return f"{tally.value} was decided by {len(tally.supporters)} votes"
+        for b, tally in enumerate(() if self.bounds.may_revive else tallies):
             declared = self.bounds.buries_without_votes and tally.is_proposed and tally.value is None
-            if (tally.is_buried or declared) and any(self.own.index(value) < b for value in decided):
+            if (tally.is_buried or declared) and any(value in self.own[:b] for value in decided):
                 return f"{sorted(decided)} was decided, and never happened says ballot {b}"
         return None
 
     def stuck(self, state: State) -> str | None:
         """A quorum of electors that remember, to which one more ballot would not bring the right end."""
+        for tally in (self.tally(state, b) for b in range(len(self.ballots))):
+            if tally.is_decided and not is_quorum(self.electorate.members, tally.supporters):
+                return f"{tally.value} was decided by {len(tally.supporters)} votes"
         memories = tuple(self.elector(state, position).memory for position in range(len(self.electorate.members)))
         key = ("stuck", memories, self.decided(state))
         if key not in self._memo:

@@ -41,6 +41,8 @@ def conclude(electorate: Electorate, quorum: dict[PeerId, Acceptor[str]], ballot
     for own in (None, "new"):
         if proposal.is_decided:
             break
+        if not proposal.has_promises:
+            return None
         proposal = proposal.propose(own)
         for peer, memory in quorum.items():
             quorum[peer] = memory.accept(ballot, proposal.value)
