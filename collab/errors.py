@@ -82,6 +82,10 @@ class BadPart(CollabError):
         self.reason = reason
 
 
+class SplitDecision(CollabError):
+    """Two values were decided in one instance: a rule of ``collab.averaging.ballots`` was broken. Stop and resync."""
+
+
 # -- state -----------------------------------------------------------------------------------------------------------
 
 

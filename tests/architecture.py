@@ -21,6 +21,7 @@ LAYERS = {
     "collab.metrics.records": PURE,
     "collab.averaging.plan": PURE,
     "collab.averaging.agreement": PURE,
+    "collab.averaging.ballots": PURE,
     "collab.averaging.shares": PURE,
     "collab.averaging.contribution_plan": PURE,
     "collab.training.schedule": PURE,

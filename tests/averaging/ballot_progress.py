@@ -1,0 +1,52 @@
+"""Whether a quorum of living electors can always end an instance: with one more ballot, higher than all before."""
+
+import itertools
+
+from collab.averaging.ballots import Acceptor, Ballot, Electorate, Proposal
+from collab.types import PeerId
+
+
+def is_quorum(members: tuple[PeerId, ...], voters: frozenset[PeerId]) -> bool:
+    """As ``Electorate`` should count, in other words: the first member's voice is worth one and a half."""
+    return len(voters) + (members[0] in voters) / 2 > len(members) / 2
+
+
+def unfinished(
+    electorate: Electorate, memories: tuple[Acceptor[str] | None, ...], ballot: Ballot, decided: frozenset[str]
+) -> str | None:
+    """A quorum that ``ballot`` would not bring to the right end, in words.
+
+    Args:
+        electorate: of the instance.
+        memories: of its electors; None: abstains.
+        ballot: higher than all that were used.
+        decided: what was decided before; nothing else may come out.
+    """
+    alive = [(peer, memory) for peer, memory in zip(electorate.members, memories, strict=True) if memory is not None]
+    for size in range(1, len(alive) + 1):
+        for group in itertools.combinations(alive, size):
+            if is_quorum(electorate.members, frozenset(peer for peer, _ in group)):
+                end = conclude(electorate, dict(group), ballot)
+                if end is None or decided - {end}:
+                    return f"{[peer for peer, _ in group]} end with {end} after {sorted(decided)}"
+    return None
+
+
+def conclude(electorate: Electorate, quorum: dict[PeerId, Acceptor[str]], ballot: Ballot) -> str | None:
+    """What ``ballot`` decides among ``quorum`` if it first buries what it can, and then has a value of its own."""
+    proposal: Proposal[str] = Proposal(ballot=ballot, electorate=electorate)
+    for peer, memory in quorum.items():
+        quorum[peer] = memory.promise(ballot)
+        proposal = proposal.hear_promise(peer, quorum[peer])
+    for own in (None, "new"):
+        if proposal.is_decided:
+            break
+        if not proposal.has_promises:
+            return None
+        proposal = proposal.propose(own)
+        for peer, memory in quorum.items():
+            quorum[peer] = memory.accept(ballot, proposal.value)
+            proposal = proposal.hear_vote(peer, quorum[peer])
+        if not (proposal.is_decided or proposal.is_buried):
+            return None
+    return proposal.value if proposal.is_decided else None

@@ -1,0 +1,146 @@
+"""No interleaving of ballots splits an instance or a chain of two; and the checker that says so can fail."""
+
+from typing import Any
+
+import pytest
+
+from tests.averaging.ballot_chain import Chain, Links
+from tests.averaging.ballot_model import Bounds, Model
+from tests.averaging.ballot_mutants import (
+    AcceptsBelowItsPromise,
+    ForgetsItsVote,
+    HalfIsEnough,
+    IgnoresVotesFound,
+    ProposesTwice,
+    ProposesWithoutAQuorum,
+    PutsNothingAboveAValue,
+    TakesAnyVoteFound,
+    VotesOnce,
+)
+from tests.averaging.ballot_search import Found, search
+
+
+def explore(**bounds: Any) -> Found[Any]:
+    model = Model(Bounds(**bounds))
+    return search(model, also=model.stuck, marks=model.marks)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"electors": 1, "ballots": 3, "restarts": 1},
+        {"electors": 2, "ballots": 2, "restarts": 2},
+        {"electors": 3, "ballots": 2, "restarts": 3},
+        {"electors": 4, "ballots": 2, "restarts": 0},
+        {"electors": 5, "ballots": 2, "restarts": 0, "learns": False},
+        {"electors": 3, "ballots": 3, "restarts": 0, "learns": False},
+    ],
+    ids=lambda bounds: "-".join(str(number) for number in bounds.values()),
+)
+def test_no_interleaving_of_ballots_decides_two_values_or_revives_a_buried_one_or_gets_stuck(bounds: Any) -> None:
+    found = explore(**bounds)
+    assert (found.fault, found.trace) == (None, ())
+    assert found.is_complete
+    values, ballots = "abc"[: bounds["ballots"]], range(bounds["ballots"])
+    decided = {f"{value} decided in {b}" for b in ballots for value in values[: b + 1]}
+    assert found.reached == decided | {f"buried by {b}" for b in ballots}
+
+
+# -- the checker itself: each broken rule is found --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"acceptor": AcceptsBelowItsPromise},
+        {"acceptor": ForgetsItsVote},
+        {"proposal": IgnoresVotesFound},
+        {"proposal": ProposesWithoutAQuorum},
+        {"proposal": PutsNothingAboveAValue, "ballots": 3},
+        {"proposal": ProposesTwice},
+        {"proposal": TakesAnyVoteFound, "ballots": 3},
+        {"electorate": HalfIsEnough, "electors": 2},
+        {"electorate": HalfIsEnough, "electors": 4},
+        {"comes_back_empty": True, "restarts": 1},
+    ],
+    ids=lambda broken: "-".join(str(getattr(rule, "__name__", rule)) for rule in broken.values()),
+)
+def test_a_broken_rule_is_seen_to_decide_two_values(broken: Any) -> None:
+    found = search(Model(Bounds(**{"learns": False, "may_revive": True} | broken)))
+    assert found.fault is not None, found
+    assert found.fault.startswith("two values decided")
+
+
+def test_a_round_that_was_declared_dead_on_promises_alone_is_seen_to_be_revived() -> None:
+    """Why a proposer that finds no vote asks for votes for nothing: a later ballot may find the one vote it missed."""
+    found = search(Model(Bounds(ballots=3, buries_without_votes=True, learns=False)))
+    assert found.fault == "['a'] was decided, and never happened says ballot 1"
+
+
+def test_a_quorum_that_counts_wrongly_is_seen_before_it_splits() -> None:
+    found = explore(electors=4, electorate=HalfIsEnough)
+    assert found.fault == "a was decided by 2 votes"
+
+
+def test_an_acceptor_that_never_votes_again_is_seen_to_stop_the_swarm() -> None:
+    found = explore(acceptor=VotesOnce)
+    assert found.fault is not None
+    assert "end with None" in found.fault
+
+
+# -- two instances in a row -------------------------------------------------------------------------------------------
+
+SHRUNK, GROWN, REPLACED = ("1", "2"), ("1", "2", "3", "4"), ("2", "3", "4")
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        Links(electors=("1", "2", "3"), members=(SHRUNK, ("2", "3")), restarts=1),
+        Links(electors=("1", "2", "3"), members=(SHRUNK, GROWN)),
+        Links(electors=("1", "2", "3"), members=(GROWN, REPLACED)),
+        Links(electors=("1", "2"), members=(REPLACED, ("1",)), restarts=2),
+        Links(electors=("1",), members=(GROWN,), later_ballots=2),
+        Links(electors=("1", "2", "3"), members=(("1", "2", "3"),), later_ballots=2),
+        Links(electors=("1", "2"), members=(SHRUNK,), later_ballots=2, restarts=2),
+    ],
+    ids=lambda links: f"{len(links.electors)}-to-{[len(members) for members in links.members]}-{links.restarts}",
+)
+def test_no_interleaving_of_two_instances_makes_two_histories(links: Links) -> None:
+    chain = Chain(links)
+    found = search(chain, marks=chain.histories)
+    assert (found.fault, found.trace) == (None, ())
+    assert found.is_complete
+    assert found.reached == {f"{first} {then}" for first in chain.earlier.own for then in chain.later[0].own}
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"),
+    [
+        (Links(electors=("1", "2", "3"), members=(SHRUNK, ("2", "3")), follows_votes=True), "lineages ['a'] go on"),
+        (
+            Links(
+                electors=("1",),
+                members=(("1", "2", "3"),),
+                later_ballots=2,
+                restarts=1,
+                rules=Bounds(comes_back_empty=True, may_revive=True),
+            ),
+            "two values decided",
+        ),
+        (
+            Links(
+                electors=("1",),
+                members=(GROWN,),
+                later_ballots=2,
+                rules=Bounds(electorate=HalfIsEnough, may_revive=True),
+            ),
+            "two values decided",
+        ),
+    ],
+    ids=("follows-votes", "comes-back-empty", "half-is-enough"),
+)
+def test_a_broken_rule_of_the_chain_is_seen_to_make_two_histories(broken: Links, fault: str) -> None:
+    found = search(Chain(broken))
+    assert found.fault is not None
+    assert found.fault.startswith(fault)
