@@ -10,6 +10,7 @@ Source: butterfly all-reduce as in Moshpit SGD (Ryabinin et al., NeurIPS 2021) a
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +20,7 @@ from collab.averaging.division import Division, Job
 from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import Exchange, Holding
 from collab.averaging.flow import Inflow, Links, Outflow, kept_alive
+from collab.averaging.laggards import Progress
 from collab.averaging.messages import PARTS_PROTOCOL, Complaint, Group
 from collab.averaging.reducer import Hosted, Kept, Reducer
 from collab.averaging.reduction import Reduction, Result, SenderFailed
@@ -74,7 +76,8 @@ class Session:
         self._holdings: list[Holding] = []
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._reductions: dict[int, Reduction] = {}
-        self._gone: set[PeerId] = set()
+        self.gone: set[PeerId] = set()
+        """Members that are not in the round any more."""
         self.division = Division.of(exchange.group.spans, exchange.group.part_elements)
         self.complaints: list[Complaint] = []
         """Of other members, for the leader to judge; whoever takes them clears them."""
@@ -114,24 +117,22 @@ class Session:
         """Contributors of whom something is missing in the result, with the elements (start, stop)."""
         return sorted(gap for index in self._ours() for gap in self._holdings[index].gaps())
 
-    def progress(self) -> list[int]:
-        """How many results we have of each job."""
-        return [holding.num_held for holding in self._holdings]
-
-    def waits_for(self) -> frozenset[PeerId]:
-        """Contributors that hold up what we reduce."""
-        return frozenset(peer for reduction in self._reductions.values() for peer in reduction.missing())
+    def progress(self) -> Progress:
+        """How far we are."""
+        came = sum((self._reductions[index].num_of for index in self._reductions), Counter[PeerId]())
+        return Progress(came, [holding.num_held for holding in self._holdings])
 
     def halt(self, gone: Collection[PeerId], broken: Sequence[int]) -> list[int]:
         """Wait no longer for members that are gone, and take nothing more of ``broken`` jobs; what we have of them."""
-        self._gone.update(gone)
-        for index in broken:
+        self.gone.update(gone)
+        known = [index for index in broken if index < len(self._holdings)]
+        for index in known:
             self._holdings[index].is_frozen = True
             self._stop(index)
         for reduction in self._reductions.values():
-            reduction.leave_out(self._gone)
+            reduction.leave_out(self.gone)
         able = self._exchange.vector is not None
-        return [self._holdings[index].num_held if able else 0 for index in broken]
+        return [self._holdings[index].num_held if able and index in known else 0 for index in broken]
 
     def mend(self, division: Division) -> None:
         """Go on as the leader has divided the work anew."""
@@ -179,7 +180,7 @@ class Session:
         hosted = Hosted(source, holding, exchange.receivers, self._complain)
         if holding.job.holder is None:
             self._reductions[index] = reduction = exchange.reduction(holding)
-            reduction.leave_out(self._gone)
+            reduction.leave_out(self.gone)
             hosted = Hosted(reduction, holding, exchange.receivers, self._complain)
             self._tasks[index] = asyncio.create_task(self._reduce(reduction))
         self._butterfly.reducer.begin(self._key(index), hosted)

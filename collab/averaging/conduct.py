@@ -2,13 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.complaints import Case
-from collab.averaging.course import Abort, Action, Commit, Course, Halt, Mend, Prepare, Report, Stage
-from collab.averaging.messages import Complaint, Group
+from collab.averaging.course import Course
+from collab.averaging.laggards import Laggards, Progress
+from collab.averaging.messages import Complaint
+from collab.averaging.seats import RecordSeat, seat_from_fields
 from collab.averaging.silence import Silence
+from collab.averaging.steps import Abort, Action, Commit, Halt, Lead, Mend, Prepare, Report, Stage
 from collab.averaging.timeouts import RoundTimeouts
 from collab.concurrency import Background
 from collab.errors import BadMessage, CollabError, NetworkError
@@ -26,9 +30,9 @@ class Conductor:
     """Takes one round to its end; every member has its verdict when it is over."""
 
     def __init__(
-        self, group: Group, streams: Mapping[PeerId, Stream], timeouts: RoundTimeouts, silence: Silence
+        self, course: Course, streams: Mapping[PeerId, Stream], timeouts: RoundTimeouts, silence: Silence
     ) -> None:
-        self.course = Course.of(group)
+        self.course = course
         self._streams, self._timeouts = dict(streams), timeouts
         self._watches = {peer: silence.watch() for peer in streams}
         self._limit = silence
@@ -36,42 +40,61 @@ class Conductor:
         self._judge_at_s: float | None = None
         self._verdict: Commit | Abort | None = None
         self._dropped: set[PeerId] = set()
-        self._listening: dict[PeerId, asyncio.Task[None]] = {}
+        self._laggards = Laggards(course.group, self._now_s())
+        self._is_cut_off = False
+        self._listening = set(streams)
+        """Members whose stream may still bring something of this round."""
 
-    async def run(self) -> CommitRecord | Abort | None:
-        """The record when the round committed; None when members have voted and no quorum of votes can come any more:
-        it is then for the members to find out what became of it.
+    async def run(self, remember: Callable[[CommitRecord], None]) -> CommitRecord | Abort | None:
+        """Lead to the verdict, and tell it to everybody.
+
+        Args:
+            remember: takes the record before anybody is told: whoever loses our word and asks must get it.
+
+        Returns:
+            The record when the round committed; None when members have voted and no quorum of votes can come any more:
+            it is then for the members to find out what became of it.
         """
         async with Background() as tasks:
             tasks.create_task(self._pulse())
-            self._listening = {
-                peer: asyncio.create_task(self._listen(peer, stream)) for peer, stream in self._streams.items()
-            }
+            for peer, stream in self._streams.items():
+                tasks.create_task(self._listen(peer, stream))
             while self._verdict is None and not self._is_stuck():
                 await self._wait()
                 while (action := self.course.next_action()) is not None:
                     await self._do(action)
                 await self._tell_dropped()
+            if isinstance(self._verdict, Commit):
+                remember(self._verdict.record)
+            if self._verdict is not None:
+                await self._announce()
+                await self._hear_thanks()
+            for peer in self._listening:
+                self._streams[peer].close()
         return self._verdict.record if isinstance(self._verdict, Commit) else self._verdict
 
-    async def announce(self) -> None:
-        """Tell the verdict to everybody, those included that are not in the round any more; streams whose member does
-        not answer at once are of no further use.
-        """
+    async def _announce(self) -> None:
+        """Tell the verdict to everybody, those included that are not in the round any more."""
         if isinstance(self._verdict, Commit):
             await self._tell(Message("commit", {"record": self._verdict.record.to_fields()}), everybody=True)
         elif isinstance(self._verdict, Abort):
             await self._tell(abort_message(self._verdict.reason, self._verdict.text), everybody=True)
-        await asyncio.wait(self._listening.values(), timeout=self._timeouts.thanks_s)
-        for peer, task in self._listening.items():
-            if not task.done():
-                task.cancel()
-                self._streams[peer].close()
-        await asyncio.gather(*self._listening.values(), return_exceptions=True)
+
+    async def _hear_thanks(self) -> None:
+        """A stream whose member does not answer at once is of no further use: the answer would come into the next
+        round.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeouts.thanks_s):
+                while self._listening:
+                    await self._heard.get()
 
     def _is_stuck(self) -> bool:
-        """Whether too few members are left to vote."""
-        return self.course.stage is Stage.VOTING and not self.course.group.has_quorum(self.course.voters())
+        """Whether too few members are left to vote, or to hear us: it is for others to lead on."""
+        if self._is_cut_off:
+            logger.warning("most members are silent at once, so others shall lead epoch=%d", self.course.group.epoch)
+            return True
+        return self.course.stage is Stage.VOTING and not self.course.can_decide()
 
     # -- hearing -----------------------------------------------------------------------------------------------------
 
@@ -81,11 +104,14 @@ class Conductor:
                 message = await stream.receive(timeout_s=IDLE_S)
                 self._watches[peer].heard()
                 if message.kind == "thanks":
-                    return
-                if message.kind != "working":
+                    self._listening.discard(peer)
                     self._heard.put_nowait((peer, message))
+                    return
+                self._heard.put_nowait((peer, message))
         except NetworkError as error:
             self._heard.put_nowait((peer, error))
+        finally:
+            self._listening.discard(peer)
 
     async def _wait(self) -> None:
         """Take what has come; without anything, look who has been silent too long."""
@@ -96,21 +122,39 @@ class Conductor:
             pass
         while not self._heard.empty():
             self._take(*self._heard.get_nowait())
-        for peer in sorted(self.course.live):
-            if self._watches[peer].left_s() <= 0:
-                self.course.lose(peer, "silent", f"{peer} says nothing for {self._limit.limit_s():.1f} s")
+        left_s = {peer: self._watches[peer].left_s() for peer in sorted(self.course.live)}
+        if min(left_s.values(), default=1.0) <= 0:
+            quiet = sum(seconds < self._limit.limit_s() / 2 for seconds in left_s.values())
+            self._is_cut_off = quiet > 1 and len(left_s) <= 2 * quiet  # it is rather we whom nobody reaches
+        for peer in [peer for peer, seconds in left_s.items() if seconds <= 0 and not self._is_cut_off]:
+            self.course.lose(peer, "silent", f"{peer} says nothing for {self._limit.limit_s():.1f} s")
+        self._look_for_laggards()
         if not self.course.has_cases:
             self._judge_at_s = None
         elif self._judge_at_s is not None and self._now_s() >= self._judge_at_s:
             self.course.judge()
             self._judge_at_s = None
 
+    def _look_for_laggards(self) -> None:
+        """Go on without what those lack who are long behind most others."""
+        course, now_s = self.course, self._now_s()
+        if course.stage is Stage.WORKING:
+            for peer in self._laggards.late_senders(course.live - course.silenced, course.division, now_s):
+                logger.info("peer sends too slowly peer=%s epoch=%d", peer, course.group.epoch)
+                course.silence(peer)
+            for peer in self._laggards.late_reducers(course.live, course.division, course.generation, now_s):
+                course.relieve(peer)
+        if course.stage in (Stage.WORKING, Stage.HALTED, Stage.PROMISING):
+            stage = 2 * course.generation + (course.stage is Stage.HALTED)
+            for peer in self._laggards.late_members(course.live, course.awaited(), stage, now_s):
+                course.lose(peer, "late", f"{peer} has not finished long after most others had")
+
     def _patience_s(self) -> float:
         """Until somebody counts as gone, or complaints are to be judged."""
-        waits = [self._watches[peer].left_s() for peer in self.course.live]
+        waits = [self._timeouts.pulse_s, *(self._watches[peer].left_s() for peer in self.course.live)]
         if self._judge_at_s is not None:
             waits.append(self._judge_at_s - self._now_s())
-        return max(min(waits, default=self._timeouts.pulse_s), 0.0)
+        return max(min(waits), 0.0)
 
     def _take(self, peer: PeerId, heard: Message | NetworkError) -> None:
         """One message, or the end of a member's stream; nonsense speaks against its sender."""
@@ -124,19 +168,28 @@ class Conductor:
 
     def _understand(self, peer: PeerId, message: Message) -> None:
         course = self.course
-        if message.kind == "done":
+        if message.kind == "working":
+            came = {PeerId(sender): count for sender, count in message.rows("came", str, int)}
+            held = message.get("held", list)
+            if not all(isinstance(count, int) for count in held):
+                raise BadMessage("a count that is no number")
+            self._laggards.heard(peer, Progress(came, held))
+        elif message.kind == "done":
             digests = message.get("digests", list)
             if not all(isinstance(digest, str | None) for digest in digests):
                 raise BadMessage("a digest that is no text")
             gaps = tuple((PeerId(name), start, stop) for name, start, stop in message.rows("gaps", str, int, int))
-            course.take_report(peer, message.get("generation", int), Report(tuple(digests), gaps))
+            report = Report(tuple(digests), gaps)
+            course.take_report(peer, message.get("generation", int), report, _seat(message))
+        elif message.kind == "promised":
+            course.take_promise(peer, _seat(message))
         elif message.kind == "held":
             counts = message.get("counts", list)
             if not all(isinstance(count, int) for count in counts):
                 raise BadMessage("a count that is no number")
             course.take_held(peer, message.get("generation", int), counts)
         elif message.kind == "vote":
-            course.take_vote(peer)
+            course.take_vote(peer, _seat(message))
         elif message.kind == "complaint":
             course.complain(Case(peer, Complaint.from_message(message)))
             if self._judge_at_s is None and course.has_cases:
@@ -152,7 +205,7 @@ class Conductor:
     async def _do(self, action: Action) -> None:
         group = self.course.group
         if isinstance(action, Halt):
-            for peer in action.gone:
+            for peer in self.course.gone.keys() & set(action.gone):
                 reason, text = self.course.gone[peer]
                 logger.info("peer leaves the round peer=%s epoch=%d reason=%s text=%s", peer, group.epoch, reason, text)
             fields = {"generation": action.generation, "gone": list(action.gone), "broken": list(action.broken)}
@@ -160,6 +213,8 @@ class Conductor:
         elif isinstance(action, Mend):
             logger.info("work is divided anew epoch=%d jobs=%d", group.epoch, len(action.division.jobs))
             await self._tell(Message("mend", {"generation": action.generation, "jobs": action.division.to_rows()}))
+        elif isinstance(action, Lead):
+            await self._tell(Message("lead", {"ballot": action.ballot.number}))
         elif isinstance(action, Prepare):
             await self._tell(Message("prepare", {"record": action.record.to_fields()}))
         else:
@@ -167,7 +222,7 @@ class Conductor:
 
     async def _tell_dropped(self) -> None:
         """Those who are there, and not in the round any more, need not go on."""
-        for peer in self.course.gone.keys() - self._dropped:
+        for peer in (self.course.gone.keys() & self._streams.keys()) - self._dropped:
             self._dropped.add(peer)
             reason, text = self.course.gone[peer]
             await self._send(peer, Message("dropped", {"reason": reason, "text": text}))
@@ -179,7 +234,7 @@ class Conductor:
 
     async def _tell(self, message: Message, *, everybody: bool = False) -> None:
         """Send to every member at once; one that is gone will be met by those who need it."""
-        peers = list(self._streams) if everybody else sorted(self.course.live)
+        peers = list(self._streams) if everybody else sorted(self.course.live & self._streams.keys())
         await asyncio.gather(*(self._send(peer, message) for peer in peers))
 
     async def _send(self, peer: PeerId, message: Message) -> None:
@@ -187,6 +242,10 @@ class Conductor:
             await self._streams[peer].send(message, timeout_s=self._timeouts.reply_s)
         except NetworkError as error:
             self._heard.put_nowait((peer, error))
+
+
+def _seat(message: Message) -> RecordSeat | None:
+    return seat_from_fields(message.get("seat", dict))
 
 
 def abort_message(reason: str, text: str) -> Message:

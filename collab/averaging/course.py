@@ -1,8 +1,10 @@
 """Where a round stands, as its leader sees it: everything that is decided between BEGIN and the verdict, and no IO.
 
+    PROMISING  -- everybody who is left has promised a successor's ballot -->  WORKING
     WORKING  -- a source of results is lost -->  HALTED  -- everybody said what it has -->  WORKING
     WORKING  -- everybody who is left reports the same digests -->  VOTING  -- a quorum of votes -->  COMMITTED
-    WORKING, HALTED  -- nobody left to reduce, or no quorum left -->  ABORTED
+    PROMISING, WORKING  -- an elector has voted in an earlier ballot -->  VOTING, about that record
+    PROMISING, WORKING, HALTED  -- nobody left to reduce, or no quorum left -->  ABORTED
 
 After PREPARE the leader cannot abort any more: a vote may stand that it has not heard of.
 """
@@ -10,75 +12,15 @@ After PREPARE the leader cannot abort any more: a vote may stand that it has not
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from collab.averaging.agreement import CommitRecord
+from collab.averaging.ballots import Ballot, Electorate, Proposal
 from collab.averaging.complaints import Case, judge
 from collab.averaging.division import Division
 from collab.averaging.messages import Group
+from collab.averaging.seats import RecordSeat
+from collab.averaging.steps import Abort, Action, Commit, Gap, Halt, Lead, Mend, Prepare, Report, Stage
 from collab.types import PeerId
-
-Gap = tuple[PeerId, int, int]
-
-
-class Stage(StrEnum):
-    """What the members are doing."""
-
-    WORKING = "working"
-    HALTED = "halted"
-    VOTING = "voting"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-
-
-@dataclass(frozen=True, slots=True)
-class Halt:
-    """Tell the members who is gone, and what to take nothing more of; with ``broken`` they answer."""
-
-    generation: int
-    gone: tuple[PeerId, ...]
-    broken: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Mend:
-    """Tell the members how to go on."""
-
-    generation: int
-    division: Division
-
-
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """Ask for votes."""
-
-    record: CommitRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Tell everybody."""
-
-    record: CommitRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """Tell everybody."""
-
-    reason: str
-    text: str
-
-
-Action = Halt | Mend | Prepare | Commit | Abort
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a member says it holds."""
-
-    digests: tuple[str | None, ...]
-    gaps: tuple[Gap, ...]
 
 
 @dataclass(slots=True)
@@ -88,15 +30,16 @@ class Course:
     group: Group
     live: set[PeerId]
     division: Division
+    proposal: Proposal[CommitRecord]
     stage: Stage = Stage.WORKING
     generation: int = 0
     """How often work was divided anew."""
     gone: dict[PeerId, tuple[str, str]] = field(default_factory=dict)
     """Members that are not in the round any more: reason and words."""
+    silenced: set[PeerId] = field(default_factory=set)
+    """Members of whom nothing more goes into the mean."""
     relieved: set[PeerId] = field(default_factory=set)
     """Members that reduce nothing any more."""
-    record: CommitRecord | None = None
-    """From PREPARE on."""
     _news: set[PeerId] = field(default_factory=set)
     """Gone, and the others do not know it yet."""
     _spoilt: set[int] = field(default_factory=set)
@@ -104,6 +47,11 @@ class Course:
     _held: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
     _broken: tuple[int, ...] = ()
     _reports: dict[PeerId, Report] = field(default_factory=dict)
+    _promised: set[PeerId] = field(default_factory=set)
+    """Who has answered a successor's ``Lead``."""
+    _has_asked: bool = False
+    _is_uneven: bool = False
+    """Members were told of different divisions: whatever they do, all are to be stopped and told the newest."""
     _votes: set[PeerId] = field(default_factory=set)
     _cases: list[Case] = field(default_factory=list)
 
@@ -111,7 +59,32 @@ class Course:
     def of(cls, group: Group) -> "Course":
         """As the round begins."""
         live = {member.peer for member in group.members}
-        return cls(group, live, Division.of(group.spans, group.part_elements))
+        division = Division.of(group.spans, group.part_elements)
+        return cls(group, live, division, Proposal(ballot=group.ballot, electorate=_electorate(group)))
+
+    @classmethod
+    def resumed(cls, group: Group, ballot: Ballot, resumes: Mapping[PeerId, tuple[int, Division]]) -> "Course":
+        """As a successor takes the round over.
+
+        Args:
+            resumes: who goes on, with the generation and division that it knows of.
+        """
+        generation, division = max(resumes.values(), key=lambda resume: resume[0])
+        proposal: Proposal[CommitRecord] = Proposal(ballot=ballot, electorate=_electorate(group))
+        course = cls(group, set(resumes), division, proposal, Stage.PROMISING, generation)
+        course.gone = {
+            member.peer: ("lost_with_leader", f"{member.peer} did not go on with its leader's successor")
+            for member in group.members
+            if member.peer not in resumes
+        }
+        course._news = set(course.gone)
+        course._spoilt_generations(resumes)
+        return course
+
+    def _spoilt_generations(self, resumes: Mapping[PeerId, tuple[int, Division]]) -> None:
+        """Members that have not heard of the newest division follow it once all have said what they hold."""
+        if len({division for _, division in resumes.values()}) > 1:
+            self._is_uneven = True
 
     # -- what is heard -----------------------------------------------------------------------------------------------
 
@@ -122,6 +95,13 @@ class Course:
             self.gone[peer] = reason, text
             self._news.add(peer)
             self._reports.pop(peer, None)
+
+    def silence(self, peer: PeerId) -> None:
+        """A member's parts are not waited for any more; it stays, and does nothing else slowly either."""
+        if peer in self.live and peer not in self.silenced:
+            self.silenced.add(peer)
+            self._news.add(peer)
+            self.relieve(peer)
 
     def relieve(self, peer: PeerId) -> None:
         """A member does not bring its results; others shall do its work."""
@@ -158,26 +138,41 @@ class Course:
                 return
             self._held[peer] = tuple(counts)
 
-    def take_report(self, peer: PeerId, generation: int, report: Report) -> None:
-        """A member holds everything."""
+    def take_promise(self, peer: PeerId, seat: RecordSeat | None) -> None:
+        """A member's answer to ``Lead``; None: it has no seat."""
+        if peer in self.live and self.stage is Stage.PROMISING:
+            self._promised.add(peer)
+            self._hear_promise(peer, seat)
+
+    def take_report(self, peer: PeerId, generation: int, report: Report, seat: RecordSeat | None) -> None:
+        """A member holds everything; it has promised our ballot, unless it has no seat."""
         if peer in self.live and self.stage is Stage.WORKING and generation == self.generation:
             if len(report.digests) != len(self.division.jobs):
                 self.lose(peer, "bad_report", f"{peer} has {len(report.digests)} of {len(self.division.jobs)} digests")
                 return
             self._reports[peer] = report
+            self._hear_promise(peer, seat)
 
-    def take_vote(self, peer: PeerId) -> None:
-        """A member has voted for ``record``."""
+    def _hear_promise(self, peer: PeerId, seat: RecordSeat | None) -> None:
+        if seat is not None:
+            self.proposal = self.proposal.hear_promise(peer, seat)
+
+    def take_vote(self, peer: PeerId, seat: RecordSeat | None) -> None:
+        """A member's answer to ``Prepare``."""
         if self.stage is Stage.VOTING:
             self._votes.add(peer)
+            if seat is not None:
+                self.proposal = self.proposal.hear_vote(peer, seat)
 
-    def voters(self) -> frozenset[PeerId]:
-        """Members that have voted, or may still do."""
-        return frozenset(self._votes | self.live)
+    def can_decide(self) -> bool:
+        """Whether members that are there, with those that have voted, can still be a quorum."""
+        waiting = self.awaited() if self.stage is Stage.VOTING else self.live
+        return self.proposal.electorate.has_quorum(self.proposal.supporters | waiting) or self.proposal.is_decided
 
     def awaited(self) -> frozenset[PeerId]:
         """Members that have not yet done what the stage asks of them."""
         heard: Collection[PeerId] = {
+            Stage.PROMISING: self._promised,
             Stage.WORKING: self._reports.keys(),
             Stage.HALTED: self._held.keys(),
             Stage.VOTING: self._votes,
@@ -190,11 +185,16 @@ class Course:
         """What the leader has to do now, if anything; to be asked again until there is nothing."""
         if self.stage in (Stage.COMMITTED, Stage.ABORTED):
             return None
+        if self.proposal.is_decided and self.proposal.value is not None:
+            self.stage = Stage.COMMITTED
+            return Commit(self.proposal.value)
         if self.stage is Stage.VOTING:
-            return self._commit_or_none()
+            return None
         if (abort := self._hopeless()) is not None:
             self.stage = Stage.ABORTED
             return abort
+        if self.stage is Stage.PROMISING:
+            return self._promising()
         if self.stage is Stage.HALTED and not self._news and not self._unhalted() and not self.awaited():
             return self._mend()
         if self._news or self._unhalted():
@@ -203,12 +203,33 @@ class Course:
             return self._prepare()
         return None
 
+    def _promising(self) -> Action | None:
+        if not self._has_asked:
+            self._has_asked = True
+            return Lead(self.proposal.ballot)
+        if self.awaited() or not self.proposal.has_promises:
+            return None
+        found = self.proposal.value_to_propose(None)
+        if found is not None:
+            return self._ask_for_votes(found)
+        self.stage = Stage.WORKING
+        return self.next_action()
+
+    def _ask_for_votes(self, own: CommitRecord) -> Action | None:
+        """PREPARE, for our own record or for one that was voted for before."""
+        if not self.proposal.has_promises:
+            self.stage = Stage.ABORTED
+            return Abort("no_quorum", "no quorum of those who decide has promised to follow this leader")
+        self.proposal = self.proposal.propose(own)
+        self.stage = Stage.VOTING
+        return None if self.proposal.value is None else Prepare(self.proposal.ballot, self.proposal.value)
+
     def _hopeless(self) -> Abort | None:
         why = "; ".join(text for _, text in self.gone.values())
         reason = next((reason for reason, _ in self.gone.values()), "no_quorum")
         if not any(member.peer in self.live for member in self.group.contributors):
             return Abort(reason, f"no contributor is left: {why}")
-        if not self.group.has_quorum(self.live):
+        if not self.can_decide():
             return Abort(reason, f"only {len(self.live)} members are left, no quorum: {why}")
         return None
 
@@ -216,6 +237,8 @@ class Course:
         """Broken jobs of which members may still take something."""
         lost = self.gone.keys() | self.relieved
         broken = set(self.division.broken(lost)) | self._spoilt
+        if self._is_uneven:
+            broken = set(range(len(self.division.jobs)))
         return tuple(sorted(broken - set(self._broken if self.stage is Stage.HALTED else ())))
 
     def _halt(self) -> Halt:
@@ -247,6 +270,7 @@ class Course:
             return Abort("nobody_reduces", "nobody is left who can reduce what is missing")
         self.stage, self.division, self._broken = Stage.WORKING, division, ()
         self._spoilt.clear()
+        self._is_uneven = False
         return Mend(self.generation, division)
 
     def _prepare(self) -> Action | None:
@@ -264,9 +288,7 @@ class Course:
             self.lose(peer, "bad_report", f"{peer} names other gaps than most")
         if self._news:
             return self.next_action()
-        self.record = self._record(agreed)
-        self.stage = Stage.VOTING
-        return Prepare(self.record)
+        return self._ask_for_votes(self._record(agreed))
 
     def _settle_difference(self, index: int, counts: Mapping[str | None, int]) -> None:
         """Members hold different bytes of one job: a reducer that gave different ones, or a member that lies."""
@@ -299,14 +321,13 @@ class Course:
             epoch=self.group.epoch,
             lineage=self.group.lineage,
             contributors=contributors,
-            members=tuple(member.peer for member in self.group.members if member.peer in self.live),
+            members=tuple(sorted(self.live, key=lambda peer: peer != self.group.leader)),
             pieces=tuple((job.span.reducer, *self.division.extent(i)) for i, job in jobs),
             digests=tuple(digest or "" for digest in digests),
             gaps=tuple(gap for gap in gaps if gap[0] in names),
         )
 
-    def _commit_or_none(self) -> Commit | None:
-        if self.record is None or not self.group.has_quorum(self._votes):
-            return None
-        self.stage = Stage.COMMITTED
-        return Commit(self.record)
+
+def _electorate(group: Group) -> Electorate:
+    """Who decides: as the history says, before the first step the members themselves."""
+    return Electorate(group.electors or tuple(member.peer for member in group.members))

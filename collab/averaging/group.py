@@ -14,6 +14,7 @@ from dataclasses import replace
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly, Expected, Gathering, Roster
 from collab.averaging.conduct import Conductor, abort_message
+from collab.averaging.course import Course
 from collab.averaging.deadlines import Arrivals
 from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, NOT_COMING, Call, Group, Reply
 from collab.averaging.planning import Planner
@@ -26,6 +27,9 @@ from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
 from collab.types import PeerId
+
+MAX_EXPECTED_S = 1e6
+"""When nothing is known of rates, a plan takes for ever."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +44,7 @@ class Leader:
         self._fingerprint, self._timeouts, self._verdicts = settings.fingerprint, settings.timeouts, verdicts
         self._lateness = Arrivals(self._timeouts.gather_slack_s)
         self._until_epoch = settings.until_epoch
-        self._silence = Silence(ports.clock.monotonic, self._timeouts.silence_s)
+        self.silence = Silence(ports.clock.monotonic, self._timeouts.silence_s)
         self._planner = Planner(settings.policy, settings.target_samples)
 
     async def lead(self, assembly: Assembly) -> CommitRecord | tuple[PeerId, ...]:
@@ -60,7 +64,7 @@ class Leader:
                 return ()
             streams = {member.peer: assembly.joined[member.peer][0] for member in group.members}
             await self._tell(streams, group.to_message())
-            return await self._conduct(group, streams)
+            return await self.conduct(Conductor(Course.of(group), streams, self._timeouts, self.silence))
         finally:
             assembly.is_open = False
             assembly.finished.set()
@@ -205,16 +209,21 @@ class Leader:
             spans=plan.spans,
             part_elements=plan.part_elements,
             result_codec=plan.result_codec,
+            electors=self._electors(assembly),
+            expected_s=min(plan.seconds, MAX_EXPECTED_S),
+            ballot_number=1 + max(join.promised for join in joins.values()),
         )
+
+    def _electors(self, assembly: Assembly) -> tuple[PeerId, ...]:
+        """Who decides what follows; nobody in particular before the first step."""
+        maker = self._verdicts.leading_to(assembly.lineage)
+        return maker.members if maker is not None else ()
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
-    async def _conduct(self, group: Group, streams: dict[PeerId, Stream]) -> CommitRecord | tuple[PeerId, ...]:
-        conductor = Conductor(group, streams, self._timeouts, self._silence)
-        verdict = await conductor.run()
-        if isinstance(verdict, CommitRecord):
-            self._verdicts.remember(verdict)  # before anybody is told: whoever loses our word must get it
-        await conductor.announce()
+    async def conduct(self, conductor: Conductor) -> CommitRecord | tuple[PeerId, ...]:
+        """Take a round to its end; the record, or whom to go on without."""
+        verdict = await conductor.run(self._verdicts.remember)
         return verdict if isinstance(verdict, CommitRecord) else tuple(sorted(conductor.course.gone))
 
     async def _tell(self, streams: dict[PeerId, Stream], message: Message) -> None:

@@ -4,6 +4,9 @@ member -> leader   join      who I am, what I bring
 leader -> member   welcome   wait this long for the group | refused | superseded
 leader -> member   begin     members, weights, spans: the round is fixed
 member -> leader   working   I am there, and have got so far; from the leader: wait
+member -> leader   resume    (to a successor) our leader is lost: lead on with this round
+leader -> member   lead      (a successor) follow this ballot
+member -> leader   promised  I do; and this is what I have voted for
 member -> leader   complaint another member is silent, gone, or sends what cannot be used
 leader -> member   halt      these members are gone: take nothing more of these jobs, and say what you have of them
 member -> leader   held      so many results of each
@@ -21,11 +24,12 @@ member -> member   verdict?  what became of this round?
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from collab.averaging.agreement import MAX_WEIGHT
+from collab.averaging.ballots import Ballot
 from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, SMALLEST_PART_ELEMENTS, Span, is_tiling
 from collab.compression.base import all_codecs
 from collab.errors import BadMessage
@@ -39,6 +43,7 @@ VERDICT_PROTOCOL = "collab/verdict/1"
 
 MAX_MEMBERS = 256
 MAX_ELEMENTS = 1 << 36
+MAX_BALLOT = 1 << 53
 MAX_RATE = 1e12
 """Bytes/s; beyond any link."""
 
@@ -61,6 +66,8 @@ class Join:
     """Whether the link was full then; if not, it carries at least so much."""
     down_bytes_per_s: float = 0.0
     down_is_limit: bool = False
+    promised: int = 0
+    """Number of the highest ballot about this history that it has promised to follow; 0: none."""
 
     def to_message(self) -> Message:
         fields = {
@@ -74,6 +81,7 @@ class Join:
             "up_is_limit": self.up_is_limit,
             "down_bytes_per_s": self.down_bytes_per_s,
             "down_is_limit": self.down_is_limit,
+            "promised": self.promised,
         }
         return Message("join", fields)
 
@@ -91,9 +99,12 @@ class Join:
             up_is_limit=message.get("up_is_limit", bool),
             down_bytes_per_s=message.get("down_bytes_per_s", float),
             down_is_limit=message.get("down_is_limit", bool),
+            promised=message.get("promised", int),
         )
         if join.epoch < 0 or not 0 <= join.num_elements <= MAX_ELEMENTS:
             raise BadMessage(f"join with epoch {join.epoch} and {join.num_elements} elements")
+        if not 0 <= join.promised < MAX_BALLOT - 1:
+            raise BadMessage(f"join has promised ballot {join.promised}")
         if not 0 <= join.weight <= MAX_WEIGHT or (join.weight > 0) != (join.num_elements > 0):
             raise BadMessage(f"join with weight {join.weight} for {join.num_elements} elements")
         if not (0 <= join.up_bytes_per_s <= MAX_RATE and 0 <= join.down_bytes_per_s <= MAX_RATE):
@@ -219,17 +230,25 @@ class Group:
     """Of the means, the same bytes for all."""
     electors: tuple[PeerId, ...] = ()
     """Who decides what follows this history; none: the members."""
+    ballot_number: int = 1
+    expected_s: float = 0.0
+    """How long the plan takes, by the rates that were measured."""
 
     @property
     def reducers(self) -> tuple[PeerId, ...]:
         """Members that can reduce."""
         return tuple(member.peer for member in self.members if member.reduces)
 
-    def has_quorum(self, voters: Collection[PeerId]) -> bool:
-        """Whether so many decide: more than half of the electors, or half of them with the first."""
-        electors = self.electors or tuple(member.peer for member in self.members)
-        count = sum(elector in voters for elector in electors)
-        return 2 * count > len(electors) or (2 * count == len(electors) and electors[0] in voters)
+    @property
+    def ballot(self) -> Ballot:
+        """This attempt among all that were made to continue the same history."""
+        return Ballot(self.ballot_number, self.leader)
+
+    @property
+    def successors(self) -> tuple[PeerId, ...]:
+        """Who leads on when the leader is lost, in this order: those that only help come first."""
+        able = [member for member in self.members if member.reduces and member.peer != self.leader]
+        return tuple(member.peer for member in sorted(able, key=lambda member: member.receives))
 
     @property
     def contributors(self) -> tuple[Member, ...]:
@@ -257,6 +276,8 @@ class Group:
             "part_elements": self.part_elements,
             "result_codec": self.result_codec,
             "electors": list(self.electors),
+            "ballot": self.ballot_number,
+            "expected_s": self.expected_s,
         }
         return Message("begin", fields | {"digest": plan_digest(fields)})
 
@@ -276,6 +297,8 @@ class Group:
             part_elements=message.get("part_elements", int),
             result_codec=message.get("result_codec", str),
             electors=tuple(PeerId(peer) for peer in message.texts("electors")),
+            ballot_number=message.get("ballot", int),
+            expected_s=message.get("expected_s", float),
         )
         group._check()
         if group.digest != message.get("digest", str):
@@ -301,6 +324,8 @@ class Group:
             raise BadMessage("begin has a contributor that does not want the mean")
         if not {span.reducer for span in self.spans} <= set(self.reducers):
             raise BadMessage("begin has a reducer that is no member, or cannot be one")
+        if not 0 < self.ballot_number < MAX_BALLOT or not 0 <= self.expected_s < math.inf:
+            raise BadMessage(f"begin with ballot {self.ballot_number}, expected to take {self.expected_s} s")
         if len(set(self.electors)) != len(self.electors) or len(self.electors) > MAX_MEMBERS:
             raise BadMessage("begin names an elector twice, or too many")
 

@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from collab.averaging.agreement import CommitRecord
+from collab.averaging.ballots import Ballot
 from collab.averaging.butterfly import Session
-from collab.averaging.division import Division
+from collab.averaging.division import MAX_JOBS, Division
 from collab.averaging.messages import Group
-from collab.averaging.silence import Silence
+from collab.averaging.seats import RecordSeat, Seats, seat_to_fields
+from collab.averaging.silence import Silence, Watch
 from collab.averaging.timeouts import RoundTimeouts
 from collab.concurrency import Background
 from collab.errors import BadMessage, NetworkError, TimedOut
@@ -20,6 +22,22 @@ from collab.net.wire import Message
 from collab.types import AnyVector, PeerId
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """What a member's rounds have in common."""
+
+    me: PeerId
+    timeouts: RoundTimeouts
+    silence: Silence
+    """How long leaders may say nothing."""
+    seats: Seats
+    open: Callable[[PeerId], Awaitable[Stream]]
+    """A stream to somebody who is to lead on."""
+    keep_stream: Callable[[Stream], None]
+    """Takes a stream for the leader's next round."""
+    reach: Callable[[Phase, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,62 +57,98 @@ class Verdict:
 class Participation:
     """One member in one round."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        group: Group,
-        session: Session,
-        timeouts: RoundTimeouts,
-        silence: Silence,
-        reach: Callable[[Phase], None],
-    ) -> None:
-        """
-        Args:
-            stream: to the leader.
-            silence: how long leaders may say nothing.
-        """
-        self._stream, self.group, self.session, self._timeouts = stream, group, session, timeouts
-        self._watch, self._limit, self._reach = silence.watch(), silence, reach
+    def __init__(self, group: Group, session: Session, desk: Desk) -> None:
+        self.group, self.session, self._desk, self._timeouts = group, session, desk, desk.timeouts
+        self._ballot = group.ballot
         self._generation = 0
+        self._reported = -1
         self._is_dropped = False
-        self.voted: CommitRecord | None = None
-        """What we have put our name to."""
+        self._instance = group.epoch, group.lineage
 
-    async def run(self) -> Verdict:
-        """Until the leader's verdict.
+    async def run(self, stream: Stream) -> Verdict:
+        """Until a leader's verdict: of the first one, over ``stream``, or of whoever leads on.
 
         Raises:
-            NetworkError: the leader is gone, says nothing, or nonsense.
+            NetworkError: the leader is gone, says nothing, or nonsense, and nobody leads on.
         """
+        if (seat := self._seat()) is not None:
+            self._keep(seat.promise(self._ballot))
+        successors = [peer for peer in self.group.successors if peer != stream.remote]
+        while True:
+            try:
+                return await self._under(stream)
+            except NetworkError as error:
+                logger.info("the leader is lost leader=%s epoch=%d reason=%s", stream.remote, self.group.epoch, error)
+                lost = error
+            stream.close()
+            resumed = None
+            while successors and resumed is None and not self._is_dropped:
+                resumed = await self._resume(successors.pop(0))
+            if resumed is None:
+                raise lost
+            stream = resumed
+
+    async def _under(self, stream: Stream) -> Verdict:
+        """Follow one leader."""
+        watch = self._desk.silence.watch()
+        verdict: Verdict | NetworkError | None = None
         async with Background() as tasks:
-            tasks.create_task(self._pulse())
-            tasks.create_task(self._tell())
-            verdict: Verdict | None = None
+            tasks.create_task(self._pulse(stream))
+            tasks.create_task(self._tell(stream))
             while verdict is None:
-                verdict = await self._follow(await self._receive())
-            return verdict
+                try:
+                    message = await self._receive(stream, watch)
+                    verdict = await self._follow(stream, message)
+                except NetworkError as error:
+                    verdict = error
+        if isinstance(verdict, NetworkError):
+            raise verdict
+        with suppress(NetworkError):
+            await stream.send(Message("thanks"), timeout_s=self._timeouts.reply_s)  # what follows is another round's
+        self._desk.keep_stream(stream)
+        return verdict
 
-    def verdict(self, record: CommitRecord) -> Verdict:
-        """What a commit, of whoever's telling, means for us."""
-        return Verdict(record, self.session.mean, is_held=not self._is_dropped and self._holds(record))
-
-    async def _receive(self) -> Message:
+    async def _receive(self, stream: Stream, watch: Watch) -> Message:
         """The leader's next word."""
         try:
-            message = await self._stream.receive(timeout_s=max(self._watch.left_s(), 0.001))
+            message = await stream.receive(timeout_s=max(watch.left_s(), 0.001))
         except TimedOut:
-            raise TimedOut(f"{self._stream.remote} says nothing for {self._limit.limit_s():.1f} s") from None
-        self._watch.heard()
+            raise TimedOut(f"{stream.remote} says nothing for {self._desk.silence.limit_s():.1f} s") from None
+        watch.heard()
         return message
 
-    async def _follow(self, message: Message) -> Verdict | None:
+    async def _resume(self, successor: PeerId) -> Stream | None:
+        """Ask a successor to lead on; None when it does not."""
+        fields = {
+            "group": self.group.to_message().fields,
+            "generation": self._generation,
+            "jobs": self.session.division.to_rows(),
+            "promised": self._desk.seats.promised(self._instance),
+            "gone": sorted(self.session.gone),
+        }
+        try:
+            stream = await self._desk.open(successor)
+        except NetworkError:
+            return None
+        try:
+            await stream.send(Message("resume", fields), timeout_s=self._timeouts.reply_s)
+            if (await stream.receive(timeout_s=self._timeouts.reply_s)).kind == "welcome":
+                return stream
+        except NetworkError:
+            pass
+        stream.close()
+        return None
+
+    async def _follow(self, stream: Stream, message: Message) -> Verdict | None:
         """Do what one message says; the verdict if it was that."""
         if message.kind == "halt":
-            await self._halt(message)
+            await self._halt(stream, message)
         elif message.kind == "mend":
             self._mend(message)
+        elif message.kind == "lead":
+            await self._promise(stream, Ballot(message.get("ballot", int), stream.remote))
         elif message.kind == "prepare":
-            await self._vote(CommitRecord.from_fields(message.get("record", dict)))
+            await self._vote(stream, CommitRecord.from_fields(message.get("record", dict)))
         elif message.kind == "commit":
             return self._committed(CommitRecord.from_fields(message.get("record", dict)))
         elif message.kind == "abort":
@@ -103,18 +157,51 @@ class Participation:
             logger.info("the round goes on without us reason=%s", message.get("text", str))
             self._is_dropped = True
         elif message.kind != "wait":
-            raise BadMessage(f"leader {self._stream.remote} sends {message.kind} in the middle of a round")
+            raise BadMessage(f"leader {stream.remote} sends {message.kind} in the middle of a round")
         return None
 
-    async def _halt(self, message: Message) -> None:
+    def verdict(self, record: CommitRecord) -> Verdict:
+        """What a commit, of whoever's telling, means for us."""
+        return Verdict(record, self.session.mean, is_held=not self._is_dropped and self._holds(record))
+
+    # -- votes -------------------------------------------------------------------------------------------------------
+
+    def _seat(self) -> RecordSeat | None:
+        return self._desk.seats.of(self._instance, self.group.electors, self._desk.me)
+
+    def _keep(self, seat: RecordSeat) -> RecordSeat:
+        self._desk.seats.keep(self._instance, seat)
+        return seat
+
+    async def _promise(self, stream: Stream, ballot: Ballot) -> None:
+        """Follow a successor, and tell it what we have voted for."""
+        self._ballot, self._reported = ballot, -1
+        seat = self._seat()
+        if seat is not None:
+            seat = self._keep(seat.promise(ballot))
+        await self._send(stream, Message("promised", {"seat": seat_to_fields(seat)}))
+        self.session.changed.set()
+
+    async def _vote(self, stream: Stream, record: CommitRecord) -> None:
+        """Put our name to a record: of this round, if it is about what we hold; or to one that was voted for before."""
+        is_ours = record.round_id == self.group.round_id
+        if (record.epoch, record.lineage) != self._instance:
+            raise BadMessage(f"leader {stream.remote} asks for votes about another step")
+        seat = self._seat()
+        if seat is not None and (not is_ours or self._ballot != self.group.ballot or self._holds(record)):
+            seat = self._keep(seat.accept(self._ballot, record))
+        await self._send(stream, Message("vote", {"seat": seat_to_fields(seat)}))
+
+    # -- work --------------------------------------------------------------------------------------------------------
+
+    async def _halt(self, stream: Stream, message: Message) -> None:
         gone, broken = message.texts("gone"), message.get("broken", list)
-        jobs = range(len(self.session.division.jobs))
-        if not all(isinstance(index, int) and index in jobs for index in broken):
-            raise BadMessage(f"leader {self._stream.remote} stops jobs that there are not")
+        if not all(isinstance(index, int) and 0 <= index < MAX_JOBS for index in broken):
+            raise BadMessage(f"leader {stream.remote} stops jobs that there cannot be")
         counts = self.session.halt([PeerId(peer) for peer in gone], broken)
         if broken:
             self._generation = message.get("generation", int)
-            await self._send(Message("held", {"generation": self._generation, "counts": counts}))
+            await self._send(stream, Message("held", {"generation": self._generation, "counts": counts}))
 
     def _mend(self, message: Message) -> None:
         rows = [(row[0], row[1], row[2], row[3], row[4]) for row in message.rows("jobs", str, int, int, int, str)]
@@ -122,15 +209,9 @@ class Participation:
         peers = {member.peer for member in self.group.members}
         named = {job.span.reducer for job in division.jobs} | {job.source for job in division.jobs}
         if not division.is_sound(self.group.num_elements) or not named <= peers:
-            raise BadMessage(f"leader {self._stream.remote} divides the work so that it does not cover the vector")
+            raise BadMessage("the leader divides the work so that it does not cover the vector")
         if message.get("generation", int) == self._generation:
             self.session.mend(division)
-
-    async def _vote(self, record: CommitRecord) -> None:
-        """Put our name to a record, if it is about what we hold."""
-        if self._holds(record):
-            self.voted = record
-            await self._send(Message("vote"))
 
     def _holds(self, record: CommitRecord) -> bool:
         group, session = self.group, self.session
@@ -158,41 +239,43 @@ class Participation:
         )
 
     def _committed(self, record: CommitRecord) -> Verdict:
-        if (record.epoch, record.lineage) != (self.group.epoch, self.group.lineage):
-            raise BadMessage(f"leader {self._stream.remote} commits another round than ours")
-        self._reach(Phase.COMMIT)
+        if (record.epoch, record.lineage) != self._instance:
+            raise BadMessage("the leader commits another round than ours")
+        self._desk.reach(Phase.COMMIT, self.group.epoch)
         return self.verdict(record)
 
     # -- telling the leader ------------------------------------------------------------------------------------------
 
-    async def _pulse(self) -> None:
+    async def _pulse(self, stream: Stream) -> None:
         with suppress(NetworkError):  # who reads from this stream sees the same
             while True:
                 await asyncio.sleep(self._timeouts.pulse_s)
-                await self._send(Message("working"))
+                progress = self.session.progress()
+                fields = {"came": [[peer, count] for peer, count in progress.came.items()], "held": progress.held}
+                await self._send(stream, Message("working", fields))
 
-    async def _tell(self) -> None:
-        """Complaints as they come, and once in each generation that we hold everything."""
-        reported = -1
+    async def _tell(self, stream: Stream) -> None:
+        """Complaints as they come, and once in each generation, and to each leader, that we hold everything."""
         with suppress(NetworkError):
             while not self._is_dropped:
                 await self.session.changed.wait()
                 self.session.changed.clear()
                 complaints, self.session.complaints[:] = list(self.session.complaints), []
                 for complaint in complaints:
-                    await self._send(complaint.to_message())
-                if self.session.is_whole and reported != self._generation:
-                    reported = self._generation
-                    await self._report()
+                    await self._send(stream, complaint.to_message())
+                if self.session.is_whole and self._reported != self._generation:
+                    self._reported = self._generation
+                    await self._report(stream)
 
-    async def _report(self) -> None:
-        self._reach(Phase.BEFORE_COMMIT)
+    async def _report(self, stream: Stream) -> None:
+        self._desk.reach(Phase.BEFORE_COMMIT, self.group.epoch)
         fields = {
             "generation": self._generation,
             "digests": self.session.digests(),
             "gaps": [list(gap) for gap in self.session.gaps()],
+            "seat": seat_to_fields(self._seat()),
         }
-        await self._send(Message("done", fields))
+        await self._send(stream, Message("done", fields))
 
-    async def _send(self, message: Message) -> None:
-        await self._stream.send(message, timeout_s=self._timeouts.reply_s)
+    async def _send(self, stream: Stream, message: Message) -> None:
+        await stream.send(message, timeout_s=self._timeouts.reply_s)

@@ -32,6 +32,8 @@ class Plan:
     spans: tuple[Span, ...]
     result_codec: str
     part_elements: int
+    seconds: float = 0.0
+    """That the round will take, if the rates are what they seem."""
     leaves_out: bool = False
     """Whether a member that brought a vector does not contribute."""
 
@@ -112,6 +114,7 @@ class Planner:
             ),
             result_codec=contributions.result_codec,
             part_elements=length,
+            seconds=contributions.seconds,
             leaves_out=bool(contributions.excluded),
         )
 

@@ -116,11 +116,11 @@ class Reducer:
         """
         look_every_s = self._timeouts.sender_s / 4
         began_s = moved_s = self._links.clock()
-        num_added, accused = reduction.num_added, set[PeerId]()
+        num_added, accused = reduction.num_of.total(), set[PeerId]()
         while missing := [peer for peer in reduction.missing() if peer not in accused] or reduction.missing():
             now_s = self._links.clock()
-            if reduction.num_added != num_added:
-                num_added, moved_s = reduction.num_added, now_s
+            if reduction.num_of.total() != num_added:
+                num_added, moved_s = reduction.num_of.total(), now_s
             quiet_s = {peer: now_s - max(self._heard_s.get(peer, began_s), began_s) for peer in missing}
             culprit = max(missing, key=lambda peer: quiet_s[peer])
             if culprit not in accused and quiet_s[culprit] >= self._timeouts.sender_s:

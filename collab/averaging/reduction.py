@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -94,7 +95,8 @@ class Reduction:
         self._usual = _factors(work.weights)
         self._failure: BadPart | None = None
         self._gone: set[PeerId] = set()
-        self._num_added = 0
+        self.num_of: Counter[PeerId] = Counter()
+        """Parts that have come so far, by their sender; grows until the reduction is finished."""
         self._waiting: list[dict[PeerId, Vector] | None] = [{} for _ in self._edges]
         self._runs: dict[tuple[int, PeerId], Runs] = {}
         """Of parts whose samples are not those of BEGIN."""
@@ -109,11 +111,6 @@ class Reduction:
     def num_parts(self) -> int:
         """Parts of the span."""
         return len(self._edges)
-
-    @property
-    def num_added(self) -> int:
-        """Parts that have come so far, of all contributors; grows until the reduction is finished."""
-        return self._num_added
 
     def missing(self) -> list[PeerId]:
         """Contributors that hold up the first unfinished part; empty when all parts are finished."""
@@ -154,7 +151,7 @@ class Reduction:
         waiting[peer] = values
         if runs is not None:
             self._runs[index, peer] = runs
-        self._num_added += 1
+        self.num_of[peer] += 1
         if self._is_complete(waiting):
             self._finish(index, waiting)
 

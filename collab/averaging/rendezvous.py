@@ -6,6 +6,7 @@ from collab.averaging.group import Leader
 from collab.averaging.messages import ROUND_PROTOCOL, Join
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import IDLE_S, Following
+from collab.averaging.succession import Succession
 from collab.averaging.verdicts import REMEMBERED_ROUNDS, Verdicts
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -22,6 +23,8 @@ class Rendezvous:
         self._transport, self._settings, self._times = ports.transport, settings, settings.timeouts
         self._roster, self._verdicts = roster, verdicts
         self._leader = Leader(ports, settings, roster, verdicts, following)
+        me, silence = ports.transport.peer_id, self._leader.silence
+        self._succession = Succession(me, settings.timeouts, silence, self._leader.conduct)
         self._assemblies: dict[tuple[int, Lineage], Assembly] = {}
         self._left_out: dict[tuple[int, Lineage], set[PeerId]] = {}
 
@@ -31,9 +34,14 @@ class Rendezvous:
 
     async def _serve_joiner(self, stream: Stream) -> None:
         """Round after round: a member whose round has committed joins the next one over the same stream."""
-        join = Join.from_message(await stream.receive(timeout_s=self._times.reply_s))
-        while await self._serve_join(stream, join):
-            join = Join.from_message(await stream.receive(timeout_s=IDLE_S))
+        message = await stream.receive(timeout_s=self._times.reply_s)
+        while await self._serve_next(stream, message):
+            message = await stream.receive(timeout_s=IDLE_S)
+
+    async def _serve_next(self, stream: Stream, message: Message) -> bool:
+        if message.kind == "resume":
+            return await self._succession.serve(stream, message)
+        return await self._serve_join(stream, Join.from_message(message))
 
     async def _serve_join(self, stream: Stream, join: Join) -> bool:
         """One round of one member; whether it can join another one."""

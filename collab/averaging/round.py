@@ -4,7 +4,6 @@ One attempt: join the leader -> BEGIN -> the round (``participation``) -> verdic
 """
 
 import logging
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +16,10 @@ from collab.averaging.encodings import Encodings
 from collab.averaging.flow import Links
 from collab.averaging.history import History
 from collab.averaging.messages import CALL_PROTOCOL, NOT_COMING, ROUND_PROTOCOL, Call, Group, Join
-from collab.averaging.participation import Participation, Verdict
+from collab.averaging.participation import Desk, Participation, Verdict
 from collab.averaging.probe import Probe
 from collab.averaging.rendezvous import Rendezvous
+from collab.averaging.seats import Seats
 from collab.averaging.settings import RoundSettings
 from collab.averaging.silence import Silence
 from collab.averaging.standing import Attendance, Following, Leaders
@@ -60,7 +60,18 @@ class RoundEngine:
         self._butterfly = Butterfly(ports, self.links, settings.timeouts)
         self._verdicts = Verdicts(ports.transport, settings.timeouts)
         self._following = Following(ports, settings)
-        self._silence = Silence(ports.clock.monotonic, settings.timeouts.silence_s)
+        self._seats = Seats()
+        self._undecided: Verdict | None = None
+        """What we have voted for and hold, while nobody knows whether it was decided."""
+        self._desk = Desk(
+            me=ports.transport.peer_id,
+            timeouts=settings.timeouts,
+            silence=Silence(ports.clock.monotonic, settings.timeouts.silence_s),
+            seats=self._seats,
+            open=lambda peer: ports.transport.open(peer, ROUND_PROTOCOL, timeout_s=settings.timeouts.open_s),
+            keep_stream=self._keep_stream,
+            reach=self._reach,
+        )
         self._rendezvous = Rendezvous(ports, settings, roster, self._verdicts, self._following)
         self._idle: dict[PeerId, Stream] = {}
         self._newest_round_id = ""
@@ -88,6 +99,7 @@ class RoundEngine:
             num_elements=len(contribution.vector),
             weight=contribution.weight,
             can_reduce=self._settings.can_reduce,
+            promised=self._seats.promised((contribution.epoch, contribution.lineage)),
             **self.links.measured(),
         )
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
@@ -112,6 +124,7 @@ class RoundEngine:
             num_elements=0,
             weight=0.0,
             can_reduce=True,
+            promised=self._seats.promised((epoch, lineage)),
             **self.links.measured(),
         )
         return await self._attempt(leader, join, Bring())
@@ -123,21 +136,17 @@ class RoundEngine:
             stream, answer = await self._ask(leader, join)
         except NetworkError as error:
             return Aborted(reason="leader_lost", text=f"leader {leader} cannot be reached: {error.message}")
-        group: Group | None = None
-        outcome: Outcome | None = None
-        try:
-            begun = await self._join(stream, join, answer)
-            if not isinstance(begun, Group):
-                return begun
-            group = begun
-            outcome = await self._take_part(stream, group, bring)
-        finally:
-            if isinstance(outcome, Committed):
-                self._idle[leader] = stream  # for the next round
-            else:
-                stream.close()
-        self._report(group, outcome, started_s)
+        begun = await self._join(stream, join, answer)
+        if not isinstance(begun, Group):
+            stream.close()
+            return begun
+        outcome = await self._take_part(stream, begun, bring)
+        self._report(begun, outcome, started_s)
         return outcome
+
+    def _keep_stream(self, stream: Stream) -> None:
+        """For the next round of whoever led the last one."""
+        self._idle[stream.remote] = stream
 
     async def _ask(self, leader: PeerId, join: Join) -> tuple[Stream, Message]:
         """Ask for a place and hear the first answer, over the stream of the last round if it still stands.
@@ -162,7 +171,7 @@ class RoundEngine:
             stream.close()
             raise
 
-    async def _join(self, stream: Stream, join: Join, message: Message) -> Group | Aborted | Superseded:
+    async def _join(self, stream: Stream, join: Join, message: Message) -> Group | Outcome:
         """Wait for BEGIN."""
         try:
             if message.kind == "welcome":
@@ -172,8 +181,7 @@ class RoundEngine:
                 record = CommitRecord.from_fields(message.get("record", dict))
                 if (record.epoch, record.lineage) != (join.epoch, join.lineage):
                     raise BadMessage(f"leader {stream.remote} tells of another epoch than ours")
-                self._settle(record)
-                return Superseded(text=message.get("text", str), record=record)
+                return self._decided(record, None, message.get("text", str))
             if message.kind in ("abort", "refused"):
                 reason = "refused" if message.kind == "refused" else message.get("reason", str)
                 return Aborted(reason=reason, text=message.get("text", str))
@@ -197,44 +205,50 @@ class RoundEngine:
         self._newest_round_id = group.round_id
         session = self._butterfly.session(group, bring.vector, self._encodings, bring.weights)
         async with session:
-            part = Participation(
-                stream, group, session, self._times, self._silence, lambda phase: self._reach(phase, group.epoch)
-            )
+            part = Participation(group, session, self._desk)
             try:
-                verdict = await part.run()
+                verdict = await part.run(stream)
             except NetworkError as error:
                 verdict = await self._resolve_doubt(part, f"leader {group.leader} was lost: {error.message}")
-            else:
-                with suppress(NetworkError):
-                    await stream.send(Message("thanks"), timeout_s=self._times.reply_s)  # the next is another round's
         return self._conclude(group, verdict)
 
     async def _resolve_doubt(self, part: Participation, text: str) -> Verdict:
-        """The leader vanished: ask the other members what they know."""
+        """Nobody leads on: ask the other members what they know, and keep what we have voted for."""
         group = part.group
-        others = [member.peer for member in group.members if member.peer != self._ports.transport.peer_id]
+        others = [member.peer for member in group.members if member.peer != self._desk.me]
         record = await self._verdicts.ask(others, group.epoch, group.lineage)
         if record is not None:
             return part.verdict(record)
+        voted = self._seats.voted(group.epoch, group.lineage)
+        if voted is not None and part.verdict(voted).is_held:
+            self._undecided = part.verdict(voted)
         return Verdict(None, reason="leader_lost", text=text)
 
     def _conclude(self, group: Group, verdict: Verdict) -> Outcome:
         """Settle what the verdict says of us."""
-        record = verdict.record
-        if record is None:
+        if verdict.record is None:
             return Aborted(reason=verdict.reason, text=verdict.text)
-        self._settle(record)
-        if not verdict.is_held:
-            return Superseded(text=f"epoch {group.epoch} was committed without us to the end", record=record)
+        return self._decided(verdict.record, verdict, f"epoch {group.epoch} was committed without us to the end")
+
+    def _decided(self, record: CommitRecord, verdict: Verdict | None, text: str) -> Committed | Superseded:
+        """A round is history; ours, if we hold what it is about."""
+        kept, self._undecided = self._undecided, None
+        if kept is not None and kept.record == record:
+            verdict = kept
+        is_held = verdict is not None and verdict.is_held
+        self._settle(record, is_member=is_held and self._desk.me in record.members)
+        if verdict is None or not is_held:
+            return Superseded(text=text, record=record)
         if verdict.mean is None:
             return Committed(mean=np.empty(0, np.float32), record=record)
         committed = Committed(mean=verdict.mean, record=record)
         self.history.remember(committed)
         return committed
 
-    def _settle(self, record: CommitRecord) -> None:
-        """A round is history: what its encodings lost is owed."""
+    def _settle(self, record: CommitRecord, *, is_member: bool) -> None:
+        """Remember, and owe what the round's encodings lost."""
         self._verdicts.remember(record)
+        self._seats.learn(record, is_member=is_member)
         if record.round_id == self._newest_round_id:
             me = self._ports.transport.peer_id
             self._encodings.commit(sent=record.used_of(me), reduced=record.reduced_by(me))

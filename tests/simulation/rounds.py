@@ -234,6 +234,9 @@ class SimRounds:
             if isinstance(outcome, Committed):
                 lineage = outcome.lineage
         await self._together(index, self.rounds)
+        for frozen in self.absent:
+            if self.world.peers[frozen].is_alive:
+                self.world.kill(frozen)
 
     async def _together(self, index: int, number: int) -> None:
         """All begin each round at once."""

@@ -1,0 +1,115 @@
+"""Who holds a round up: members that are there, but much slower than the others turned out to be. Pure.
+
+Nobody knows beforehand how long a round takes, but the plan lets all finish at about the same time. So as soon as most
+have finished something, the others have half as much time again; then the round goes on without what they lack. What
+they have sent counts, the rest stays with them for the next round.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from collab.averaging.division import Division
+from collab.averaging.messages import Group
+from collab.types import PeerId
+
+MOST = 2 / 3
+FACTOR = 1.5
+"""Times what most took: measured rates differ from those of the moment by less."""
+GRACE_S = 1.0
+"""Beyond; for rounds that take no time at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one member is."""
+
+    came: Mapping[PeerId, int]
+    """Parts that it has received as a reducer, of each contributor."""
+    held: Sequence[int]
+    """Results that it has of each job."""
+
+
+@dataclass(slots=True)
+class Deadline:
+    """When those who have not finished are late."""
+
+    at_s: float | None = None
+
+    def has_passed(self, num_finished: int, num_all: int, elapsed_s: float, expected_s: float) -> bool:
+        """Whether those who have not finished are late; never before most have."""
+        if self.at_s is None and MOST * num_all <= num_finished < num_all:
+            self.at_s = FACTOR * max(elapsed_s, expected_s) + GRACE_S
+        return self.at_s is not None and elapsed_s >= self.at_s
+
+
+@dataclass(slots=True)
+class Laggards:
+    """Watches one round."""
+
+    group: Group
+    began_s: float
+    _progress: dict[PeerId, Progress] = field(default_factory=dict)
+    _sending: Deadline = field(default_factory=Deadline)
+    _reducing: dict[int, Deadline] = field(default_factory=dict)
+    _finishing: dict[int, Deadline] = field(default_factory=dict)
+
+    def heard(self, peer: PeerId, progress: Progress) -> None:
+        """What a member says of itself."""
+        self._progress[peer] = progress
+
+    def late_senders(self, live: Collection[PeerId], division: Division, now_s: float) -> tuple[PeerId, ...]:
+        """Contributors whose parts of the first division have not come, long after those of most."""
+        expected: dict[PeerId, int] = {}
+        came: dict[PeerId, int] = {}
+        for member in self.group.contributors:
+            if member.peer not in live:
+                continue
+            reducers = [span.reducer for span in self.group.spans if span.reducer in set(live) - {member.peer}]
+            jobs = {job.span.reducer: job for job in division.jobs[: len(self.group.spans)]}
+            expected[member.peer] = sum(jobs[reducer].valid for reducer in reducers if jobs[reducer].holder is None)
+            came[member.peer] = sum(
+                min(self._progress[reducer].came.get(member.peer, 0), jobs[reducer].valid)
+                for reducer in reducers
+                if reducer in self._progress and jobs[reducer].holder is None
+            )
+        finished = [peer for peer in expected if came[peer] >= expected[peer]]
+        elapsed_s = now_s - self.began_s
+        if not self._sending.has_passed(len(finished), len(expected), elapsed_s, self.group.expected_s):
+            return ()
+        return tuple(peer for peer in expected if peer not in finished)
+
+    def late_reducers(
+        self, live: Collection[PeerId], division: Division, generation: int, now_s: float
+    ) -> tuple[PeerId, ...]:
+        """Sources whose results most members lack, long after they have those of most others."""
+        receivers = [member.peer for member in self.group.members if member.receives and member.peer in live]
+        sources: dict[PeerId, bool] = {}
+        for index, job in enumerate(division.jobs):
+            if job.valid:
+                whole = sum(self._held(peer, index) >= job.valid for peer in receivers if peer != job.source)
+                is_whole = 2 * whole >= len(receivers) - 1
+                sources[job.source] = sources.get(job.source, True) and is_whole
+        elapsed_s, finished = now_s - self.began_s, [peer for peer, is_whole in sources.items() if is_whole]
+        deadline = self._reducing.setdefault(generation, Deadline())
+        if not deadline.has_passed(len(finished), len(sources), elapsed_s, self.group.expected_s):
+            return ()
+        return tuple(peer for peer in sources if peer not in finished)
+
+    def late_members(
+        self, live: Collection[PeerId], awaited: Collection[PeerId], stage: int, now_s: float
+    ) -> tuple[PeerId, ...]:
+        """Those who have not reported, long after most did.
+
+        Args:
+            stage: another number for everything that members are asked to report.
+        """
+        elapsed_s = now_s - self.began_s
+        deadline = self._finishing.setdefault(stage, Deadline())
+        num_finished = len(live) - len(awaited)
+        if not deadline.has_passed(num_finished, len(live), elapsed_s, self.group.expected_s):
+            return ()
+        return tuple(sorted(awaited))
+
+    def _held(self, peer: PeerId, index: int) -> int:
+        progress = self._progress.get(peer)
+        return progress.held[index] if progress is not None and index < len(progress.held) else 0

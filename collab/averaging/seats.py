@@ -1,0 +1,124 @@
+"""This peer's votes: what it has promised and voted about what follows recent histories, while it lives."""
+
+from collections import OrderedDict
+from typing import Any
+
+from collab.averaging.agreement import CommitRecord
+from collab.averaging.ballots import Acceptor, Ballot, Vote
+from collab.errors import BadMessage
+from collab.net.wire import Message
+from collab.types import Lineage, PeerId
+
+REMEMBERED = 16
+"""Instances, and histories that we helped to make; nobody asks for what is older."""
+
+Instance = tuple[int, Lineage]
+"""Epoch and lineage whose next step is decided."""
+RecordBallot = Ballot
+RecordSeat = Acceptor[CommitRecord]
+
+
+class Seats:
+    """One seat for each instance that this peer may vote in.
+
+    Who votes about what follows a history are the members of the round that made it. A peer that was in that round in
+    an earlier life may have voted since, and has forgotten: it has no seat.
+    """
+
+    def __init__(self) -> None:
+        self._seats: OrderedDict[Instance, RecordSeat] = OrderedDict()
+        self._made: OrderedDict[Lineage, None] = OrderedDict()
+
+    def of(self, instance: Instance, electors: tuple[PeerId, ...], me: PeerId) -> RecordSeat | None:
+        """Our seat, as it is; None: we abstain.
+
+        Args:
+            electors: of the instance; none: a first step, about which everybody may vote who is there.
+        """
+        if electors and (me not in electors or instance[1] not in self._made):
+            return None
+        return self._seats.get(instance, Acceptor())
+
+    def promised(self, instance: Instance) -> int:
+        """Number of the highest ballot that we have promised; 0: none."""
+        seat = self._seats.get(instance)
+        return seat.promised.number if seat is not None and seat.promised is not None else 0
+
+    def voted(self, epoch: int, lineage: Lineage) -> CommitRecord | None:
+        """What we have put our name to, about what follows a history."""
+        seat = self._seats.get((epoch, lineage))
+        return seat.vote.value if seat is not None and seat.vote is not None else None
+
+    def keep(self, instance: Instance, seat: RecordSeat) -> None:
+        """What we answer with ``seat`` holds from now on."""
+        self._seats[instance] = seat
+        while len(self._seats) > REMEMBERED:
+            self._seats.popitem(last=False)
+
+    def learn(self, record: CommitRecord, *, is_member: bool) -> None:
+        """A round is history.
+
+        Args:
+            is_member: whether we are one of those who decide what follows it.
+
+        Raises:
+            SplitDecision: another round was decided for the same history.
+        """
+        instance = record.epoch, record.lineage
+        self.keep(instance, self._seats.get(instance, Acceptor()).learn(record))
+        if is_member:
+            self._made[record.next_lineage()] = None
+            while len(self._made) > REMEMBERED:
+                self._made.popitem(last=False)
+
+
+def seat_to_fields(seat: RecordSeat | None) -> dict[str, Any]:
+    """As plain values for a message; {} for no seat."""
+    if seat is None:
+        return {}
+    vote = seat.vote
+    return {
+        "promised": _ballot_to_row(seat.promised),
+        "voted": _ballot_to_row(vote.ballot if vote else None),
+        "value": _record_to_fields(vote.value if vote else None),
+        "decided": _record_to_fields(seat.decided),
+    }
+
+
+def seat_from_fields(fields: dict[str, Any]) -> RecordSeat | None:
+    """From the plain values of a message.
+
+    Raises:
+        BadMessage: something is missing or malformed.
+    """
+    if not fields:
+        return None
+    message = Message("seat", fields)
+    voted, value = _ballot_from(message, "voted"), _record_from(message, "value")
+    return Acceptor(
+        promised=_ballot_from(message, "promised"),
+        vote=Vote(voted, value) if voted is not None else None,
+        decided=_record_from(message, "decided"),
+    )
+
+
+def _ballot_to_row(ballot: Ballot | None) -> list[Any]:
+    return [] if ballot is None else [ballot.number, ballot.proposer]
+
+
+def _ballot_from(message: Message, name: str) -> Ballot | None:
+    if message.get(name, list) == []:
+        return None
+    ((number, proposer),) = Message(message.kind, {name: [message.get(name, list)]}).rows(name, int, str)
+    if not 0 < number < 1 << 53:
+        raise BadMessage(f"{message.kind} names ballot {number}")
+    return Ballot(number, PeerId(proposer))
+
+
+def _record_to_fields(record: CommitRecord | None) -> dict[str, Any]:
+    return {} if record is None else record.to_fields()
+
+
+def _record_from(message: Message, name: str) -> CommitRecord | None:
+    fields = message.get(name, dict)
+    return CommitRecord.from_fields(fields) if fields else None

@@ -1,0 +1,123 @@
+"""Leading on with a round whose leader was lost: what a successor does with the members that come to it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from collab.averaging.ballots import Ballot
+from collab.averaging.conduct import Conductor
+from collab.averaging.course import Course
+from collab.averaging.division import Division
+from collab.averaging.messages import MAX_BALLOT, Group
+from collab.averaging.silence import Silence
+from collab.averaging.timeouts import RoundTimeouts
+from collab.errors import BadMessage
+from collab.net.base import Stream
+from collab.net.wire import Message
+from collab.types import PeerId
+
+logger = logging.getLogger(__name__)
+
+Conduct = Callable[[Conductor], Awaitable[object]]
+"""Takes a round to its end, and remembers what came of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What a member brings to a successor."""
+
+    group: Group
+    generation: int
+    division: Division
+    promised: int
+    gone: frozenset[PeerId]
+
+    @classmethod
+    def from_message(cls, message: Message) -> "Resume":
+        """Raises ``BadMessage`` when malformed or senseless."""
+        group = Group.from_message(Message("begin", message.get("group", dict)))
+        rows = [(row[0], row[1], row[2], row[3], row[4]) for row in message.rows("jobs", str, int, int, int, str)]
+        division = Division.from_rows(rows, group.part_elements)
+        generation, promised = message.get("generation", int), message.get("promised", int)
+        peers = {member.peer for member in group.members}
+        if not division.is_sound(group.num_elements) or not {job.source for job in division.jobs} <= peers:
+            raise BadMessage("resume divides the work so that it does not cover the vector")
+        if generation < 0 or not 0 <= promised < MAX_BALLOT - 1:
+            raise BadMessage(f"resume of generation {generation} has promised ballot {promised}")
+        gone = frozenset(PeerId(peer) for peer in message.texts("gone"))
+        return cls(group, generation, division, promised, gone & peers)
+
+
+@dataclass(slots=True)
+class Takeover:
+    """A round while its members gather around its successor."""
+
+    group: Group
+    resumes: dict[PeerId, tuple[Stream, Resume]] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    is_open: bool = True
+
+    def add(self, stream: Stream, resume: Resume) -> None:
+        """One more goes on."""
+        self.resumes[stream.remote] = stream, resume
+        self.changed.set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everybody is here who can still come."""
+        gone = {self.group.leader}.union(*(resume.gone for _, resume in self.resumes.values()))
+        return {member.peer for member in self.group.members} <= self.resumes.keys() | gone
+
+
+class Succession:
+    """Rounds that this peer leads on with."""
+
+    def __init__(self, me: PeerId, timeouts: RoundTimeouts, silence: Silence, conduct: Conduct) -> None:
+        self._me, self._timeouts, self._silence, self._conduct = me, timeouts, silence, conduct
+        self._takeovers: dict[str, Takeover] = {}
+
+    async def serve(self, stream: Stream, message: Message) -> bool:
+        """One member of a round without a leader, to the verdict; whether its stream can be used on.
+
+        Raises:
+            BadMessage: what it says makes no sense.
+        """
+        resume = Resume.from_message(message)
+        group = resume.group
+        if self._me not in group.successors or stream.remote not in {member.peer for member in group.members}:
+            raise BadMessage(f"{stream.remote} resumes a round that is none of ours")
+        takeover = self._takeovers.get(group.round_id)
+        if takeover is not None and (not takeover.is_open or takeover.group != group):
+            return False
+        await stream.send(Message("welcome"), timeout_s=self._timeouts.reply_s)
+        if takeover is not None:
+            takeover.add(stream, resume)
+            await takeover.finished.wait()
+            return True
+        takeover = self._takeovers[group.round_id] = Takeover(group)
+        takeover.add(stream, resume)
+        try:
+            await self._lead_on(takeover)
+        finally:
+            takeover.finished.set()
+            del self._takeovers[group.round_id]
+        return True
+
+    async def _lead_on(self, takeover: Takeover) -> None:
+        try:
+            async with asyncio.timeout(self._silence.limit_s()):
+                while not takeover.is_complete:
+                    takeover.changed.clear()
+                    await takeover.changed.wait()
+        except TimeoutError:
+            pass  # whoever has not noticed yet that the leader is lost is without us
+        takeover.is_open = False
+        resumes = {peer: resume for peer, (_, resume) in takeover.resumes.items()}
+        ballot = Ballot(1 + max(resume.promised for resume in resumes.values()), self._me)
+        logger.info("leading on epoch=%d members=%d ballot=%d", takeover.group.epoch, len(resumes), ballot.number)
+        known = {peer: (resume.generation, resume.division) for peer, resume in resumes.items()}
+        streams = {peer: stream for peer, (stream, _) in takeover.resumes.items()}
+        course = Course.resumed(takeover.group, ballot, known)
+        await self._conduct(Conductor(course, streams, self._timeouts, self._silence))
