@@ -22,6 +22,13 @@ class Expected:
     """Trainers that have gone on beyond the group's epoch."""
     behind: frozenset[PeerId] = frozenset()
     """Fresh trainers whose last word is of an epoch too early for this group; it may be older than their last step."""
+    left: frozenset[PeerId] = frozenset()
+    """Peers that have said goodbye."""
+
+    @property
+    def present(self) -> frozenset[PeerId]:
+        """Everybody whose word is fresh."""
+        return self.trainers | self.helpers | self.ahead | self.behind
 
 
 Roster = Callable[[int, Lineage], Awaitable[Expected]]

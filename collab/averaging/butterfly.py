@@ -11,7 +11,7 @@ Source: butterfly all-reduce as in Moshpit SGD (Ryabinin et al., NeurIPS 2021) a
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -106,7 +106,8 @@ class Session:
     @property
     def is_whole(self) -> bool:
         """Whether we have everything that stands and concerns us."""
-        return all(self._holdings[index].is_whole for index in self._ours())
+        is_idle = all(task.done() for task in self._tasks.values())  # all that we sent was acknowledged
+        return is_idle and all(self._holdings[index].is_whole for index in self._ours())
 
     def digests(self) -> list[str | None]:
         """Of what stands of each job; None for what does not concern us."""
@@ -172,7 +173,11 @@ class Session:
         if job.source == me:
             self._host(index, holding)
         elif self._exchange.vector is not None and not holding.is_whole:
-            self._tasks[index] = asyncio.create_task(self._fetch(index, holding))
+            self._run(index, self._fetch(index, holding))
+
+    def _run(self, index: int, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks[index] = task = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self.changed.set())
 
     def _host(self, index: int, holding: Holding) -> None:
         """Serve the others: reduce, or hand on what we hold."""
@@ -182,7 +187,7 @@ class Session:
             self._reductions[index] = reduction = exchange.reduction(holding)
             reduction.leave_out(self.gone)
             hosted = Hosted(reduction, holding, exchange.receivers, self._complain)
-            self._tasks[index] = asyncio.create_task(self._reduce(reduction))
+            self._run(index, self._reduce(reduction))
         self._butterfly.reducer.begin(self._key(index), hosted)
 
     async def _reduce(self, reduction: Reduction) -> None:
@@ -195,7 +200,6 @@ class Session:
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-        self.changed.set()
 
     async def _fetch(self, index: int, holding: Holding) -> None:
         """Bring our part of a job to its reducer and the results back; or results alone, from who holds them."""
@@ -205,7 +209,6 @@ class Session:
             try:
                 if streams:
                     await self._fetch_over(streams.pop(), index, holding)
-                    self.changed.set()
                     return
             except StreamClosed:
                 pass  # closed since the last round; whether its reducer is gone shows now
@@ -220,7 +223,6 @@ class Session:
             is_hostile = isinstance(error, BadMessage)
             text = f"reducer {source}: {error}"
             self._complain(Complaint(source, type(error).__name__, text, is_hostile=is_hostile, is_reducer=True))
-        self.changed.set()
 
     async def _fetch_over(self, stream: Stream, index: int, holding: Holding) -> None:
         """The same over a stream, which is kept for the next round if all goes well."""

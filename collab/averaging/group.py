@@ -16,6 +16,7 @@ from collab.averaging.assembly import Assembly, Expected, Gathering, Roster
 from collab.averaging.conduct import Conductor, abort_message
 from collab.averaging.course import Course
 from collab.averaging.deadlines import Arrivals
+from collab.averaging.electors import Electors
 from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, NOT_COMING, Call, Group, Reply
 from collab.averaging.planning import Planner
 from collab.averaging.settings import RoundSettings
@@ -28,9 +29,6 @@ from collab.net.wire import Message
 from collab.ports import Ports
 from collab.types import PeerId
 
-MAX_EXPECTED_S = 1e6
-"""When nothing is known of rates, a plan takes for ever."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -38,12 +36,19 @@ class Leader:
     """Leads the rounds of others' choice: any peer that can be dialled may be asked to."""
 
     def __init__(
-        self, ports: Ports, settings: RoundSettings, roster: Roster, verdicts: Verdicts, following: Following
+        self,
+        ports: Ports,
+        settings: RoundSettings,
+        roster: Roster,
+        verdicts: Verdicts,
+        following: Following,
+        electors: Electors,
     ) -> None:
         self._transport, self._rng, self._roster, self._following = ports.transport, ports.rng, roster, following
         self._fingerprint, self._timeouts, self._verdicts = settings.fingerprint, settings.timeouts, verdicts
         self._lateness = Arrivals(self._timeouts.gather_slack_s)
         self._until_epoch = settings.until_epoch
+        self._electors = electors
         self.silence = Silence(ports.clock.monotonic, self._timeouts.silence_s)
         self._planner = Planner(settings.policy, settings.target_samples)
 
@@ -209,15 +214,10 @@ class Leader:
             spans=plan.spans,
             part_elements=plan.part_elements,
             result_codec=plan.result_codec,
-            electors=self._electors(assembly),
-            expected_s=min(plan.seconds, MAX_EXPECTED_S),
+            electors=self._electors.of(self._verdicts.leading_to(assembly.lineage), expected),
+            expected_s=plan.seconds if any(join.up_bytes_per_s > 0 for join in joins.values()) else 0.0,
             ballot_number=1 + max(join.promised for join in joins.values()),
         )
-
-    def _electors(self, assembly: Assembly) -> tuple[PeerId, ...]:
-        """Who decides what follows; nobody in particular before the first step."""
-        maker = self._verdicts.leading_to(assembly.lineage)
-        return maker.members if maker is not None else ()
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,9 @@ from collab.types import PeerId
 
 MOST = 2 / 3
 FACTOR = 1.5
-"""Times what most took: measured rates differ from those of the moment by less."""
+"""Times what most took, or what the plan says: measured rates differ from those of the moment by less."""
+FACTOR_BLIND = 5.0
+"""The same where no rate is known: then spans are equal, and links are not."""
 GRACE_S = 1.0
 """Beyond; for rounds that take no time at all."""
 
@@ -38,7 +40,8 @@ class Deadline:
     def has_passed(self, num_finished: int, num_all: int, elapsed_s: float, expected_s: float) -> bool:
         """Whether those who have not finished are late; never before most have."""
         if self.at_s is None and MOST * num_all <= num_finished < num_all:
-            self.at_s = FACTOR * max(elapsed_s, expected_s) + GRACE_S
+            factor = FACTOR if expected_s > 0 else FACTOR_BLIND
+            self.at_s = factor * max(elapsed_s, expected_s) + GRACE_S
         return self.at_s is not None and elapsed_s >= self.at_s
 
 

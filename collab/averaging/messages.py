@@ -232,7 +232,7 @@ class Group:
     """Who decides what follows this history; none: the members."""
     ballot_number: int = 1
     expected_s: float = 0.0
-    """How long the plan takes, by the rates that were measured."""
+    """How long the plan takes, by the rates that were measured; 0: none was."""
 
     @property
     def reducers(self) -> tuple[PeerId, ...]:

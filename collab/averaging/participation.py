@@ -241,8 +241,12 @@ class Participation:
     def _committed(self, record: CommitRecord) -> Verdict:
         if (record.epoch, record.lineage) != self._instance:
             raise BadMessage("the leader commits another round than ours")
+        verdict = self.verdict(record)
+        is_ours = record.round_id == self.group.round_id and not self._is_dropped and self.session.is_whole
+        if is_ours and not verdict.is_held:
+            raise BadMessage("the leader commits other bytes than we hold")
         self._desk.reach(Phase.COMMIT, self.group.epoch)
-        return self.verdict(record)
+        return verdict
 
     # -- telling the leader ------------------------------------------------------------------------------------------
 

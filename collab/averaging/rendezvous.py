@@ -2,6 +2,7 @@
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly, Roster
+from collab.averaging.electors import Electors
 from collab.averaging.group import Leader
 from collab.averaging.messages import ROUND_PROTOCOL, Join
 from collab.averaging.settings import RoundSettings
@@ -18,11 +19,17 @@ class Rendezvous:
     """Takes joiners in, one assembly at a time for each epoch and lineage, and leads it to its verdict."""
 
     def __init__(
-        self, ports: Ports, settings: RoundSettings, roster: Roster, verdicts: Verdicts, following: Following
+        self,
+        ports: Ports,
+        settings: RoundSettings,
+        roster: Roster,
+        verdicts: Verdicts,
+        following: Following,
+        electors: Electors,
     ) -> None:
         self._transport, self._settings, self._times = ports.transport, settings, settings.timeouts
-        self._roster, self._verdicts = roster, verdicts
-        self._leader = Leader(ports, settings, roster, verdicts, following)
+        self._roster, self._verdicts, self._electors = roster, verdicts, electors
+        self._leader = Leader(ports, settings, roster, verdicts, following, electors)
         me, silence = ports.transport.peer_id, self._leader.silence
         self._succession = Succession(me, settings.timeouts, silence, self._leader.conduct)
         self._assemblies: dict[tuple[int, Lineage], Assembly] = {}
@@ -85,16 +92,21 @@ class Rendezvous:
     async def _superseding(self, key: tuple[int, Lineage], joiner: PeerId) -> CommitRecord | None:
         """The round that the swarm has left (epoch, lineage) behind with, if it has.
 
-        That we remember the round is not enough: when everybody with its result has died, the run goes on from before.
-        Records tell who went on, but may be older than the step, so those who should hold the result are asked.
+        That we remember the round is not enough: when everybody with its result is dead or has lost it, the run goes on
+        from before. Records tell who went on, but may be older than the step, so those who should hold it are asked.
         """
         record = self._verdicts.committed(*key)
         if record is None:
             return None
-        holders = set(record.members) - {joiner}
-        if self._transport.peer_id in dict(record.contributors) or (await self._roster(*key)).ahead:
+        expected = await self._roster(*key)
+        if self._transport.peer_id in dict(record.contributors) or expected.ahead:
             return record
-        return await self._verdicts.ask(holders - {self._transport.peer_id}, *key)
+        holders = set(dict(record.contributors)) - {joiner, self._transport.peer_id}
+        found, silent = await self._verdicts.ask(holders, *key)
+        if found is not None or not all(self._electors.is_excused(peer, expected) for peer in silent):
+            return record
+        self._verdicts.forget(*key)
+        return None
 
     def _refusal(self, peer: PeerId, join: Join) -> str:
         if join.fingerprint != self._settings.fingerprint:

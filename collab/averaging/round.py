@@ -12,6 +12,7 @@ from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Roster
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
 from collab.averaging.butterfly import Butterfly
+from collab.averaging.electors import Electors
 from collab.averaging.encodings import Encodings
 from collab.averaging.flow import Links
 from collab.averaging.history import History
@@ -58,9 +59,10 @@ class RoundEngine:
         self.probe = Probe(ports.transport, self.links)
         self._encodings = Encodings()
         self._butterfly = Butterfly(ports, self.links, settings.timeouts)
-        self._verdicts = Verdicts(ports.transport, settings.timeouts)
-        self._following = Following(ports, settings)
         self._seats = Seats()
+        self._verdicts = Verdicts(ports.transport, settings.timeouts, self._seats)
+        self._electors, self._roster = Electors(ports.clock.monotonic, settings.timeouts.reform_s), roster
+        self._following = Following(ports, settings)
         self._undecided: Verdict | None = None
         """What we have voted for and hold, while nobody knows whether it was decided."""
         self._desk = Desk(
@@ -72,7 +74,7 @@ class RoundEngine:
             keep_stream=self._keep_stream,
             reach=self._reach,
         )
-        self._rendezvous = Rendezvous(ports, settings, roster, self._verdicts, self._following)
+        self._rendezvous = Rendezvous(ports, settings, roster, self._verdicts, self._following, self._electors)
         self._idle: dict[PeerId, Stream] = {}
         self._newest_round_id = ""
         """Of which ``_encodings`` still knows what was encoded."""
@@ -187,6 +189,7 @@ class RoundEngine:
                 return Aborted(reason=reason, text=message.get("text", str))
             group = Group.from_message(message)
             self._check_group(group, stream.remote, join)
+            await self._check_electors(group)
             return group
         except NetworkError as error:
             return Aborted(reason="leader_lost", text=f"leader {stream.remote}: {error.message}")
@@ -198,6 +201,15 @@ class RoundEngine:
             raise BadMessage(f"leader {leader} began another round than we joined")
         if join.weight > 0 and group.num_elements != join.num_elements:
             raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")
+
+    async def _check_electors(self, group: Group) -> None:
+        """A leader may leave out those who decide only if we have not heard of them either."""
+        maker = self._verdicts.leading_to(group.lineage)
+        if maker is None or group.electors == maker.members:
+            return
+        present = (await self._roster(group.epoch, group.lineage)).present
+        if not group.electors or any(peer in present for peer in set(maker.members) - set(group.electors)):
+            raise BadMessage(f"leader {group.leader} leaves out some of those who decide what follows this history")
 
     async def _take_part(self, stream: Stream, group: Group, bring: Bring) -> Outcome:
         """From BEGIN to the verdict."""
@@ -216,7 +228,7 @@ class RoundEngine:
         """Nobody leads on: ask the other members what they know, and keep what we have voted for."""
         group = part.group
         others = [member.peer for member in group.members if member.peer != self._desk.me]
-        record = await self._verdicts.ask(others, group.epoch, group.lineage)
+        record, _ = await self._verdicts.ask(others, group.epoch, group.lineage)
         if record is not None:
             return part.verdict(record)
         voted = self._seats.voted(group.epoch, group.lineage)

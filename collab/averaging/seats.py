@@ -49,6 +49,10 @@ class Seats:
         seat = self._seats.get((epoch, lineage))
         return seat.vote.value if seat is not None and seat.vote is not None else None
 
+    def forget(self, instance: Instance) -> None:
+        """What was decided is void, since nobody has it."""
+        self._seats.pop(instance, None)
+
     def keep(self, instance: Instance, seat: RecordSeat) -> None:
         """What we answer with ``seat`` holds from now on."""
         self._seats[instance] = seat

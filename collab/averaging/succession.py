@@ -91,14 +91,16 @@ class Succession:
         takeover = self._takeovers.get(group.round_id)
         if takeover is not None and (not takeover.is_open or takeover.group != group):
             return False
-        await stream.send(Message("welcome"), timeout_s=self._timeouts.reply_s)
-        if takeover is not None:
-            takeover.add(stream, resume)
+        is_first = takeover is None
+        if takeover is None:
+            takeover = self._takeovers[group.round_id] = Takeover(group)
+        takeover.add(stream, resume)
+        if not is_first:
+            await stream.send(Message("welcome"), timeout_s=self._timeouts.reply_s)
             await takeover.finished.wait()
             return True
-        takeover = self._takeovers[group.round_id] = Takeover(group)
-        takeover.add(stream, resume)
         try:
+            await stream.send(Message("welcome"), timeout_s=self._timeouts.reply_s)
             await self._lead_on(takeover)
         finally:
             takeover.finished.set()

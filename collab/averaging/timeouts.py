@@ -30,5 +30,8 @@ class RoundTimeouts:
     """Time without anything of use from a side that says it is there; longer than any queue of a link fit to train."""
     blame_s: float = 1.0
     """How long a leader that heard of one failure listens to the other members before it judges."""
+    reform_s: float = 180.0
+    """Silence of most of those who decide after which the others go on without them. As long as this a partition may
+    last without a split; and so long a swarm stands still that has lost most of its peers at one blow."""
     verdict_s: float = 10.0
     """How long a member in doubt asks the others before it gives the round up."""

@@ -3,9 +3,11 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Literal
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.messages import VERDICT_PROTOCOL
+from collab.averaging.seats import Seats
 from collab.averaging.timeouts import RoundTimeouts
 from collab.errors import NetworkError
 from collab.net.base import Stream, Transport
@@ -19,8 +21,8 @@ REMEMBERED_ROUNDS = 16
 class Verdicts:
     """The last committed rounds that this peer knows of."""
 
-    def __init__(self, transport: Transport, timeouts: RoundTimeouts) -> None:
-        self._transport, self._timeouts = transport, timeouts
+    def __init__(self, transport: Transport, timeouts: RoundTimeouts, seats: Seats | None = None) -> None:
+        self._transport, self._timeouts, self._seats = transport, timeouts, seats
         self._records: OrderedDict[tuple[int, Lineage], CommitRecord] = OrderedDict()
 
     async def serve(self) -> None:
@@ -41,24 +43,36 @@ class Verdicts:
         """The committed round whose step made the history ``lineage``, if it is known."""
         return next((record for record in self._records.values() if record.next_lineage() == lineage), None)
 
-    async def ask(self, peers: Iterable[PeerId], epoch: int, lineage: Lineage) -> CommitRecord | None:
-        """What followed a history, from the first who knows it; None when nobody answers with it in time."""
-        asking = [asyncio.create_task(self._ask_one(peer, epoch, lineage)) for peer in peers]
+    def forget(self, epoch: int, lineage: Lineage) -> None:
+        """Nobody has the result of the round that followed a history, and nobody ever will: it is as if it was not."""
+        self._records.pop((epoch, lineage), None)
+        if self._seats is not None:
+            self._seats.forget((epoch, lineage))
+
+    async def ask(
+        self, peers: Iterable[PeerId], epoch: int, lineage: Lineage
+    ) -> tuple[CommitRecord | None, frozenset[PeerId]]:
+        """What followed a history, from the first who knows it, and who has not answered at all.
+
+        When several are asked and nobody knows, that takes until all have answered, or the time is over.
+        """
+        asking = {peer: asyncio.create_task(self._ask_one(peer, epoch, lineage)) for peer in peers}
         try:
             async with asyncio.timeout(self._timeouts.verdict_s):
-                for answer in asyncio.as_completed(asking):
+                for answer in asyncio.as_completed(asking.values()):
                     record = await answer
-                    if record is not None and (record.epoch, record.lineage) == (epoch, lineage):
-                        return record
+                    if isinstance(record, CommitRecord) and (record.epoch, record.lineage) == (epoch, lineage):
+                        return record, frozenset()
         except TimeoutError:
             pass
         finally:
-            for task in asking:
+            for task in asking.values():
                 task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
-        return None
+            await asyncio.gather(*asking.values(), return_exceptions=True)
+        answered = {peer for peer, task in asking.items() if not task.cancelled() and task.result() is not None}
+        return None, frozenset(asking.keys() - answered)
 
-    async def _ask_one(self, peer: PeerId, epoch: int, lineage: Lineage) -> CommitRecord | None:
+    async def _ask_one(self, peer: PeerId, epoch: int, lineage: Lineage) -> CommitRecord | Literal["unknown"] | None:
         try:
             stream = await self._transport.open(peer, VERDICT_PROTOCOL, timeout_s=self._timeouts.open_s)
             try:
@@ -67,7 +81,9 @@ class Verdicts:
                 answer = await stream.receive(timeout_s=self._timeouts.reply_s)
             finally:
                 stream.close()
-            return CommitRecord.from_fields(answer.get("record", dict)) if answer.kind == "committed" else None
+            if answer.kind != "committed":
+                return "unknown"
+            return CommitRecord.from_fields(answer.get("record", dict))
         except NetworkError:
             return None
 

@@ -4,6 +4,7 @@ import asyncio
 
 import numpy as np
 
+from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Expected
 from collab.averaging.assistant import Assistant
 from collab.averaging.base import Contribution, Outcome
@@ -117,3 +118,16 @@ def exact_mean(vectors: dict[str, Vector], weights: dict[str, float]) -> np.ndar
     for name, vector in vectors.items():
         mean += vector.astype(np.float64) * (weights[name] / total)
     return mean
+
+
+def mean_of_record(
+    record: CommitRecord, vectors: dict[str, Vector], weights: dict[str, float]
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """What the record says is in the mean, averaged in float64."""
+    total = np.zeros(record.num_elements)
+    samples = np.zeros(record.num_elements)
+    for name, vector in vectors.items():
+        for start, stop in record.used_of(PeerId(name)):
+            total[start:stop] += weights[name] * vector[start:stop].astype(np.float64)
+            samples[start:stop] += weights[name]
+    return total / samples

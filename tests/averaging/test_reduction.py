@@ -106,7 +106,7 @@ def test_a_reducer_that_contributes_alone_is_finished_at_once() -> None:
         values = np.arange(PART_ELEMENTS + 5, dtype=np.float32)
         reduction = make_reduction(len(values), {A: 2.0}, own={A: values})
         await reduction.finished()
-        assert b"".join([bytes(await reduction.result(index)) for index in range(2)]) == values.astype("<f4").tobytes()
+        assert b"".join([bytes((await reduction.result(index)).data) for index in range(2)]) == values.astype("<f4").tobytes()
 
     run(main())
 
@@ -132,7 +132,7 @@ def test_the_reducer_learns_of_the_encoding_that_the_others_get() -> None:
             )
         )
         reduction.add(B, 0, HALF.encode(values))
-        assert encoded == [(0, await reduction.result(0))]
+        assert encoded == [(0, (await reduction.result(0)).data)]
 
     run(main())
 
@@ -178,7 +178,7 @@ def test_who_is_missing_is_said_of_the_first_part_that_is_not_finished() -> None
         reduction.add(B, 0, NONE.encode(np.ones(PART_ELEMENTS, np.float32)))
         reduction.add(A, 1, NONE.encode(vector(1)))
         assert reduction.missing() == [A, C]
-        assert reduction.num_added == 2
+        assert reduction.num_of.total() == 2
 
     run(main())
 

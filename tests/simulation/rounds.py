@@ -159,7 +159,8 @@ class SimRounds:
             if not self._began[event.epoch]:
                 for strike in self.strikes:
                     if strike.number == event.epoch:
-                        self.world.call_at(self.world.time_s + strike.after_s, lambda strike=strike: self._strike(strike))
+                        at_s = self.world.time_s + strike.after_s
+                        self.world.call_at(at_s, lambda strike=strike: self._strike(strike))
             self._began[event.epoch].append(self.world.time_s)
         if isinstance(event, PhaseReached) and event.phase is Phase.BEFORE_COMMIT and peer.index in self.trainers:
             self._ended[event.epoch].append(self.world.time_s)
