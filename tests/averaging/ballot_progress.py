@@ -1,4 +1,4 @@
-"""Whether a quorum of living electors can always end an instance: with one more ballot, higher than what they have heard."""
+"""Whether a quorum of living electors can always end an instance: with a ballot above all that they have heard."""
 
 import itertools
 
