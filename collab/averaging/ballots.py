@@ -172,7 +172,8 @@ class Proposal(Generic[V]):
         """What this ballot must stand for: the value of the highest vote found, else ``own``, else nothing.
 
         Args:
-            own: what the proposer's own round made; None where it has made nothing.
+            own: what the round of this very ballot made; None where it made nothing. Never the value of an older
+                attempt: that comes back by a vote that was found, or not at all.
 
         Returns:
             None: no ballot below has decided or can. That alone does not bury the values voted there: a later ballot
