@@ -80,7 +80,10 @@ class Electorate:
         return Electorate(tuple(member for member in self.members if member not in excused))
 
 
-@dataclass(frozen=True, slots=True)
+# No slots from here on: Python 3.11 cannot make ``Acceptor[str]()`` of a frozen generic class that has them.
+
+
+@dataclass(frozen=True)
 class Vote(Generic[V]):
     """An elector's vote in one ballot."""
 
@@ -89,7 +92,7 @@ class Vote(Generic[V]):
     """None: "nothing". It decides nothing; it says that no value of a lower ballot was decided, and buries them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Acceptor(Generic[V]):
     """What one elector remembers of an instance, which is also its answer to every question."""
 
@@ -129,7 +132,7 @@ class Acceptor(Generic[V]):
         return self.decided is not None or (self.promised is not None and ballot < self.promised)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Proposal(Generic[V]):
     """One ballot as its proposer sees it."""
 
@@ -169,7 +172,8 @@ class Proposal(Generic[V]):
         """What this ballot must stand for: the value of the highest vote found, else ``own``, else nothing.
 
         Args:
-            own: what the proposer's own round made; None where it has made nothing.
+            own: what the round of this very ballot made; None where it made nothing. Never the value of an older
+                attempt: that comes back by a vote that was found, or not at all.
 
         Returns:
             None: no ballot below has decided or can. That alone does not bury the values voted there: a later ballot

@@ -11,7 +11,8 @@ from functools import cache
 from typing import TypeAlias
 
 from collab.types import PeerId
-from tests.averaging.ballot_model import Bounds, Model, State
+from tests.averaging.ballot_model import Model, State
+from tests.averaging.ballot_states import Bounds
 
 ChainState: TypeAlias = tuple[State, tuple[State, ...], frozenset[str]]
 """First instance; the second of each lineage; who has restarted."""

@@ -1,10 +1,11 @@
 """Every interleaving of a few ballots among a few electors, driving the real classes of ``collab.averaging.ballots``.
 
 A state is what every elector remembers, every message that was ever sent, and what every proposer has put to the vote.
-Messages are never taken away: so each may arrive at any time, again and again, in any order, or never, which is what a
-lossy, duplicating, partitioned network does. A process that is dead or slow is one that takes no further step, and
-every state is also one in which any of the processes has just died. Only a restart is a step of its own, since it
-changes what an elector does next.
+Messages are not taken away when they arrive: so each may come at any time, again and again, in any order, or never,
+which is what a lossy, duplicating, partitioned network does. (What nobody would listen to any more is left out:
+promises after their ballot was put to the vote, a vote for nothing after a vote for a value.) A process that is dead or
+slow is one that takes no further step, and every state is also one in which any of the processes has just died. Only a
+restart is a step of its own, since it changes what an elector does next.
 
 Proposers hear as late as they can: which of the answers on their way reached one is chosen when it proposes. Electors
 that may be exchanged without changing anything are sorted, so that states which differ by names alone count once.
@@ -14,69 +15,16 @@ import argparse
 import json
 import time
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from collab.averaging.ballots import Acceptor, Ballot, Electorate, Proposal, Vote, seat
+from collab.averaging.ballots import Acceptor, Ballot, Proposal, seat
 from collab.types import PeerId
 from tests.averaging.ballot_progress import is_quorum, unfinished
 from tests.averaging.ballot_search import search
+from tests.averaging.ballot_states import Asked, Bounds, Elector, Table, closed, settled
 
 State: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """Electors and ballots, each a number in one of the tables of ``Model``."""
-
-
-class Elector(NamedTuple):
-    """One elector, and all that it ever sent."""
-
-    memory: Acceptor[str] | None
-    """None: it has restarted, and abstains."""
-    answers: frozenset[Acceptor[str]] = frozenset()
-    """To phase 1."""
-    votes: frozenset[Vote[str]] = frozenset()
-    restarts: int = 0
-
-
-class Asked(NamedTuple):
-    """One ballot, and all votes that its proposer ever asked for."""
-
-    proposal: Proposal[str]
-    values: frozenset[str | None] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """What is enumerated, and which rules hold; the defaults are the rules of the product."""
-
-    electors: int = 3
-    ballots: int = 2
-    restarts: int = 0
-    """Of all electors together."""
-    learns: bool = True
-    """Whether electors hear of decisions. One that has is as silent as a dead one, but for telling."""
-    electorate: type[Electorate] = Electorate
-    acceptor: type[Acceptor[str]] = Acceptor
-    proposal: type[Proposal[str]] = Proposal
-    comes_back_empty: bool = False
-    """A broken rule: who has restarted votes again."""
-    may_revive: bool = False
-    """Splits alone are faults; a buried value that is decided is none."""
-    buries_without_votes: bool = False
-    """A broken rule: a proposer that found nothing declares that what is below never happened."""
-
-
-class Table:
-    """Numbers for values, so that states are tuples of numbers."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-        self.values: list[Any] = []
-
-    def number(self, value: Hashable) -> int:
-        if value not in self._numbers:
-            self._numbers[value] = len(self.values)
-            self.values.append(value)
-        return self._numbers[value]
 
 
 class Model:
@@ -178,7 +126,7 @@ class Model:
                 if answer.vote is not None and answer.vote.ballot == self.ballots[b]:
                     votes = {vote for vote in elector.votes if vote.ballot != self.ballots[b]} | {answer.vote}
                     steps.append((f"vote {b} {value}", elector._replace(memory=answer, votes=frozenset(votes))))
-        steps += [(f"learn {value}", _closed(elector, value)) for value in sorted(decided)]
+        steps += [(f"learn {value}", closed(elector, value)) for value in sorted(decided)]
         if restarts:
             back: Acceptor[str] | None = seat(
                 self.electorate.members[0], self.electorate, took_part=self.bounds.comes_back_empty
@@ -195,7 +143,7 @@ class Model:
         for proposal in self._heard(asked.proposal, answers):
             if proposal.has_promises:
                 for own in (None, self.own[b])[b == 0 :]:  # below the first ballot there is nothing to bury
-                    fixed = _settled(proposal.propose(own))
+                    fixed = settled(proposal.propose(own))
                     found.add(self._asked.number(Asked(fixed, asked.values | {fixed.value})))
         return [
             (f"propose {b} {self._asked.values[after].proposal.value}", after) for after in sorted(found - {number})
@@ -241,25 +189,25 @@ class Model:
     def fault(self, state: State) -> str | None:
         """The property that does not hold, in words."""
         tallies = [self.tally(state, b) for b in range(len(self.ballots))]
-        decided = self.decided(state)
+        decided = {tally.value for tally in tallies if tally.is_decided}
         if len(decided) > 1:
-            return f"two values decided: {sorted(decided)}"
-        for b, tally in enumerate(() if self.bounds.may_revive else tallies):
+            return f"two values decided: {sorted(decided, key=str)}"
+        for b, tally in enumerate(() if self.bounds.splits_only else tallies):
+            if tally.is_decided and not is_quorum(self.electorate.members, tally.supporters):
+                return f"{tally.value} was decided by {len(tally.supporters)} votes"
             declared = self.bounds.buries_without_votes and tally.is_proposed and tally.value is None
             if (tally.is_buried or declared) and any(value in self.own[:b] for value in decided):
-                return f"{sorted(decided)} was decided, and never happened says ballot {b}"
+                return f"{sorted(decided, key=str)} was decided, and never happened says ballot {b}"
         return None
 
     def stuck(self, state: State) -> str | None:
         """A quorum of electors that remember, to which one more ballot would not bring the right end."""
-        for tally in (self.tally(state, b) for b in range(len(self.ballots))):
-            if tally.is_decided and not is_quorum(self.electorate.members, tally.supporters):
-                return f"{tally.value} was decided by {len(tally.supporters)} votes"
         memories = tuple(self.elector(state, position).memory for position in range(len(self.electorate.members)))
-        key = ("stuck", memories, self.decided(state))
+        decided = self.decided(state)
+        used = max((b + 1 for b in range(len(self.ballots)) if self.asked(state, b).values), default=0)
+        key = ("stuck", memories, decided, used)
         if key not in self._memo:
-            ballot = Ballot(len(self.ballots) + 1, PeerId("last"))
-            self._memo[key] = unfinished(self.electorate, memories, ballot, self.decided(state))
+            self._memo[key] = unfinished(self.electorate, memories, used, decided)
         text: str | None = self._memo[key]
         return text
 
@@ -277,22 +225,6 @@ class Model:
         tallies = [self.tally(state, b) for b in range(len(self.ballots))]
         seen = {f"{tally.value} decided in {b}" for b, tally in enumerate(tallies) if tally.is_decided}
         return frozenset(seen | {f"buried by {b}" for b, tally in enumerate(tallies) if tally.is_buried})
-
-
-def _closed(elector: Elector, value: str) -> Elector:
-    """An elector that has learnt the decision: from now on it says nothing else."""
-    memory = elector.memory.learn(value) if elector.memory is not None else None
-    return elector._replace(memory=replace(memory, promised=None, vote=None) if memory is not None else None)
-
-
-def _settled(proposal: Proposal[str]) -> Proposal[str]:
-    """A proposal that has asked for votes, without what can play no part any more: equal futures, equal states."""
-    is_found = proposal.highest is not None and proposal.highest.value is not None
-    return replace(
-        proposal,
-        promised_by=frozenset(proposal.electorate.members),
-        highest=proposal.highest if is_found else None,
-    )
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from collab.averaging.ballots import Acceptor, Ballot, Electorate, Proposal, Vot
 from collab.types import PeerId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AcceptsBelowItsPromise(Acceptor[str]):
     """Votes in any ballot that is not below its latest vote."""
 
@@ -16,7 +16,7 @@ class AcceptsBelowItsPromise(Acceptor[str]):
         return replace(self, vote=Vote(ballot, value))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ForgetsItsVote(Acceptor[str]):
     """Answers to phase 1 without what it voted."""
 
@@ -25,7 +25,7 @@ class ForgetsItsVote(Acceptor[str]):
         return after if after == self else replace(after, vote=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class VotesOnce(Acceptor[str]):
     """Refuses every ballot once it has voted in one."""
 
@@ -33,7 +33,7 @@ class VotesOnce(Acceptor[str]):
         return self if self.vote is not None else Acceptor.promise(self, ballot)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class IgnoresVotesFound(Proposal[str]):
     """Always proposes its own value."""
 
@@ -41,7 +41,7 @@ class IgnoresVotesFound(Proposal[str]):
         return own
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TakesAnyVoteFound(Proposal[str]):
     """Proposes the value of the lowest ballot found, not of the highest."""
 
@@ -51,7 +51,7 @@ class TakesAnyVoteFound(Proposal[str]):
         return replace(heard, highest=self.highest) if is_worse else heard
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PutsNothingAboveAValue(Proposal[str]):
     """Of votes in one ballot it believes those for nothing."""
 
@@ -63,7 +63,7 @@ class PutsNothingAboveAValue(Proposal[str]):
         return heard
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ProposesWithoutAQuorum(Proposal[str]):
     """One promise is enough for it."""
 
@@ -72,7 +72,7 @@ class ProposesWithoutAQuorum(Proposal[str]):
         return bool(self.promised_by)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ProposesTwice(Proposal[str]):
     """Uses one ballot again, for another value, as one that has restarted and forgotten it would."""
 

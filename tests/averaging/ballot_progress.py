@@ -1,8 +1,8 @@
-"""Whether a quorum of living electors can always end an instance: with one more ballot, higher than all before."""
+"""Whether a quorum of living electors can always end an instance: with a ballot above all that they have heard."""
 
 import itertools
 
-from collab.averaging.ballots import Acceptor, Ballot, Electorate, Proposal
+from collab.averaging.ballots import Acceptor, Ballot, Electorate, Proposal, ballot_above
 from collab.types import PeerId
 
 
@@ -12,20 +12,23 @@ def is_quorum(members: tuple[PeerId, ...], voters: frozenset[PeerId]) -> bool:
 
 
 def unfinished(
-    electorate: Electorate, memories: tuple[Acceptor[str] | None, ...], ballot: Ballot, decided: frozenset[str]
+    electorate: Electorate, memories: tuple[Acceptor[str] | None, ...], used: int, decided: frozenset[str]
 ) -> str | None:
-    """A quorum that ``ballot`` would not bring to the right end, in words.
+    """A quorum that one more ballot, above all that it has heard, would not bring to the right end, in words.
 
     Args:
         electorate: of the instance.
         memories: of its electors; None: abstains.
-        ballot: higher than all that were used.
+        used: number of the highest ballot that was put to the vote; a peer that has forgotten must not use it again.
         decided: what was decided before; nothing else may come out.
     """
     alive = [(peer, memory) for peer, memory in zip(electorate.members, memories, strict=True) if memory is not None]
     for size in range(1, len(alive) + 1):
         for group in itertools.combinations(alive, size):
             if is_quorum(electorate.members, frozenset(peer for peer, _ in group)):
+                ballot = ballot_above((memory.promised for _, memory in group), PeerId("last"))
+                if ballot.number <= used and not any(memory.decided for _, memory in group):
+                    return f"{[peer for peer, _ in group]} know of no ballot {used}"
                 end = conclude(electorate, dict(group), ballot)
                 if end is None or decided - {end}:
                     return f"{[peer for peer, _ in group]} end with {end} after {sorted(decided)}"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.averaging.ballot_chain import Chain, Links
-from tests.averaging.ballot_model import Bounds, Model
+from tests.averaging.ballot_model import Model
 from tests.averaging.ballot_mutants import (
     AcceptsBelowItsPromise,
     ForgetsItsVote,
@@ -18,11 +18,12 @@ from tests.averaging.ballot_mutants import (
     VotesOnce,
 )
 from tests.averaging.ballot_search import Found, search
+from tests.averaging.ballot_states import Bounds
 
 
-def explore(**bounds: Any) -> Found[Any]:
+def explore(*, is_progress_checked: bool = True, **bounds: Any) -> Found[Any]:
     model = Model(Bounds(**bounds))
-    return search(model, also=model.stuck, marks=model.marks)
+    return search(model, also=model.stuck if is_progress_checked else lambda _: None, marks=model.marks)
 
 
 @pytest.mark.parametrize(
@@ -32,8 +33,8 @@ def explore(**bounds: Any) -> Found[Any]:
         {"electors": 2, "ballots": 2, "restarts": 2},
         {"electors": 3, "ballots": 2, "restarts": 3},
         {"electors": 4, "ballots": 2, "restarts": 0},
-        {"electors": 5, "ballots": 2, "restarts": 0, "learns": False},
-        {"electors": 3, "ballots": 3, "restarts": 0, "learns": False},
+        {"electors": 5, "ballots": 2, "restarts": 0, "is_progress_checked": False},
+        {"electors": 3, "ballots": 3, "learns": False, "is_progress_checked": False},
     ],
     ids=lambda bounds: "-".join(str(number) for number in bounds.values()),
 )
@@ -66,7 +67,7 @@ def test_no_interleaving_of_ballots_decides_two_values_or_revives_a_buried_one_o
     ids=lambda broken: "-".join(str(getattr(rule, "__name__", rule)) for rule in broken.values()),
 )
 def test_a_broken_rule_is_seen_to_decide_two_values(broken: Any) -> None:
-    found = search(Model(Bounds(**{"learns": False, "may_revive": True} | broken)))
+    found = search(Model(Bounds(**{"learns": False, "splits_only": True} | broken)))
     assert found.fault is not None, found
     assert found.fault.startswith("two values decided")
 
@@ -78,7 +79,7 @@ def test_a_round_that_was_declared_dead_on_promises_alone_is_seen_to_be_revived(
 
 
 def test_a_quorum_that_counts_wrongly_is_seen_before_it_splits() -> None:
-    found = explore(electors=4, electorate=HalfIsEnough)
+    found = explore(electors=4, electorate=HalfIsEnough, is_progress_checked=False)
     assert found.fault == "a was decided by 2 votes"
 
 
@@ -124,7 +125,7 @@ def test_no_interleaving_of_two_instances_makes_two_histories(links: Links) -> N
                 members=(("1", "2", "3"),),
                 later_ballots=2,
                 restarts=1,
-                rules=Bounds(comes_back_empty=True, may_revive=True),
+                rules=Bounds(comes_back_empty=True, splits_only=True),
             ),
             "two values decided",
         ),
@@ -133,7 +134,7 @@ def test_no_interleaving_of_two_instances_makes_two_histories(links: Links) -> N
                 electors=("1",),
                 members=(GROWN,),
                 later_ballots=2,
-                rules=Bounds(electorate=HalfIsEnough, may_revive=True),
+                rules=Bounds(electorate=HalfIsEnough, splits_only=True),
             ),
             "two values decided",
         ),
