@@ -103,7 +103,8 @@ class Rendezvous:
             return record
         holders = set(dict(record.contributors)) - {joiner, self._transport.peer_id}
         found, silent = await self._verdicts.ask(holders, *key)
-        if found is not None or not all(self._electors.is_excused(peer, expected) for peer in silent):
+        excused = {peer for peer in silent if self._electors.is_excused(peer, expected)}
+        if found is not None or silent - excused:
             return record
         self._verdicts.forget(*key)
         return None
