@@ -87,6 +87,7 @@ class Session:
     async def __aenter__(self) -> Self:
         for job in self.division.jobs:
             self._take_up(job)
+        self.changed.set()  # there may be nothing for us to do
         return self
 
     async def __aexit__(
@@ -231,7 +232,7 @@ class Session:
         is_whole = False
         links.downlink.begin()
         try:
-            async with kept_alive(stream, self._timeouts.pulse_s, timeout_s=self._timeouts.reply_s):
+            async with kept_alive(stream, self._timeouts.alive_s, timeout_s=self._timeouts.reply_s):
                 opening: dict[str, Any] = {
                     "job": index,
                     "first": holding.num_held,

@@ -149,7 +149,7 @@ class Reducer:
                     hosted = await self._find(stream, (message.get("round_id", str), message.get("job", int)))
                     if hosted is None:
                         return
-                    async with kept_alive(stream, self._timeouts.pulse_s, timeout_s=self._timeouts.reply_s):
+                    async with kept_alive(stream, self._timeouts.alive_s, timeout_s=self._timeouts.reply_s):
                         await self._serve_job(stream, hosted, outflow, inflow, message)
                     del hosted  # with the round's vectors, which the wait for the next one must not keep
         finally:

@@ -260,7 +260,8 @@ class RoundEngine:
     def _settle(self, record: CommitRecord, *, is_member: bool) -> None:
         """Remember, and owe what the round's encodings lost."""
         self._verdicts.remember(record)
-        self._seats.learn(record, is_member=is_member)
+        if is_member:  # a word about what others hold may become void with them
+            self._seats.learn(record)
         if record.round_id == self._newest_round_id:
             me = self._ports.transport.peer_id
             self._encodings.commit(sent=record.used_of(me), reduced=record.reduced_by(me))

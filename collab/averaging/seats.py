@@ -59,21 +59,17 @@ class Seats:
         while len(self._seats) > REMEMBERED:
             self._seats.popitem(last=False)
 
-    def learn(self, record: CommitRecord, *, is_member: bool) -> None:
-        """A round is history.
-
-        Args:
-            is_member: whether we are one of those who decide what follows it.
+    def learn(self, record: CommitRecord) -> None:
+        """A round is history, whose result we hold; we are among those who decide what follows it.
 
         Raises:
             SplitDecision: another round was decided for the same history.
         """
         instance = record.epoch, record.lineage
         self.keep(instance, self._seats.get(instance, Acceptor()).learn(record))
-        if is_member:
-            self._made[record.next_lineage()] = None
-            while len(self._made) > REMEMBERED:
-                self._made.popitem(last=False)
+        self._made[record.next_lineage()] = None
+        while len(self._made) > REMEMBERED:
+            self._made.popitem(last=False)
 
 
 def seat_to_fields(seat: RecordSeat | None) -> dict[str, Any]:

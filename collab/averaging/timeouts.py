@@ -18,7 +18,9 @@ class RoundTimeouts:
     part_s: float = 20.0
     """Silence on a stream of parts after which its other side is complained of."""
     pulse_s: float = 0.5
-    """How often everybody in a round says that it is there; in parts' streams it counts as a sign of life, too."""
+    """How often everybody in a round tells the leader that it is there, and the leader them."""
+    alive_s: float = 5.0
+    """The same on streams of parts that carry nothing else; four are lost before ``part_s``."""
     thanks_s: float = 0.5
     """For a member to show that it has the verdict; a round trip across the world, after which its stream is closed."""
     silence_s: float = 3.0
