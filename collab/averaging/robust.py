@@ -75,7 +75,7 @@ class ClippedMean:
     median of the norms by weight. A contributor's norm is the root mean square over the elements that it brought.
 
     Withstands any size of lie, not its direction: while liars have a share b < 1/2 of the weight, they pull with
-    at most ``b multiple m`` in norm, and ``m`` is at most an honest norm. So a fifth that pulls backwards slows training
+    at most ``b multiple m`` in norm, and ``m`` is at most an honest norm. A fifth that pulls backwards slows training
     down, and nearly half can stop it. Clipping shortens long honest parts, too; when nobody is clipped the bytes are
     those of ``Mean``. Where more than half bring zeros (rare rows of an embedding), ``m`` and the result are 0.
 
@@ -122,11 +122,12 @@ class CoordinateMedian:
         result = np.empty(check_contributions(values, weights), np.float32)
         for block in ordered_blocks(values, weights):
             half = block.weight / 2
-            columns = np.arange(block.stop - block.start)
-            low = np.sum(block.weight_until < half, axis=0)
-            high = np.minimum(np.sum(block.weight_until <= half, axis=0), len(values) - 1)
-            middle = 0.5 * block.values[low, columns].astype(np.float64) + 0.5 * block.values[high, columns]
-            result[block.start : block.stop] = np.where(block.weight > 0, middle, 0.0)
+            low, high = block.values[-1].copy(), block.values[-1].copy()
+            for value, weight_until in zip(block.values[-2::-1], block.weight_until[-2::-1], strict=True):
+                np.copyto(low, value, where=weight_until >= half)
+                np.copyto(high, value, where=weight_until > half)
+            middle = np.float32(0.5) * low + np.float32(0.5) * high
+            result[block.start : block.stop] = np.where(low == high, low, middle) * (half > 0)
         return result
 
 
