@@ -61,7 +61,7 @@ def _delayed(known: Knowledge, strength: float) -> Vector:
     return np.float32(strength) * known.delayed
 
 
-def _zero(known: Knowledge, strength: float) -> Vector:
+def _zero(known: Knowledge, _: float) -> Vector:
     return np.zeros_like(known.own)
 
 
@@ -69,7 +69,7 @@ def _constant(known: Knowledge, strength: float) -> Vector:
     return np.full_like(known.own, strength)
 
 
-def _nan(known: Knowledge, strength: float) -> Vector:
+def _nan(known: Knowledge, _: float) -> Vector:
     vector = known.own.copy()
     vector[len(vector) // 2] = math.nan
     return vector
