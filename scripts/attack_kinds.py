@@ -27,7 +27,8 @@ class Knowledge:
     @property
     def mean(self) -> Vector:
         """Of the honest."""
-        return np.average(np.stack(self.honest), axis=0, weights=self.weights).astype(np.float32)
+        mean: Vector = np.average(np.stack(self.honest), axis=0, weights=self.weights).astype(np.float32)
+        return mean
 
     @property
     def deviation(self) -> Vector:

@@ -55,7 +55,8 @@ def ordered_blocks(values: Sequence[Vector], weights: Sequence[Vector | float]) 
     for start in range(0, num_elements, length):
         stop = min(start + length, num_elements)
         if stop - start < length:
-            keys, weight_until, ordered, order = (a[:, : stop - start] for a in (keys, weight_until, ordered, order))
+            keys, weight_until = keys[:, : stop - start], weight_until[:, : stop - start]
+            ordered, order = ordered[:, : stop - start], order[:, : stop - start]
         for key, value in zip(keys, values, strict=True):
             key[:] = value[start:stop]
         _sort(keys, order)
