@@ -27,8 +27,7 @@ class Knowledge:
     @property
     def mean(self) -> Vector:
         """Of the honest."""
-        mean: Vector = np.average(np.stack(self.honest), axis=0, weights=self.weights).astype(np.float32)
-        return mean
+        return np.asarray(np.average(np.stack(self.honest), axis=0, weights=self.weights), np.float32)
 
     @property
     def deviation(self) -> Vector:

@@ -17,14 +17,14 @@ from attack_swarm import AttackedSwarm, Result, Setup, part_places  # noqa: E402
 from collab.averaging.robust import RULES  # noqa: E402
 from collab.config import Optimizer  # noqa: E402
 
-EPOCHS = 15
+EPOCHS = 30
 SETUP = Setup(
     num_peers=10,
     num_attackers=2,
     epochs=EPOCHS,
     seed=0,
-    optimizer=Optimizer(name="sgd", learning_rate=1.0),
-    hidden_sizes=(16,),
+    optimizer=Optimizer(name="sgd", learning_rate=2.0),
+    hidden_sizes=(32,),
 )
 
 
@@ -46,7 +46,7 @@ def attacked(rule: str, attack: str) -> Result:
 
 
 def test_the_model_learns_when_nobody_lies(clean: Result) -> None:
-    assert clean.held_out_loss < 1.5
+    assert clean.held_out_loss < 0.8
     assert clean.refused == 0
 
 
@@ -67,7 +67,7 @@ def test_long_lies_spoil_the_mean(attack: str, clean: Result) -> None:
 
 @pytest.mark.parametrize("attack", KINDS)
 def test_centered_clip_learns_under_every_attack(attack: str, clean: Result) -> None:
-    assert attacked("centered_clip", attack).held_out_loss < 1.35 * clean.held_out_loss
+    assert attacked("centered_clip", attack).held_out_loss < 1.5 * clean.held_out_loss
 
 
 def test_a_cap_takes_from_liars_what_they_claimed() -> None:
