@@ -27,12 +27,14 @@ class Knowledge:
     @property
     def mean(self) -> Vector:
         """Of the honest."""
-        return np.asarray(np.average(np.stack(self.honest), axis=0, weights=self.weights), np.float32)
+        mean: Vector = np.average(np.stack(self.honest), axis=0, weights=self.weights).astype(np.float32)
+        return mean
 
     @property
     def deviation(self) -> Vector:
         """Standard deviation of each element over the honest."""
-        return np.std(np.stack(self.honest), axis=0).astype(np.float32)
+        deviation: Vector = np.std(np.stack(self.honest), axis=0).astype(np.float32)
+        return deviation
 
 
 DELAY_EPOCHS = 50
