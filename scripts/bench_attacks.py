@@ -37,7 +37,7 @@ from collab.averaging.plan import PART_ELEMENTS
 from collab.averaging.robust import RULES, Rule
 from collab.config import Optimizer
 
-COST_REPEATS = 21
+COST_REPEATS = 61
 WARM_BYTES = 16 << 20
 """A block that is given back once: from then on the allocator keeps smaller ones, as in any process that trains."""
 
@@ -62,7 +62,7 @@ def measure(setup: Setup, rules: Mapping[str, Rule], attacks: list[Attack]) -> d
 
 
 def cost_ms(rule: Rule, num_contributors: int, seed: int) -> float:
-    """Milliseconds for 10^6 elements of one contributor, parts of the usual length; the fastest, others were disturbed."""
+    """Milliseconds for 10^6 elements of one contributor, in parts of the usual length: the least disturbed repeat."""
     rng = np.random.default_rng(seed)
     values = [rng.normal(size=PART_ELEMENTS).astype(np.float32) for _ in range(num_contributors)]
     weights = [float(weight) for weight in rng.integers(8, 48, num_contributors)]
