@@ -166,6 +166,13 @@ class Averaging(Section):
 
     compression: Literal["exact", "half", "auto"] = "auto"
     """``exact``: float32; ``half``: float16; ``auto``: for each peer what its own link needs, with error feedback."""
+    reduction: Literal["mean", "clipped_mean", "median", "trimmed_mean", "centered_clip"] = "mean"
+    """How contributions to a part become one. ``mean`` is large-batch training exactly, and one liar can spoil it; the
+    others let liars move the result only so far, at a price: see docs/robust.md. Where strangers may join, take
+    ``clipped_mean`` or more."""
+    max_share: Real = Field(default=1.0, gt=0, le=1)
+    """No peer's weight in a round is more than this of all, however many samples it claims; 1: no cap. Every reduction
+    counts liars by weight, so all but ``mean`` among friends want one, such as 0.2."""
 
 
 class Checkpoints(Section):

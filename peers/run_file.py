@@ -141,6 +141,11 @@ averaging:
   ## How numbers travel. auto: every peer in the encoding that its own link needs, from float32 down to 4 bits; what
   ## rounding loses is sent later. half: float16 for all. exact: float32 for all, four times the bytes of auto and more.
   compression: auto  # default: auto
+  ## How contributions become one step. mean: large-batch training exactly, but one liar can spoil it. clipped_mean:
+  ## nobody gains by sending longer vectors. median, trimmed_mean, centered_clip: withstand more, cost more.
+  reduction: mean  # default: mean
+  ## Largest share of a round that one peer's claimed samples can get, above 0, at most 1 (no cap).
+  max_share: 1.0  # default: 1.0
 
 checkpoints:
   ## The backbone writes one after every so many epochs, at least 1.

@@ -67,6 +67,7 @@ def test_a_short_file_is_valid_and_takes_the_defaults() -> None:
     assert isinstance(run.task, CausalLMTask)
     assert run.task.data.source == "builtin"
     assert run.averaging.compression == "auto"
+    assert (run.averaging.reduction, run.averaging.max_share) == ("mean", 1.0)
     assert run.until_epoch is None
 
 
@@ -145,6 +146,10 @@ def test_yes_and_no_are_not_numbers(place: str) -> None:
         ("strategy.target_batch_size", 0),
         ("strategy.max_gradient_norm", 0),
         ("averaging.compression", "int3"),
+        ("averaging.reduction", "krum"),
+        ("averaging.max_share", 0),
+        ("averaging.max_share", 1.01),
+        ("averaging.max_share", True),
         ("task", {"name": "image_classification", "hidden_sizes": [0]}),
         ("checkpoints.every_epochs", 0),
         ("checkpoints.keep", 0),
@@ -276,7 +281,8 @@ def test_every_value_of_the_run_changes_the_fingerprint(place: str) -> None:
     value: Any = EVERYTHING
     for name in place.split("."):
         value = value[name]
-    special = {"strategy.name": "solo", "averaging.compression": "exact", "until_epoch": 9, "task.tokenizer": "t.json"}
+    special = {"strategy.name": "solo", "averaging.compression": "exact", "averaging.reduction": "median"}
+    special |= {"until_epoch": 9, "task.tokenizer": "t.json"}
     other = changed(place, special.get(place, another(value)), content=EVERYTHING)
     assert fingerprint(Run.model_validate(other), {}) != fingerprint(Run.model_validate(EVERYTHING), {})
 
