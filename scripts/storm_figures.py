@@ -1,0 +1,276 @@
+"""The figures of a storm: pure functions of its ledger. What each means is written in docs/storm.md."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from storm_ledger import Commit, Ledger, Life, Strike
+from storm_schedule import Kind
+
+TELLING_S = 1.0
+"""A peer that dies within this time after a commit may have been in it without having told so."""
+DISABLING = (Kind.KILL, Kind.STOP, Kind.HANG)
+"""Faults whose victims compute nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A phase of the measurement in swarm time."""
+
+    began_s: float
+    ended_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_s - self.began_s
+
+    def overlap_s(self, began_s: float, ended_s: float) -> float:
+        return max(0.0, min(ended_s, self.ended_s) - max(began_s, self.began_s))
+
+
+def figures(ledger: Ledger, peers: int) -> dict[str, Any]:
+    """Everything that a storm says; ``ends_s`` of the ledger names its phases."""
+    baseline, storm = (Window(*ledger.ends_s[name]) for name in ("baseline", "storm"))
+    before, during = committed_per_s(ledger, baseline), committed_per_s(ledger, storm)
+    alive, able = alive_share(ledger, storm, peers), able_share(ledger, storm, peers)
+    ratio = during / before if before else None
+    return {
+        "samples_per_s": {"fault_free": rounded(before), "storm": rounded(during)},
+        "throughput": {
+            "of_fault_free": rounded(ratio),
+            "alive_share": rounded(alive),
+            "beyond_dead": rounded(ratio / alive if ratio is not None and alive else None),
+            "able_share": rounded(able),
+            "beyond_disabled": rounded(ratio / able if ratio is not None and able else None),
+        },
+        "rounds": {"fault_free": rounds_in(ledger, baseline), "storm": rounds_in(ledger, storm)},
+        "epoch_s": {"fault_free": epoch_s(ledger, baseline), "storm": epoch_s(ledger, storm)},
+        "peers": {"fault_free": company(ledger, baseline), "storm": company(ledger, storm)},
+        "faults": fault_figures(ledger),
+        "samples": samples(ledger),
+        "splits": splits(ledger),
+        "states_fetched": ledger.states_fetched,
+        "problems": len(ledger.problems),
+    }
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+# -- throughput ------------------------------------------------------------------------------------------------------
+
+
+def in_order(ledger: Ledger) -> list[Commit]:
+    return sorted(ledger.commits.values(), key=lambda commit: commit.epoch)
+
+
+def committed_per_s(ledger: Ledger, window: Window) -> float:
+    """Each commit's samples are spread over the time since the one before, so that a window may cut an epoch."""
+    total, commits = 0.0, in_order(ledger)
+    for before, commit in pairwise(commits):
+        took_s = commit.at_s - before.at_s
+        if took_s > 0:
+            total += commit.samples * window.overlap_s(before.at_s, commit.at_s) / took_s
+    return total / window.seconds
+
+
+def alive_share(ledger: Ledger, window: Window, peers: int) -> float:
+    """Of the trainers' slots and time, what somebody lived in: from joining to SIGKILL."""
+    lived_s = 0.0
+    for life in ledger.trainers:
+        if life.began_s is not None:
+            ended_s = window.ended_s if life.killed_s is None else life.killed_s
+            lived_s += window.overlap_s(life.began_s, ended_s)
+    return lived_s / (peers * window.seconds)
+
+
+def able_share(ledger: Ledger, window: Window, peers: int) -> float:
+    """The same without the time in which the peer was stopped."""
+    stopped_s = 0.0
+    for strike in ledger.strikes:
+        if strike.fault.kind in (Kind.STOP, Kind.HANG):
+            trainers = [number for number in strike.lives if not ledger.lives[number].is_backbone]
+            over_s = window.ended_s if strike.over_s is None else strike.over_s
+            stopped_s += len(trainers) * window.overlap_s(strike.at_s, over_s)
+    return alive_share(ledger, window, peers) - stopped_s / (peers * window.seconds)
+
+
+def epoch_s(ledger: Ledger, window: Window) -> dict[str, float | None]:
+    """Seconds from commit to commit."""
+    times = [commit.at_s for commit in in_order(ledger)]
+    gaps = [late - early for early, late in pairwise(times) if window.overlap_s(early, late) > 0]
+    return spread(gaps)
+
+
+def spread(values: Iterable[float]) -> dict[str, float | None]:
+    """Median and worst; None where there is nothing."""
+    found = list(values)
+    return {
+        "median": rounded(statistics.median(found)) if found else None,
+        "worst": rounded(max(found)) if found else None,
+    }
+
+
+# -- rounds ----------------------------------------------------------------------------------------------------------
+
+
+def rounds_in(ledger: Ledger, window: Window) -> dict[str, Any]:
+    """Attempts that ended in the window; one that nobody saw committed was lost."""
+    ended = [round_ for round_ in ledger.rounds.values() if window.began_s < round_.last_s <= window.ended_s]
+    committed = sum(round_.is_committed for round_ in ended)
+    return {
+        "attempts": len(ended),
+        "committed": committed,
+        "committed_share": rounded(committed / len(ended)) if ended else None,
+        "lost_for": dict(Counter(kind_of(round_.reasons) for round_ in ended if not round_.is_committed)),
+    }
+
+
+def kind_of(reasons: Sequence[str]) -> str:
+    """The first reason without its names, so that equal ones are counted together."""
+    words = [word for word in (reasons[0] if reasons else "?").split() if not word.startswith("12D3")]
+    return " ".join(word for word in words if not any(letter.isdigit() for letter in word))[:80]
+
+
+def company(ledger: Ledger, window: Window) -> dict[str, float | None]:
+    """Medians over the window's epochs."""
+    commits = [commit for commit in in_order(ledger) if window.began_s < commit.at_s <= window.ended_s]
+    groups = groups_by_epoch(ledger)
+
+    def median(values: list[int]) -> float | None:
+        return float(statistics.median(values)) if values else None
+
+    return {
+        "alive": median([sum(life.is_alive(commit.at_s) for life in ledger.trainers) for commit in commits]),
+        "in_the_group": median([len(groups.get(commit.epoch, ())) for commit in commits]),
+        "contributing": median([commit.contributors for commit in commits]),
+        "epochs": len(commits),
+    }
+
+
+def groups_by_epoch(ledger: Ledger) -> dict[int, set[int]]:
+    """Trainers that were in the round of each epoch to its end."""
+    groups: dict[int, set[int]] = {}
+    for round_ in ledger.rounds.values():
+        if round_.is_committed:
+            trainers = {number for number in round_.tellers if not ledger.lives[number].is_backbone}
+            groups.setdefault(round_.epoch + 1, set()).update(trainers)
+    return groups
+
+
+# -- recovery --------------------------------------------------------------------------------------------------------
+
+
+def fault_figures(ledger: Ledger) -> dict[str, Any]:
+    """Of all strikes together, and by kind."""
+    whole = whole_commits(ledger)
+    rows = [(strike, recovered_after_s(strike, whole), returned_after_s(ledger, strike)) for strike in ledger.strikes]
+
+    def one(kind: Kind | None) -> dict[str, Any]:
+        chosen = [row for row in rows if kind is None or row[0].fault.kind is kind]
+        return {
+            "number": len(chosen),
+            "recover_s": spread(recovered for _, recovered, _ in chosen if recovered is not None),
+            "never_recovered": sum(recovered is None for _, recovered, _ in chosen),
+            "return_s": spread(returned for _, _, returned in chosen if returned is not None),
+            "never_returned": sum(returned is None for _, _, returned in chosen),
+        }
+
+    kinds = sorted({strike.fault.kind for strike in ledger.strikes})
+    return {"all": one(None), **{str(kind): one(kind) for kind in kinds}}
+
+
+def whole_commits(ledger: Ledger) -> list[Commit]:
+    """Commits in which everybody contributed who could."""
+    started_s = {
+        round_.epoch + 1: round_.last_s - round_.seconds for round_ in ledger.rounds.values() if round_.is_committed
+    }
+    found = []
+    for commit in in_order(ledger):
+        began_s = min(commit.at_s, started_s.get(commit.epoch, commit.at_s))
+        expected = {life.number for life in ledger.trainers if could_contribute(ledger, life, began_s, commit.at_s)}
+        if expected <= {number for number, used in commit.used.items() if used}:
+            found.append(commit)
+    return found
+
+
+def could_contribute(ledger: Ledger, life: Life, began_s: float, ended_s: float) -> bool:
+    """Whether a peer lived, had computed something, and was not struck, in all of the time of a round."""
+    has_samples = life.first_microbatch_s is not None and life.first_microbatch_s < began_s
+    lives_on = life.is_alive(began_s) and life.is_alive(ended_s + TELLING_S)
+    return has_samples and lives_on and not any(is_struck(s, life, began_s, ended_s) for s in ledger.strikes)
+
+
+def is_struck(strike: Strike, life: Life, began_s: float, ended_s: float) -> bool:
+    if life.number not in strike.lives or strike.fault.kind is Kind.KILL:
+        return False
+    return strike.at_s <= ended_s + TELLING_S and (strike.over_s is None or strike.over_s >= began_s)
+
+
+def recovered_after_s(strike: Strike, whole: Sequence[Commit]) -> float | None:
+    """From the fault to the first commit after it in which everybody contributed who could."""
+    return next((commit.at_s - strike.at_s for commit in whole if commit.at_s > strike.at_s), None)
+
+
+def returned_after_s(ledger: Ledger, strike: Strike) -> float | None:
+    """From the fault's end to the last of its victims' (or replacements') first contributions after it."""
+    if strike.over_s is None:
+        return None
+    latest_s = 0.0
+    for number in strike.lives:
+        back = ledger.lives[number]
+        if strike.fault.kind is Kind.KILL:
+            later = [life for life in ledger.lives[number + 1 :] if life.slot == back.slot]
+            if not later:
+                return None
+            back = later[0]
+        if back.is_backbone:
+            continue  # has nothing to contribute
+        commits = (c.at_s for c in in_order(ledger) if c.at_s > strike.over_s and c.used.get(back.number))
+        at_s = next(commits, None)
+        if at_s is None:
+            return None
+        latest_s = max(latest_s, at_s - strike.over_s)
+    return latest_s
+
+
+# -- work and history ------------------------------------------------------------------------------------------------
+
+
+def samples(ledger: Ledger) -> dict[str, Any]:
+    """What became of every sample, over the whole measurement."""
+    survivors = [life for life in ledger.trainers if life.killed_s is None]
+    dead = [life for life in ledger.trainers if life.killed_s is not None]
+    computed, committed = sum(life.computed for life in survivors), sum(life.committed for life in survivors)
+    told = [life for life in survivors if life.held is not None]
+    unclaimed = sum(commit.samples - sum(commit.used.values()) for commit in ledger.commits.values())
+    return {
+        "survivors_computed": computed,
+        "survivors_committed": committed,
+        "survivors_held": sum(life.held or 0 for life in told),
+        "survivors_lost": sum(life.computed - life.committed - (life.held or 0) for life in told),
+        "survivors_that_did_not_say": len(survivors) - len(told),
+        "committed_share": rounded(committed / computed) if computed else None,
+        "dead_computed": sum(life.computed for life in dead),
+        "dead_committed": sum(life.committed for life in dead),
+        "in_records_and_claimed_by_nobody": round(unclaimed, 3),
+    }
+
+
+def splits(ledger: Ledger) -> dict[str, Any]:
+    """Two histories or two replicas of one epoch; both must be none."""
+    endings: dict[tuple[int, str], set[str]] = {}
+    for life in ledger.lives:
+        if life.ending is not None:
+            endings.setdefault((life.ending[0], life.ending[1]), set()).add(life.ending[2])
+    lineages = {commit.epoch: set(commit.lineages) for commit in ledger.commits.values()}
+    for epoch, lineage in endings:
+        lineages.setdefault(epoch, set()).add(lineage)
+    return {
+        "epochs_with_two_lineages": sorted(epoch for epoch, found in lineages.items() if len(found - {""}) > 1),
+        "lineages_with_two_replicas": sum(len(digests - {""}) > 1 for digests in endings.values()),
+    }
