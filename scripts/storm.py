@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A storm over a swarm: peers are killed, stopped, cut off and slowed at random, and the swarm is measured meanwhile.
 
-    python scripts/storm.py --peers 8 --faults-per-hour 120 --minutes 10 --kinds kill,stop,partition,slow --seed 1 --json
+    python scripts/storm.py --peers 8 --faults-per-hour 120 --minutes 10 --seed 1 --json
     python scripts/storm.py --virtual --peers 32 --faults-per-hour 125 --minutes 60 --seed 1 --json
 
 Without --virtual: a backbone and trainers as real processes, each in a network namespace behind a link of its own;
@@ -93,9 +93,9 @@ def setup_from(options: argparse.Namespace) -> Setup:
         forecast=forecast,
         warm_up_s=options.warm_up_s,
         baseline_s=min(600.0, seconds / 2) if baseline is None else baseline * 60.0,
-        pace_s=options.pace_s or (2.0 if options.virtual else 0.4),
+        pace_s=options.pace_s or (1.0 if options.virtual else 0.4),
         microbatch=options.microbatch,
-        epoch_s=options.epoch_s or (20.0 if options.virtual else 6.0),
+        epoch_s=options.epoch_s or (15.0 if options.virtual else 6.0),
         hidden=tuple(int(size) for size in hidden.split(",")),
         link=Link.parse(options.links or ("1" if options.virtual else "25")),
         compression=options.compression,

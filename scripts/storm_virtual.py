@@ -182,7 +182,7 @@ def run_virtual(setup: Setup, folder: Path, tell: Tell) -> Ledger:
             ledger.ends_s[name] = began_s, stage.now_s()
 
         phase("baseline", setup.baseline_s)
-        play(schedule(setup.forecast), stage.now_s(), stage, ledger, lambda text: None)
+        play(schedule(setup.forecast), stage.now_s(), stage, ledger, tell)
         phase("storm", setup.forecast.seconds)
         calm_down(stage, ledger)
         for number, replica in stage.replicas.items():
