@@ -53,6 +53,7 @@ def figures(ledger: Ledger, peers: int) -> dict[str, Any]:
         "samples": samples(ledger),
         "splits": splits(ledger),
         "states_fetched": ledger.states_fetched,
+        "crashes": sum(life.has_crashed for life in ledger.lives),
         "problems": len(ledger.problems),
     }
 

@@ -30,6 +30,8 @@ class Life:
     ending: tuple[int, str, str] | None = None
     """Epoch, lineage and digest of the parameters when it left."""
     is_backbone: bool = False
+    has_crashed: bool = False
+    """It ended by itself, and ``killed_s`` says when."""
 
     def is_alive(self, at_s: float) -> bool:
         return self.began_s is not None and self.began_s <= at_s and (self.killed_s is None or at_s < self.killed_s)
