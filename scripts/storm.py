@@ -168,7 +168,17 @@ def measure(setup: Setup, *, is_virtual: bool, folder: Path) -> Ledger:
 def show(content: dict[str, Any]) -> None:
     """The most important of it as lines."""
     found = content["figures"]
-    for name in ("samples_per_s", "throughput", "rounds", "epoch_s", "peers", "faults", "samples", "splits"):
+    for name in (
+        "samples_per_s",
+        "computed_per_s",
+        "throughput",
+        "rounds",
+        "epoch_s",
+        "peers",
+        "faults",
+        "samples",
+        "splits",
+    ):
         print(f"{name}: {json.dumps(found[name])}")
 
 

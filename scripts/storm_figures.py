@@ -39,6 +39,10 @@ def figures(ledger: Ledger, peers: int) -> dict[str, Any]:
     ratio = during / before if before else None
     return {
         "samples_per_s": {"fault_free": rounded(before), "storm": rounded(during)},
+        "computed_per_s": {
+            "fault_free": rounded(computed_per_s(ledger, baseline)),
+            "storm": rounded(computed_per_s(ledger, storm)),
+        },
         "throughput": {
             "of_fault_free": rounded(ratio),
             "alive_share": rounded(alive),
@@ -77,6 +81,12 @@ def committed_per_s(ledger: Ledger, window: Window) -> float:
         if took_s > 0:
             total += commit.samples * window.overlap_s(before.at_s, commit.at_s) / took_s
     return total / window.seconds
+
+
+def computed_per_s(ledger: Ledger, window: Window) -> float:
+    """Samples that anybody computed, whatever became of them: what is missing here was lost to waiting."""
+    seconds = range(int(window.began_s), int(window.ended_s))
+    return sum(ledger.computed_in[second] for second in seconds) / window.seconds
 
 
 def alive_share(ledger: Ledger, window: Window, peers: int) -> float:
@@ -170,6 +180,7 @@ def fault_figures(ledger: Ledger) -> dict[str, Any]:
     """Of all strikes together, and by kind."""
     whole = whole_commits(ledger)
     rows = [(strike, recovered_after_s(strike, whole), returned_after_s(ledger, strike)) for strike in ledger.strikes]
+    again = {id(strike) for strike in ledger.strikes if was_struck_again(ledger, strike)}
 
     def one(kind: Kind | None) -> dict[str, Any]:
         chosen = [row for row in rows if kind is None or row[0].fault.kind is kind]
@@ -178,7 +189,8 @@ def fault_figures(ledger: Ledger) -> dict[str, Any]:
             "recover_s": spread(recovered for _, recovered, _ in chosen if recovered is not None),
             "never_recovered": sum(recovered is None for _, recovered, _ in chosen),
             "return_s": spread(returned for _, _, returned in chosen if returned is not None),
-            "never_returned": sum(returned is None for _, _, returned in chosen),
+            "struck_again_before": sum(id(strike) in again for strike, _, _ in chosen),
+            "never_returned": sum(returned is None and id(strike) not in again for strike, _, returned in chosen),
         }
 
     kinds = sorted({strike.fault.kind for strike in ledger.strikes})
@@ -222,21 +234,30 @@ def returned_after_s(ledger: Ledger, strike: Strike) -> float | None:
     if strike.over_s is None:
         return None
     latest_s = 0.0
-    for number in strike.lives:
-        back = ledger.lives[number]
-        if strike.fault.kind is Kind.KILL:
-            later = [life for life in ledger.lives[number + 1 :] if life.slot == back.slot]
-            if not later:
-                return None
-            back = later[0]
-        if back.is_backbone:
-            continue  # has nothing to contribute
-        commits = (c.at_s for c in in_order(ledger) if c.at_s > strike.over_s and c.used.get(back.number))
-        at_s = next(commits, None)
+    for life in back_again(ledger, strike):
+        at_s = next((c.at_s for c in in_order(ledger) if c.at_s > strike.over_s and c.used.get(life.number)), None)
         if at_s is None:
             return None
         latest_s = max(latest_s, at_s - strike.over_s)
     return latest_s
+
+
+def was_struck_again(ledger: Ledger, strike: Strike) -> bool:
+    """Whether somebody who should return was struck by the next fault before it had."""
+    numbers = {life.number for life in back_again(ledger, strike)}
+    return returned_after_s(ledger, strike) is None and any(
+        other.at_s > strike.at_s and numbers & set(other.lives) for other in ledger.strikes
+    )
+
+
+def back_again(ledger: Ledger, strike: Strike) -> list[Life]:
+    """The trainers that should contribute after a fault: its victims, or whoever came in their places."""
+    back = [ledger.lives[number] for number in strike.lives]
+    if strike.fault.kind is Kind.KILL:
+        places = [life.slot for life in back]
+        later = [life for life in ledger.lives if life.number > max(strike.lives) and life.slot in places]
+        back = later[:1]
+    return [life for life in back if not life.is_backbone]
 
 
 # -- work and history ------------------------------------------------------------------------------------------------

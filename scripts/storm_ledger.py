@@ -1,6 +1,7 @@
 """What happened in a storm, as its peers told it: lives, rounds, commits and strikes, booked from their events."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -86,6 +87,8 @@ class Ledger:
         self.rounds: dict[str, Round] = {}
         self.commits: dict[int, Commit] = {}
         self.strikes: list[Strike] = []
+        self.computed_in: Counter[int] = Counter()
+        """Samples of all peers, by the second of swarm time in which their microbatches ended."""
         self.problems: list[str] = []
         self.states_fetched = 0
         self.ends_s: dict[str, tuple[float, float]] = {}
@@ -125,6 +128,7 @@ class Ledger:
         if life.first_microbatch_s is None:
             life.first_microbatch_s = fields["at_s"]
         life.computed += fields["samples"]
+        self.computed_in[int(fields["at_s"])] += fields["samples"]
 
     def _round(self, life: Life, fields: Mapping[str, Any]) -> None:
         round_ = self.rounds.setdefault(fields["round_id"], Round(epoch=fields["epoch"], last_s=fields["at_s"]))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from bench_processes import BenchFailed, Child, Household
@@ -184,7 +185,7 @@ class LiveStage:
                 del self._children[slot]
                 life.killed_s, life.has_crashed = self.now_s(), True
                 self._ledger.problems.append(f"{life.name} ended by itself:\n{child.log_tail()}")
-                start = self.start_backbone if life.is_backbone else lambda slot=slot: self.start_trainer(slot)
+                start = self.start_backbone if life.is_backbone else partial(self.start_trainer, slot)
                 self.call_at(self.now_s() + REPLACED_AFTER_CRASH_S, start)
 
 

@@ -84,7 +84,7 @@ def ending_of(replica: "Replica") -> dict[str, Any]:
 
 async def live(work: Assignment, out: TextIO, stop: asyncio.Event) -> None:
     """One trainer's life, as ``collab-peer join`` lives it."""
-    from collab.metrics.sinks import Fanout
+    from collab.metrics.sinks import Fanout, JsonLines
     from peers.joining import Relay
     from peers.places import claim_data_dir
     from peers.screen import JsonScreen
@@ -95,7 +95,7 @@ async def live(work: Assignment, out: TextIO, stop: asyncio.Event) -> None:
         say(out, "Up", {})
         async with start_from_invite(invite, data_dir, Reach(), relay) as (started, bundle):
             trainer = await build(started, bundle, work)
-            relay.sink = Fanout(JsonScreen(out))
+            relay.sink = Fanout(JsonScreen(out), JsonLines(data_dir.metrics))
             settle_heap()
             await trainer.run(stop)
         say(out, "Ending", ending_of(trainer.participant.replica))
