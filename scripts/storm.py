@@ -25,8 +25,9 @@ from typing import Any
 from bench_processes import BenchFailed
 from netlab_links import Link
 from netlab_namespaces import LabFailed
-from storm_figures import figures, recovered_after_s, returned_after_s, whole_commits
+from storm_figures import figures
 from storm_ledger import Ledger
+from storm_recovery import recovered_after_s, returned_after_s, whole_commits
 from storm_schedule import Forecast, Kind
 from storm_setup import Setup
 

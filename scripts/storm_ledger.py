@@ -112,6 +112,10 @@ class Ledger:
         """All lives of trainers."""
         return [life for life in self.lives if not life.is_backbone]
 
+    def in_order(self) -> list[Commit]:
+        """All commits, by epoch."""
+        return [self.commits[epoch] for epoch in sorted(self.commits)]
+
     # -- events --------------------------------------------------------------------------------------------------------
 
     def note(self, life: Life, kind: str, fields: Mapping[str, Any]) -> None:

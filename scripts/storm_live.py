@@ -16,9 +16,9 @@ from pathlib import Path
 from bench_processes import BenchFailed, Child, Household
 from netlab import Lab
 from netlab_links import Link
-from storm_figures import whole_commits
 from storm_ledger import Ledger, Life, play
 from storm_peer import Assignment
+from storm_recovery import whole_commits
 from storm_schedule import Fault, Kind, schedule
 from storm_setup import CALM_LIMIT_S, Setup, Tell
 

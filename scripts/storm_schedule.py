@@ -98,15 +98,18 @@ def schedule(forecast: Forecast) -> tuple[Fault, ...]:
     """All faults of a storm in the order in which they begin; equal forecasts give equal storms."""
     rng = random.Random(f"storm {forecast.seed}")
     faults: list[Fault] = []
+    going: list[Fault] = []
     arrival_s = 0.0
     while forecast.faults_per_hour > 0:
         arrival_s += rng.expovariate(forecast.faults_per_hour / 3600.0)
         if arrival_s >= forecast.seconds:
             break
         fault = _draw(forecast, arrival_s, rng)
-        begins_s = _first_room_s(fault, forecast, faults)
+        begins_s = _first_room_s(fault, forecast, going, faults[-1].at_s if faults else 0.0)
         if begins_s < forecast.seconds:
-            faults.append(_aimed(replace(fault, at_s=begins_s), forecast, faults, rng))
+            going = [other for other in going if other.is_striking(begins_s)]
+            faults.append(_aimed(replace(fault, at_s=begins_s), forecast, going, rng))
+            going.append(faults[-1])
     return tuple(faults)
 
 
@@ -124,9 +127,9 @@ def _draw(forecast: Forecast, at_s: float, rng: random.Random) -> Fault:
     return Fault(at_s=at_s, kind=kind, slots=(), duration_s=rng.uniform(shortest_s, longest_s))
 
 
-def _first_room_s(fault: Fault, forecast: Forecast, earlier: Sequence[Fault]) -> float:
+def _first_room_s(fault: Fault, forecast: Forecast, earlier: Sequence[Fault], not_before_s: float) -> float:
     """When it may begin: not before those that came before it."""
-    at_s = max(fault.at_s, earlier[-1].at_s if earlier else 0.0)
+    at_s = max(fault.at_s, not_before_s)
     while True:
         is_split = fault.kind is Kind.PARTITION and any(
             other.kind is Kind.PARTITION and other.is_striking(at_s) for other in earlier

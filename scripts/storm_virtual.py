@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from netlab_links import Link as LabLink
-from storm_figures import whole_commits
 from storm_ledger import Ledger, Life, play
 from storm_peer import ending_of
+from storm_recovery import whole_commits
 from storm_schedule import Fault, Kind, schedule
 from storm_setup import CALM_LIMIT_S, CALM_STEP_S, Setup, Tell
 
