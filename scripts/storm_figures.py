@@ -159,12 +159,15 @@ def samples(ledger: Ledger) -> dict[str, Any]:
     """What became of every sample, over the whole measurement."""
     survivors = [life for life in ledger.trainers if life.killed_s is None]
     dead = [life for life in ledger.trainers if life.killed_s is not None]
-    computed, committed = sum(life.computed for life in survivors), sum(life.committed for life in survivors)
+    computed, told_committed = sum(life.computed for life in survivors), sum(life.committed for life in survivors)
+    commits = ledger.in_order()
+    committed = sum(commit.used.get(life.number, 0) for commit in commits for life in survivors)
     told = [life for life in survivors if life.held is not None]
-    unclaimed = sum(commit.samples - sum(commit.used.values()) for commit in ledger.commits.values())
+    unclaimed = sum(commit.samples - sum(commit.used.values()) for commit in commits)
     return {
         "survivors_computed": computed,
         "survivors_committed": committed,
+        "survivors_on_lost_branches": told_committed - committed,
         "survivors_held": sum(life.held or 0 for life in told),
         "survivors_lost": sum(life.computed - life.committed - (life.held or 0) for life in told),
         "survivors_that_did_not_say": len(survivors) - len(told),
@@ -182,8 +185,8 @@ def splits(ledger: Ledger) -> dict[str, Any]:
     for life in ledger.lives:
         if life.ending is not None:
             endings.setdefault((life.ending[0], life.ending[1]), set()).add(life.ending[2])
-    lineages = {commit.epoch: set(commit.lineages) for commit in ledger.commits.values()}
-    for epoch, lineage in endings:
+    lineages: dict[int, set[str]] = {}
+    for epoch, lineage in (*ledger.branches, *endings):
         lineages.setdefault(epoch, set()).add(lineage)
     return {
         "epochs_with_two_lineages": sorted(epoch for epoch, found in lineages.items() if len(found - {""}) > 1),

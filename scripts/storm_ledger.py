@@ -1,6 +1,5 @@
 """What happened in a storm, as its peers told it: lives, rounds, commits and strikes, booked from their events."""
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -54,15 +53,15 @@ class Round:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Commit:
-    """One epoch's step."""
+    """One epoch's step on one lineage."""
 
     epoch: int
+    lineage: str
     at_s: float
     """When the first peer had taken it."""
     samples: float
     """Weight behind the mean."""
     contributors: int
-    lineages: set[str] = field(default_factory=set)
     used: dict[int, int] = field(default_factory=dict)
     """Samples of each life that took the step."""
 
@@ -79,13 +78,13 @@ class Strike:
 
 
 class Ledger:
-    """Books the events of all peers; may be told by several threads."""
+    """Books the events of all peers."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self.lives: list[Life] = []
         self.rounds: dict[str, Round] = {}
-        self.commits: dict[int, Commit] = {}
+        self.branches: dict[tuple[int, str], Commit] = {}
+        """All commits, by epoch and lineage: more than one of an epoch is a split."""
         self.strikes: list[Strike] = []
         self.computed_in: Counter[int] = Counter()
         """Samples of all peers, by the second of swarm time in which their microbatches ended."""
@@ -98,10 +97,9 @@ class Ledger:
 
     def new_life(self, slot: int, name: str, *, is_backbone: bool = False) -> Life:
         """Someone starts in a slot; it lives from its ``Up`` on."""
-        with self._lock:
-            life = Life(number=len(self.lives), slot=slot, name=name, is_backbone=is_backbone)
-            self.lives.append(life)
-            return life
+        life = Life(number=len(self.lives), slot=slot, name=name, is_backbone=is_backbone)
+        self.lives.append(life)
+        return life
 
     def newest(self, slot: int) -> Life:
         """Who is in a slot, or was last."""
@@ -112,9 +110,18 @@ class Ledger:
         """All lives of trainers."""
         return [life for life in self.lives if not life.is_backbone]
 
+    @property
+    def commits(self) -> dict[int, Commit]:
+        """By epoch; of a split, the branch that most peers took."""
+        found: dict[int, Commit] = {}
+        for (epoch, _), commit in self.branches.items():
+            if epoch not in found or len(commit.used) > len(found[epoch].used):
+                found[epoch] = commit
+        return found
+
     def in_order(self) -> list[Commit]:
-        """All commits, by epoch."""
-        return [self.commits[epoch] for epoch in sorted(self.commits)]
+        """The same as a list, by epoch."""
+        return [commit for _, commit in sorted(self.commits.items())]
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -122,8 +129,7 @@ class Ledger:
         """Book one event by the name of its class; kinds that say nothing about a storm are passed over."""
         book = self._BOOKS.get(kind)
         if book is not None:
-            with self._lock:
-                book(self, life, fields)
+            book(self, life, fields)
 
     def _up(self, life: Life, fields: Mapping[str, Any]) -> None:
         life.began_s = fields["at_s"]
@@ -147,13 +153,13 @@ class Ledger:
     def _epoch(self, life: Life, fields: Mapping[str, Any]) -> None:
         fresh = Commit(
             epoch=fields["epoch"],
+            lineage=str(fields["lineage"]),
             at_s=fields["at_s"],
             samples=fields["swarm_samples"],
             contributors=fields["contributors"],
         )
-        commit = self.commits.setdefault(fields["epoch"], fresh)
+        commit = self.branches.setdefault((fresh.epoch, fresh.lineage), fresh)
         commit.at_s = min(commit.at_s, fields["at_s"])
-        commit.lineages.add(str(fields["lineage"]))
         commit.used[life.number] = fields["own_samples"]
         life.committed += fields["own_samples"]
 

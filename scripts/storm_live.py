@@ -3,6 +3,7 @@
 import heapq
 import json
 import os
+import queue
 import signal
 import sys
 import threading
@@ -12,6 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bench_processes import BenchFailed, Child, Household
 from netlab import Lab
@@ -43,6 +45,8 @@ class LiveStage:
         self._children: dict[int, tuple[Life, Child]] = {}
         """By slot; of those that live."""
         self._readers: list[threading.Thread] = []
+        self._told: queue.SimpleQueue[tuple[Life, dict[str, Any]]] = queue.SimpleQueue()
+        """Events that the readers have read and nobody has booked."""
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._planned = 0
 
@@ -89,7 +93,12 @@ class LiveStage:
             except ValueError:
                 continue  # a library printed something
             if "event" in event:
-                self._ledger.note(life, event["event"], event)
+                self._told.put((life, event))
+
+    def _book(self) -> None:
+        while not self._told.empty():
+            life, event = self._told.get()
+            self._ledger.note(life, event["event"], event)
 
     def wait_for_invite(self) -> None:
         """Raises ``BenchFailed``."""
@@ -110,6 +119,7 @@ class LiveStage:
             time.sleep(PULSE_S)
         for reader in self._readers:
             reader.join(1.0)
+        self._book()
 
     def tails(self) -> str:
         """The ends of all logs."""
@@ -173,6 +183,7 @@ class LiveStage:
             while self._agenda and self._agenda[0][0] <= self.now_s():
                 heapq.heappop(self._agenda)[2]()
             self._look_after()
+            self._book()
             if is_done():
                 return True
             time.sleep(PULSE_S)
