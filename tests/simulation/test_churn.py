@@ -292,6 +292,27 @@ def test_slow_peer_computes_by_the_factor_more_slowly() -> None:
     assert not churn.unfired()
 
 
+def test_slow_link_carries_a_tenth_and_then_all_again() -> None:
+    async def witness(ports: Ports) -> list[float]:
+        stream = await ports.transport.open(swarm.victim, "echo", timeout_s=10)
+        took_s = []
+        for at_s in (5.0, 15.0, 45.0):
+            await asyncio.sleep(at_s - ports.clock.monotonic())
+            await stream.send(Message("data", {}, bytes(1_250_000)), timeout_s=60)
+            await stream.receive(timeout_s=60)
+            took_s.append(ports.clock.monotonic() - at_s)
+        return took_s
+
+    swarm = Swarm(witness)
+    swarm.churn.slow_link_at(peer=0, factor=10, time_s=10, for_s=30)
+    full_s, slow_s, again_s = swarm.tell()
+    assert again_s == pytest.approx(full_s, rel=0.05)
+    assert slow_s > 3 * full_s  # what is left are round trips
+    assert not swarm.churn.unfired()
+    with pytest.raises(ValueError, match="factor"):
+        swarm.churn.slow_link_at(peer=0, factor=0, time_s=10, for_s=30)
+
+
 def test_a_fault_whose_moment_never_came_is_reported() -> None:
     async def witness(ports: Ports) -> None:
         await asyncio.sleep(150)
