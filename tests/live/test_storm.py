@@ -1,4 +1,4 @@
-"""A short storm over real processes: one is killed and replaced, one is stopped for a while. Needs root, as CI has it."""
+"""A short storm over real processes: one is killed and replaced, one is stopped. Needs root, as CI has it."""
 
 import json
 import subprocess
