@@ -261,6 +261,28 @@ def test_directory_works_inside_a_part_of_the_swarm() -> None:
     assert [peer.result for peer in world.peers] == ["served", "served", "alone"]
 
 
+def test_parts_of_the_swarm_do_not_hear_each_other_through_the_directory_until_it_heals() -> None:
+    async def main(ports: Ports) -> list[list[bytes]]:
+        heard = []
+        for at_s, word in ((5, b"early"), (20, b"late")):
+            await asyncio.sleep(at_s - ports.clock.monotonic())
+            end = ports.clock.now() + 30 + at_s
+            await ports.directory.store("key", ports.transport.peer_id, word, expires_at=end, timeout_s=5)
+            await asyncio.sleep(1)
+            heard.append(sorted(entry.value for entry in (await ports.directory.get("key", timeout_s=5)).values()))
+        await asyncio.sleep(20)
+        heard.append([entry.value for entry in (await ports.directory.get("key", timeout_s=5)).values()])
+        return heard
+
+    world = World(seed=0)
+    for _ in range(5):
+        world.add_peer(main)
+    Churn(world).partition_at([[0, 1]], time_s=10, for_s=25)
+    world.run()
+    assert world.peers[0].result == [[b"early"] * 5, [b"early"] * 3 + [b"late"] * 2, [b"late"] * 5]
+    assert world.peers[2].result == [[b"early"] * 5, [b"early"] * 2 + [b"late"] * 3, [b"late"] * 5]
+
+
 def test_corruption_flips_bytes_of_one_payload_under_one_protocol() -> None:
     async def witness(ports: Ports) -> list[str]:
         stream = await ports.transport.open(swarm.victim, "echo", timeout_s=1)
