@@ -29,6 +29,7 @@ from collab.training.trainer import Trainer
 from peers.backbone import Backbone, BackboneSettings, Workshop
 
 SLOWED = 0.1
+BACKBONE_LINK = LabLink(up_mbit_per_s=200.0, down_mbit_per_s=200.0, delay_ms=10.0)
 LATENCY_S = 0.02
 """One way, to the middle of the network; for links that name none."""
 START_LIMIT_S = 120.0
@@ -85,7 +86,7 @@ class VirtualStage:
 
         index = len(self.world.peers)
         self._place(index, life)
-        self.world.add_peer(main, link=Link(up_bytes_per_s=25e6, down_bytes_per_s=25e6, latency_s=0.01))
+        self.world.add_peer(main, link=simulated(self._link(life)))
 
     def start_trainer(self, slot: int) -> None:
         """A stranger in a slot."""
@@ -109,6 +110,9 @@ class VirtualStage:
         old = self._lives[index]
         self._place(index, self._ledger.new_life(slot, old.name, is_backbone=old.is_backbone))
         self.world.restart(index)
+
+    def _link(self, life: Life) -> LabLink:
+        return BACKBONE_LINK if life.is_backbone else self._setup.link
 
     def _place(self, index: int, life: Life) -> None:
         self._lives[index], self._in_slot[life.slot] = life, index
@@ -143,7 +147,7 @@ class VirtualStage:
                 self.world.kill(index)
                 self.replicas.pop(self._lives[index].number, None)
             elif fault.kind is Kind.SLOW:
-                self.world.set_link(index, simulated(self._setup.link.scaled(SLOWED)))
+                self.world.set_link(index, simulated(self._link(self._lives[index]).scaled(SLOWED)))
             else:
                 self.world.freeze(index)
 
@@ -158,7 +162,7 @@ class VirtualStage:
             elif fault.kind is Kind.KILL:
                 self.start_trainer(slot)
             elif fault.kind is Kind.SLOW:
-                self.world.set_link(index, simulated(self._setup.link))
+                self.world.set_link(index, simulated(self._link(self._lives[index])))
             else:
                 self.world.thaw(index)
 
