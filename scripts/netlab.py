@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -87,6 +87,22 @@ class Lab:
             run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "handle", "1:", "tbf", *shape)
         self._links[index] = link
 
+    def cut_off(self, indices: Iterable[int]) -> None:
+        """Let these peers reach each other and nobody else, until :meth:`rejoin`; frames between the two are dropped.
+
+        Raises:
+            LabFailed: the lab has delays: its switch knows no islands.
+        """
+        if self._switch is not None:
+            raise LabFailed("a lab with delays cannot be cut: leave out the @ of the links")
+        for index in indices:
+            run("ip", "-n", self._hub, "link", "set", f"h{index}", "master", "island")
+
+    def rejoin(self, indices: Iterable[int]) -> None:
+        """End what :meth:`cut_off` began."""
+        for index in indices:
+            run("ip", "-n", self._hub, "link", "set", f"h{index}", "master", "bridge")
+
     def traffic(self) -> tuple[Traffic, ...]:
         """Of every peer, in order; takes a fraction of a millisecond, so it may be asked often."""
         if self._keeper is None:
@@ -122,8 +138,9 @@ class Lab:
         run("ip", "netns", "add", self._hub)
         run("ip", "netns", "exec", self._hub, "sh", "-c", NO_IPV6)
         if not is_delayed:
-            run("ip", "-n", self._hub, "link", "add", "bridge", "type", "bridge")
-            run("ip", "-n", self._hub, "link", "set", "bridge", "up")
+            for name in ("bridge", "island"):
+                run("ip", "-n", self._hub, "link", "add", name, "type", "bridge")
+                run("ip", "-n", self._hub, "link", "set", name, "up")
         for index, link in enumerate(self._links):
             self._add_peer(index)
             if not is_delayed:

@@ -16,7 +16,11 @@ LOOKUP_S = 0.02
 
 
 class MemoryDirectory:
-    """The directory port of one peer. There is one table: where a record lives in a DHT is not simulated."""
+    """The directory port of one peer.
+
+    There is one table, and in a partition one for each part, which begins with all records: every part is taken to have
+    a keeper of every key, as in a real DHT of few nodes. Where else a record lives is not simulated.
+    """
 
     def __init__(self, network: "MemoryNetwork", endpoint: "MemoryTransport") -> None:
         self._network = network
@@ -26,7 +30,7 @@ class MemoryDirectory:
         """See ``Directory``; refused when expired by swarm time, or when what is there expires no earlier."""
         await self._reach_keeper(timeout_s)
         now = EPOCH_S + self._network.loop.time()
-        records = self._network.table.setdefault(key, {})
+        records = self._network.table_of(self._endpoint).setdefault(key, {})
         known = records.get(subkey)
         if expires_at <= now or (known is not None and known.expires_at > now and known.expires_at >= expires_at):
             return False
@@ -37,7 +41,7 @@ class MemoryDirectory:
         """See ``Directory``."""
         await self._reach_keeper(timeout_s)
         now = EPOCH_S + self._network.loop.time()
-        records = self._network.table.get(key, {})
+        records = self._network.table_of(self._endpoint).get(key, {})
         expired = [subkey for subkey, entry in records.items() if entry.expires_at <= now]
         for subkey in expired:
             del records[subkey]

@@ -27,15 +27,20 @@ Delivery = Callable[[int, int, str, int], None]
 Tamper = Callable[[str, bytes], bytes]
 """Called with protocol and payload of each message sent; returns what goes on the wire."""
 
+Table = dict[str, dict[str, Entry]]
+"""Records by key and subkey."""
+WHOLE = 0
+
 
 class MemoryNetwork:
-    """Everybody's endpoints and the one table that stands for the DHT."""
+    """Everybody's endpoints, and the table that stands for the DHT: one for each part of a network that is split."""
 
     def __init__(self, loop: VirtualLoop, *, seed: int = 0) -> None:
         self.loop = loop
         self.fabric = Fabric(loop, random.Random(f"links {seed}"))
         self.endpoints: dict[PeerId, MemoryTransport] = {}
-        self.table: dict[str, dict[str, Entry]] = {}
+        self._tables: dict[int, Table] = {WHOLE: {}}
+        """By group; the whole network, and who is in no group of a partition, is group 0."""
         self.on_delivery: Delivery | None = None
         self.failures: list[BaseException] = []
         """What handlers raised that is no ``NetworkError``: a defect of the peer's code."""
@@ -58,6 +63,8 @@ class MemoryNetwork:
     def split(self, groups: list[list["MemoryTransport"]]) -> None:
         """Partition the network; endpoints in no group form one more."""
         self.fabric.split([endpoint.access for endpoint in group] for group in groups)
+        for number, _ in enumerate(groups, start=1):
+            self._tables[number] = {key: dict(records) for key, records in self._tables[WHOLE].items()}
 
     def heal(self, *, resets_streams: bool = False) -> None:
         """End the partition; with ``resets_streams`` the streams across it break, as after a long one."""
@@ -67,6 +74,12 @@ class MemoryNetwork:
                     if self.fabric.is_cut(endpoint.access, stream.far.access):
                         stream.reset(None)
         self.fabric.heal(endpoint.access for endpoint in self.endpoints.values())
+        for number in [number for number in self._tables if number != WHOLE]:
+            _merge(self._tables.pop(number), into=self._tables[WHOLE])
+
+    def table_of(self, endpoint: "MemoryTransport") -> "Table":
+        """What the keepers on this side of a partition hold: at its beginning all, then what this side stores."""
+        return self._tables[endpoint.access.group]
 
     def is_isolated(self, endpoint: "MemoryTransport") -> bool:
         """Whether a partition leaves ``endpoint`` alone."""
@@ -74,6 +87,15 @@ class MemoryNetwork:
             other is not endpoint and other.is_alive and other.access.group == endpoint.access.group
             for other in self.endpoints.values()
         )
+
+
+def _merge(table: "Table", *, into: "Table") -> None:
+    """Of two entries the one that lives longer stays, as when keepers meet again."""
+    for key, records in table.items():
+        there = into.setdefault(key, {})
+        for subkey, entry in records.items():
+            if subkey not in there or there[subkey].expires_at < entry.expires_at:
+                there[subkey] = entry
 
 
 class MemoryTransport:

@@ -12,7 +12,7 @@ world began. A fault that meets a dead peer does not fire.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collab.metrics.records import EpochFinished, Event, Phase, PhaseReached
 from collab.simulation.peer import SimPeer
@@ -133,6 +133,31 @@ class Churn:
             return victim.is_alive
 
         text = f"slow_at(peer={peer}, factor={factor}"
+        self._plan(_Fault(text=text, act=slow, peer=peer, phase=phase, epoch=epoch), time_s)
+
+    def slow_link_at(
+        self,
+        peer: int,
+        factor: float,
+        *,
+        for_s: float,
+        epoch: int | None = None,
+        phase: Phase | None = None,
+        time_s: float | None = None,
+    ) -> None:
+        """The link of ``peer`` falls to a ``factor``-th of its rates both ways, and rises again ``for_s`` later."""
+        if not factor > 0:
+            raise ValueError(f"factor must be > 0, got {factor}")
+
+        def slow() -> bool:
+            victim = self._world.peers[peer]
+            before = victim.transport.access.link
+            up, down = before.up_bytes_per_s / factor, before.down_bytes_per_s / factor
+            self._world.set_link(peer, replace(before, up_bytes_per_s=up, down_bytes_per_s=down))
+            self._world.call_at(self._world.time_s + for_s, lambda: self._world.set_link(peer, before))
+            return victim.is_alive
+
+        text = f"slow_link_at(peer={peer}, factor={factor}, for_s={for_s}"
         self._plan(_Fault(text=text, act=slow, peer=peer, phase=phase, epoch=epoch), time_s)
 
     def corrupt_at(

@@ -171,6 +171,10 @@ class World:
             self.loop.thaw(index)
             self.peers[index].transport.thaw()
 
+    def set_link(self, index: int, link: Link) -> None:
+        """Replace a peer's link; what it has put on the wire still goes by the old one."""
+        self.peers[index].transport.access.link = link
+
     def restart(self, index: int) -> None:
         """Run the main of a dead peer again, with its identity and link, and nothing else from its earlier life."""
         peer = self.peers[index]

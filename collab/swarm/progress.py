@@ -121,26 +121,23 @@ class ProgressBoard:
         except NetworkError as error:
             logger.warning("the swarm's records cannot be read: %s", error)
             entries = {}
-        records = (
-            {record.peer: record for record in self._view.records if self._is_fresh(record)} if not entries else {}
-        )
+        now = self._ports.clock.now()
+        records = {record.peer: record for record in self._view.records if is_fresh(record, now)} if not entries else {}
         for subkey, entry in entries.items():
             try:
                 record = unpack_record(entry.value, PeerId(subkey))
             except BadMessage as error:
                 logger.debug("record refused peer=%s reason=%s", subkey, error)
                 continue
-            if (
-                record.fingerprint == self._fingerprint
-                and record.state is not PeerState.LEFT
-                and self._is_fresh(record)
-            ):
+            is_here = record.fingerprint == self._fingerprint and record.state is not PeerState.LEFT
+            if is_here and is_fresh(record, now):
                 records[record.peer] = record
         if self._latest is not None and self._latest.state is not PeerState.LEFT:
             records[self._latest.peer] = self._latest
-        self._view = SwarmView(tuple(records[peer] for peer in sorted(records)), self._ports.clock.now())
+        self._view = SwarmView(tuple(records[peer] for peer in sorted(records)), now)
         return self._view
 
-    def _is_fresh(self, record: PeerRecord) -> bool:
-        """Not older than a record's life, nor from a future that no clock error explains."""
-        return abs(self._ports.clock.now() - record.said_at) <= RECORD_LIFE_S
+
+def is_fresh(record: PeerRecord, now: float) -> bool:
+    """Whether it is not older than a record's life, nor from a future that no clock error explains."""
+    return abs(now - record.said_at) <= RECORD_LIFE_S

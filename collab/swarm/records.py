@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import cache, lru_cache
 from typing import Any, get_type_hints
 
 import msgpack
@@ -14,6 +15,8 @@ from collab.types import Lineage, PeerId, Role
 MAX_RECORD_BYTES = 2048
 """A record of ours takes about 500 bytes; the rest is room for names and addresses."""
 MAX_NAME_CHARACTERS = 40
+RECORDS_REMEMBERED = 4096
+"""Of at most ``MAX_RECORD_BYTES`` each."""
 
 
 class PeerState(StrEnum):
@@ -67,8 +70,11 @@ def pack_record(record: PeerRecord, identity: Identity) -> bytes:
     return signed
 
 
+@lru_cache(maxsize=RECORDS_REMEMBERED)
 def unpack_record(data: bytes, peer: PeerId) -> PeerRecord:
     """Record of ``peer`` from the directory.
+
+    Everybody's records are read every second, and most are as they were then: what was verified once is remembered.
 
     Raises:
         BadMessage: too large, malformed, not signed by ``peer``, or holding impossible values.
@@ -84,8 +90,13 @@ def unpack_record(data: bytes, peer: PeerId) -> PeerRecord:
         raise BadMessage(f"record is malformed: {error!r}") from error
 
 
+@cache
+def _kinds() -> dict[str, Any]:
+    return get_type_hints(PeerRecord)
+
+
 def _checked(values: Any, peer: PeerId) -> PeerRecord:
-    hints = get_type_hints(PeerRecord)
+    hints = _kinds()
     converted: dict[str, Any] = {}
     for field in fields(PeerRecord):
         value, kind = values[field.name], hints[field.name]

@@ -46,6 +46,19 @@ def start(lab: Lab, index: int, program: str, *arguments: str) -> "subprocess.Po
     return process
 
 
+def answers(lab: Lab, index: int, other: int) -> bool:
+    """Whether a small message gets there and back."""
+    receiver = start(lab, other, RECEIVER, lab.host(other))
+    sender = lab.command(index, [sys.executable, "-c", SENDER, lab.host(other), "1"])
+    try:
+        return subprocess.run(sender, capture_output=True, timeout=3).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        receiver.kill()
+        receiver.communicate()
+
+
 def end(process: "subprocess.Popen[str]") -> str:
     """Wait for a program; the rest of its output."""
     output, _ = process.communicate(timeout=60)
@@ -102,6 +115,35 @@ def test_a_link_changes_while_traffic_flows() -> None:
         end(receiver)
         assert time.monotonic() - began_s < 4e6 * 8 / 0.5e6 / 2  # half of what it takes at the old rate
         assert lab.links[1] == Link.parse("200")
+
+
+def test_an_island_reaches_itself_and_nobody_else_until_it_rejoins() -> None:
+    with Lab([Link.parse("100")] * 3) as lab:
+        lab.cut_off([1, 2])
+        assert not answers(lab, 0, 1)
+        assert not answers(lab, 1, 0)
+        assert answers(lab, 1, 2)
+        lab.rejoin([1, 2])
+        assert answers(lab, 0, 1)
+        assert answers(lab, 2, 0)
+
+
+def test_a_connection_across_a_cut_goes_on_after_it() -> None:
+    with Lab([Link.parse("8"), Link.parse("8")]) as lab:
+        receiver = start(lab, 0, RECEIVER, lab.host(0))
+        sender = start(lab, 1, SENDER, lab.host(0), "1000000")
+        lab.cut_off([1])
+        time.sleep(1.5)
+        assert receiver.poll() is None
+        lab.rejoin([1])
+        end(sender)
+        received, seconds = end(receiver).split()
+        assert (int(received), float(seconds) > 1.5) == (1_000_000, True)
+
+
+def test_a_lab_with_delays_refuses_to_be_cut() -> None:
+    with Lab([Link.parse("100@1")] * 2) as lab, pytest.raises(LabFailed, match="delays"):
+        lab.cut_off([1])
 
 
 def test_a_delay_is_added_to_every_way() -> None:

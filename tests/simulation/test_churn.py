@@ -261,6 +261,28 @@ def test_directory_works_inside_a_part_of_the_swarm() -> None:
     assert [peer.result for peer in world.peers] == ["served", "served", "alone"]
 
 
+def test_parts_of_the_swarm_do_not_hear_each_other_through_the_directory_until_it_heals() -> None:
+    async def main(ports: Ports) -> list[list[bytes]]:
+        heard = []
+        for at_s, word in ((5, b"early"), (20, b"late")):
+            await asyncio.sleep(at_s - ports.clock.monotonic())
+            end = ports.clock.now() + 30 + at_s
+            await ports.directory.store("key", ports.transport.peer_id, word, expires_at=end, timeout_s=5)
+            await asyncio.sleep(1)
+            heard.append(sorted(entry.value for entry in (await ports.directory.get("key", timeout_s=5)).values()))
+        await asyncio.sleep(20)
+        heard.append([entry.value for entry in (await ports.directory.get("key", timeout_s=5)).values()])
+        return heard
+
+    world = World(seed=0)
+    for _ in range(5):
+        world.add_peer(main)
+    Churn(world).partition_at([[0, 1]], time_s=10, for_s=25)
+    world.run()
+    assert world.peers[0].result == [[b"early"] * 5, [b"early"] * 3 + [b"late"] * 2, [b"late"] * 5]
+    assert world.peers[2].result == [[b"early"] * 5, [b"early"] * 2 + [b"late"] * 3, [b"late"] * 5]
+
+
 def test_corruption_flips_bytes_of_one_payload_under_one_protocol() -> None:
     async def witness(ports: Ports) -> list[str]:
         stream = await ports.transport.open(swarm.victim, "echo", timeout_s=1)
@@ -290,6 +312,27 @@ def test_slow_peer_computes_by_the_factor_more_slowly() -> None:
     world.run()
     assert peer.result == [1, 2, 6]
     assert not churn.unfired()
+
+
+def test_slow_link_carries_a_tenth_and_then_all_again() -> None:
+    async def witness(ports: Ports) -> list[float]:
+        stream = await ports.transport.open(swarm.victim, "echo", timeout_s=10)
+        took_s = []
+        for at_s in (5.0, 15.0, 45.0):
+            await asyncio.sleep(at_s - ports.clock.monotonic())
+            await stream.send(Message("data", {}, bytes(1_250_000)), timeout_s=60)
+            await stream.receive(timeout_s=60)
+            took_s.append(ports.clock.monotonic() - at_s)
+        return took_s
+
+    swarm = Swarm(witness)
+    swarm.churn.slow_link_at(peer=0, factor=10, time_s=10, for_s=30)
+    full_s, slow_s, again_s = swarm.tell()
+    assert again_s == pytest.approx(full_s, rel=0.05)
+    assert slow_s > 3 * full_s  # what is left are round trips
+    assert not swarm.churn.unfired()
+    with pytest.raises(ValueError, match="factor"):
+        swarm.churn.slow_link_at(peer=0, factor=0, time_s=10, for_s=30)
 
 
 def test_a_fault_whose_moment_never_came_is_reported() -> None:
