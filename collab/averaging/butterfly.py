@@ -16,16 +16,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from collab.averaging.buffers import Buffers
+from collab.averaging.complaints import Complaint
 from collab.averaging.division import Division, Job
 from collab.averaging.encodings import Encodings
-from collab.averaging.exchange import Exchange, Holding
+from collab.averaging.exchange import MEAN, Bring, Exchange, Holding, Ruling
 from collab.averaging.flow import Inflow, Links, Outflow, kept_alive
 from collab.averaging.laggards import Progress
-from collab.averaging.messages import PARTS_PROTOCOL, Complaint, Group
+from collab.averaging.messages import PARTS_PROTOCOL, Group
 from collab.averaging.reducer import Hosted, Kept, Reducer
 from collab.averaging.reduction import Reduction, Result, SenderFailed
 from collab.averaging.timeouts import RoundTimeouts
-from collab.averaging.weights import Weights
 from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed, TimedOut
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -36,7 +36,8 @@ from collab.types import AnyVector, PeerId
 class Butterfly:
     """Both sides of every exchange on one peer: member of any round, reducer of its own spans."""
 
-    def __init__(self, ports: Ports, links: Links, timeouts: RoundTimeouts) -> None:
+    def __init__(self, ports: Ports, links: Links, timeouts: RoundTimeouts, ruling: Ruling = MEAN) -> None:
+        self._ruling = ruling
         self.transport, self.links, self.timeouts = ports.transport, links, timeouts
         self.reducer = Reducer(ports.transport, links, timeouts)
         self.idle: dict[PeerId, list[Stream]] = {}
@@ -47,22 +48,16 @@ class Butterfly:
         """Begin to answer members."""
         await self.reducer.serve()
 
-    def session(
-        self, group: Group, vector: AnyVector | None, encodings: Encodings, weights: Weights | None = None
-    ) -> "Session":
+    def session(self, group: Group, bring: Bring, encodings: Encodings) -> "Session":
         """Our part in ``group``, to be entered as an async context.
 
-        Memory beyond ``vector``: the mean, of the same type; parts that wait for slower contributors; what lossy
+        Memory beyond the vector: the mean, of the same type; parts that wait for slower contributors; what lossy
         codecs owe.
 
         Args:
-            vector: [group.num_elements] float32 or float16 of a contributor, or of a member that only wants the
-                result (then its values are not used); None: reduce only. Not changed.
             encodings: to be settled by the caller when the round is.
-            weights: samples behind the vector's elements; None: our weight in ``group`` everywhere.
         """
-        me = self.transport.peer_id
-        return Session(self, Exchange(group, me, vector, encodings, self._buffers, weights))
+        return Session(self, Exchange(group, self.transport.peer_id, bring, encodings, self._buffers, self._ruling))
 
 
 class Session:

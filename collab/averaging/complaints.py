@@ -4,8 +4,39 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from collab.averaging.messages import Complaint
+from collab.net.wire import Message
 from collab.types import PeerId
+
+MAX_TEXT = 300
+"""Characters of another peer's words that are passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What one member holds against another."""
+
+    culprit: PeerId
+    reason: str
+    text: str
+    is_hostile: bool = False
+    """Whether it sent what no honest peer sends."""
+    is_reducer: bool = False
+    """Whether it is the results that do not come, rather than parts."""
+
+    def to_message(self) -> Message:
+        fields = {"culprit": self.culprit, "reason": self.reason, "text": self.text[:MAX_TEXT]}
+        return Message("complaint", fields | {"hostile": self.is_hostile, "reducer": self.is_reducer})
+
+    @classmethod
+    def from_message(cls, message: Message) -> "Complaint":
+        """Raises ``BadMessage`` for anything malformed."""
+        return cls(
+            PeerId(message.get("culprit", str)),
+            message.get("reason", str)[:MAX_TEXT],
+            message.get("text", str)[:MAX_TEXT],
+            message.get("hostile", bool),
+            message.get("reducer", bool),
+        )
 
 
 @dataclass(frozen=True, slots=True)

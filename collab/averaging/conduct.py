@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from collab.averaging.agreement import CommitRecord
-from collab.averaging.complaints import Case
+from collab.averaging.complaints import Case, Complaint
 from collab.averaging.course import Course
 from collab.averaging.laggards import Laggards, Progress
-from collab.averaging.messages import Complaint
 from collab.averaging.seats import RecordSeat, seat_from_fields
 from collab.averaging.silence import Silence
 from collab.averaging.steps import Abort, Action, Commit, Halt, Lead, Mend, Prepare, Report, Stage

@@ -5,11 +5,9 @@
     WORKING  -- everybody who is left reports the same digests -->  VOTING  -- a quorum of votes -->  COMMITTED
     PROMISING, WORKING  -- an elector has voted in an earlier ballot -->  VOTING, about that record
     PROMISING, WORKING, HALTED  -- nobody left to reduce, or no quorum left -->  ABORTED
-
 After PREPARE the leader cannot abort any more: a vote may stand that it has not heard of.
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,8 +16,9 @@ from collab.averaging.ballots import Ballot, Electorate, Proposal
 from collab.averaging.complaints import Case, judge
 from collab.averaging.division import Division
 from collab.averaging.messages import Group
+from collab.averaging.reports import agreed_gaps, differing, record_of
 from collab.averaging.seats import RecordSeat
-from collab.averaging.steps import Abort, Action, Commit, Gap, Halt, Lead, Mend, Prepare, Report, Stage
+from collab.averaging.steps import Abort, Action, Commit, Halt, Lead, Mend, Prepare, Report, Stage
 from collab.types import PeerId
 
 
@@ -42,8 +41,7 @@ class Course:
     """Members that reduce nothing any more."""
     _news: set[PeerId] = field(default_factory=set)
     """Gone, and the others do not know it yet."""
-    _spoilt: set[int] = field(default_factory=set)
-    """Jobs of which nothing stands."""
+    _spoilt: set[int] = field(default_factory=set)  # jobs of which nothing stands
     _held: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
     _broken: tuple[int, ...] = ()
     _reports: dict[PeerId, Report] = field(default_factory=dict)
@@ -276,56 +274,25 @@ class Course:
     def _prepare(self) -> Action | None:
         """All have reported: the record, if they hold the same; else go on without who does not."""
         for index in range(len(self.division.jobs)):
-            counts = Counter(report.digests[index] for report in self._reports.values())
-            counts.pop(None, None)
-            if len(counts) > 1:
-                self._settle_difference(index, counts)
-                return self.next_action()
-        receivers = {m.peer for m in self.group.members if m.receives}
-        gaps = Counter(report.gaps for peer, report in self._reports.items() if peer in receivers)
-        agreed = max(gaps, key=lambda each: (gaps[each], each))
-        for peer in [p for p, report in self._reports.items() if p in receivers and report.gaps != agreed]:
+            liars = differing(self._reports, index)
+            if liars is None:
+                self._spoil(index)
+            for peer in liars or ():
+                self.lose(peer, "results_differ", f"{peer} holds other bytes than most")
+        receivers = {member.peer for member in self.group.members if member.receives}
+        gaps, others = agreed_gaps({peer: each for peer, each in self._reports.items() if peer in receivers})
+        for peer in others:
             self.lose(peer, "bad_report", f"{peer} names other gaps than most")
         if self._news:
             return self.next_action()
-        return self._ask_for_votes(self._record(agreed))
+        return self._ask_for_votes(record_of(self.group, self.division, self._reports, gaps))
 
-    def _settle_difference(self, index: int, counts: Mapping[str | None, int]) -> None:
-        """Members hold different bytes of one job: a reducer that gave different ones, or a member that lies."""
-        most, total = max(counts.values()), sum(counts.values())
-        if 2 * most > total and total > 2:
-            agreed = next(digest for digest, count in counts.items() if count == most)
-            for peer in [p for p, report in self._reports.items() if report.digests[index] not in (None, agreed)]:
-                self.lose(peer, "results_differ", f"{peer} holds other bytes than most")
-            return
+    def _spoil(self, index: int) -> None:
+        """Members hold different bytes of a job, and none are most: its reducer gave them, and is not trusted again."""
         reducer = self.division.jobs[index].span.reducer
         self._spoilt.add(index)
         self.relieve(reducer)
         self.lose(reducer, "results_differ", f"{reducer} gave different results to different members")
-
-    def _record(self, gaps: tuple[Gap, ...]) -> CommitRecord:
-        jobs = [(i, job) for i, job in enumerate(self.division.jobs) if job.valid]
-        digests = [
-            next((report.digests[i] for report in self._reports.values() if report.digests[i] is not None), "")
-            for i, _ in jobs
-        ]
-        missing = Counter[PeerId]()
-        for peer, start, stop in gaps:
-            missing[peer] += stop - start
-        contributors = tuple(
-            (m.peer, m.weight) for m in self.group.contributors if missing[m.peer] < self.group.num_elements
-        )
-        names = dict(contributors)
-        return CommitRecord(
-            round_id=self.group.round_id,
-            epoch=self.group.epoch,
-            lineage=self.group.lineage,
-            contributors=contributors,
-            members=tuple(sorted(self.live, key=lambda peer: peer != self.group.leader)),
-            pieces=tuple((job.span.reducer, *self.division.extent(i)) for i, job in jobs),
-            digests=tuple(digest or "" for digest in digests),
-            gaps=tuple(gap for gap in gaps if gap[0] in names),
-        )
 
 
 def _electorate(group: Group) -> Electorate:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from collab.averaging.encodings import Encodings
 from collab.averaging.flow import Part
 from collab.averaging.messages import Group
 from collab.averaging.reduction import Reduction, Result, Runs, Work, part_edges, span_digest
+from collab.averaging.robust import capped, rule_by_name
 from collab.averaging.weights import Weights
 from collab.compression.base import Buffer, codec_by_name
 from collab.errors import BadMessage, BadPart
@@ -23,6 +25,30 @@ SMALLEST_AHEAD = 4
 EXACT = codec_by_name("none")
 
 
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """How a run's reducers make one of many."""
+
+    rule: str = "mean"
+    """See ``robust.RULES``."""
+    max_share: float = 1.0
+    """Of the weight in a round, that one contributor may have."""
+
+
+MEAN = Ruling()
+
+
+@dataclass(frozen=True, slots=True)
+class Bring:
+    """What a member brings into a round."""
+
+    vector: AnyVector | None = None
+    """[num_elements] float32 or float16 of a contributor, or of a member that only wants the result (then its values
+    are not used); not changed. None: it only reduces."""
+    weights: Weights | None = None
+    """Samples behind each element; None: its weight in the group everywhere."""
+
+
 class Exchange:
     """What one member brings to a group and takes from it."""
 
@@ -30,20 +56,17 @@ class Exchange:
         self,
         group: Group,
         me: PeerId,
-        vector: AnyVector | None,
+        bring: Bring,
         encodings: Encodings,
         buffers: Buffers,
-        weights: Weights | None = None,
+        ruling: Ruling = MEAN,
     ) -> None:
-        """
-        Args:
-            vector: [group.num_elements] float32 or float16, not changed; None: this peer only reduces.
-            weights: samples behind its elements; None: our weight in ``group`` everywhere.
-        """
+        vector, weights = bring.vector, bring.weights
         self.group, self.me, self.vector, self._encodings = group, me, vector, encodings
         self.peers = [member.peer for member in group.members]
         member = next(member for member in group.members if member.peer == me)
         self.weight, self._codec = member.weight, codec_by_name(member.codec)
+        self._ruling = ruling
         self._weights = None if weights is None or weights.is_uniform else weights
         self._result_codec = codec_by_name(group.result_codec)
         self.mean: AnyVector | None = None if vector is None else buffers.take(group.num_elements, vector.dtype)
@@ -69,13 +92,14 @@ class Exchange:
             Work(
                 num_elements=span.num_elements,
                 part_elements=self.group.part_elements,
-                weights={member.peer: member.weight for member in contributors},
+                weights=capped({member.peer: member.weight for member in contributors}, self._ruling.max_share),
                 codecs={member.peer: codec_by_name(member.codec) for member in contributors if member.peer != self.me},
                 own_part=lambda start, stop: self._own_part(span.start + start, span.start + stop),
                 own_runs=self._own_runs(span.start),
                 encode=lambda start, mean: self._encodings.result(self._result_codec, span.start + start, mean),
                 finished=holding.take,  # what everybody gets, not what we summed
                 readers=len(self.receivers),
+                rule=None if self._ruling.rule == "mean" else rule_by_name(self._ruling.rule),
             )
         )
 

@@ -8,14 +8,11 @@ member -> leader   resume    (to a successor) our leader is lost: lead on with t
 leader -> member   lead      (a successor) follow this ballot
 member -> leader   promised  I do; and this is what I have voted for
 member -> leader   complaint another member is silent, gone, or sends what cannot be used
-leader -> member   halt      these members are gone: take nothing more of these jobs, and say what you have of them
-member -> leader   held      so many results of each
+leader -> member   halt      these are gone: take nothing more of these jobs, and say how much you have (held) | dropped
 leader -> member   mend      the jobs to go on with
 member -> leader   done      digests of all I hold, and who is missing in it
-leader -> member   prepare   the record that is to be: vote
-member -> leader   vote      I hold this, and will not forget it
+leader -> member   prepare   the record that is to be: vote (vote)
 leader -> member   commit    the record | abort
-leader -> member   dropped   you are not in this round any more; its verdict will come
 member -> reducer  parts     round id and job, then one message a part; the reducer answers with one result a part
 leader -> peer     call      a group for this epoch forms: are you coming?
 peer -> leader     coming    in so many seconds | not at all
@@ -36,16 +33,15 @@ from collab.errors import BadMessage
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
 
-ROUND_PROTOCOL = "collab/round/1"
-PARTS_PROTOCOL = "collab/parts/1"
+ROUND_PROTOCOL = "collab/round/2"
+PARTS_PROTOCOL = "collab/parts/2"
 CALL_PROTOCOL = "collab/call/1"
-VERDICT_PROTOCOL = "collab/verdict/1"
+VERDICT_PROTOCOL = "collab/verdict/2"
 
 MAX_MEMBERS = 256
 MAX_ELEMENTS = 1 << 36
 MAX_BALLOT = 1 << 53
-MAX_RATE = 1e12
-"""Bytes/s; beyond any link."""
+MAX_RATE = 1e12  # bytes/s; beyond any link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,36 +162,6 @@ class Reply:
 
 
 NOT_COMING = Reply(is_coming=False)
-MAX_TEXT = 300
-"""Characters of another peer's words that are passed on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """What one member holds against another."""
-
-    culprit: PeerId
-    reason: str
-    text: str
-    is_hostile: bool = False
-    """Whether it sent what no honest peer sends."""
-    is_reducer: bool = False
-    """Whether it is the results that do not come, rather than parts."""
-
-    def to_message(self) -> Message:
-        fields = {"culprit": self.culprit, "reason": self.reason, "text": self.text[:MAX_TEXT]}
-        return Message("complaint", fields | {"hostile": self.is_hostile, "reducer": self.is_reducer})
-
-    @classmethod
-    def from_message(cls, message: Message) -> "Complaint":
-        """Raises ``BadMessage`` for anything malformed."""
-        return cls(
-            PeerId(message.get("culprit", str)),
-            message.get("reason", str)[:MAX_TEXT],
-            message.get("text", str)[:MAX_TEXT],
-            message.get("hostile", bool),
-            message.get("reducer", bool),
-        )
 
 
 @dataclass(frozen=True, slots=True)

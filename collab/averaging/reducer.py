@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from collab.averaging.complaints import Complaint
 from collab.averaging.exchange import Holding
 from collab.averaging.flow import Inflow, Links, Outflow, Part, kept_alive
-from collab.averaging.messages import PARTS_PROTOCOL, Complaint
+from collab.averaging.messages import PARTS_PROTOCOL
 from collab.averaging.reduction import Reduction, Result, Runs
 from collab.averaging.timeouts import RoundTimeouts
 from collab.compression.base import Buffer

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collab.averaging.agreement import MAX_WEIGHT
+from collab.averaging.contributions import Weight
+from collab.averaging.robust import Rule
 from collab.averaging.weights import are_runs_of, dense
 from collab.compression.base import Buffer, Codec
 from collab.errors import BadPart
@@ -79,6 +82,8 @@ class Work:
     """Told of every result."""
     readers: int
     """How often each result will be taken before it may be forgotten."""
+    rule: Rule | None = None
+    """How contributions become one; None: their mean, weighted by samples."""
 
 
 class Reduction:
@@ -143,7 +148,7 @@ class Reduction:
         if waiting is None or peer in waiting:
             raise BadPart("twice", f"part {index} came twice from {peer}")
         start, stop = self._edges[index]
-        if runs is not None and not are_runs_of(runs, stop - start, self._work.weights[peer]):
+        if runs is not None and not are_runs_of(runs, stop - start, MAX_WEIGHT):
             raise BadPart("bad_weight", f"part {index} from {peer} has weights that make no sense")
         values = codec.decode(data, stop - start)
         if not np.isfinite(values).all():
@@ -180,11 +185,7 @@ class Reduction:
         if not values:
             self.fail(BadPart("nobody_left", f"nobody is left who contributes to part {index}"))
             return
-        total = np.zeros(stop - start, np.float32)
-        product = self._product[: stop - start]
-        for peer, factor in self._factors_of(index, values).items():
-            np.multiply(values[peer], factor, out=product)
-            np.add(total, product, out=total)
+        total = self._mean(index, values) if self._work.rule is None else self._robust(index, values, self._work.rule)
         missing = tuple(place for place, peer in enumerate(self._work.weights) if peer not in values)
         result = Result(self._work.encode(start, total), missing)
         self._waiting[index] = None
@@ -192,6 +193,26 @@ class Reduction:
         if self._work.finished is not None:
             self._work.finished(index, result)
         self._finished[index].set()
+
+    def _mean(self, index: int, values: Mapping[PeerId, Vector]) -> Vector:
+        start, stop = self._edges[index]
+        total = np.zeros(stop - start, np.float32)
+        product = self._product[: stop - start]
+        for peer, factor in self._factors_of(index, values).items():
+            np.multiply(values[peer], factor, out=product)
+            np.add(total, product, out=total)
+        return total
+
+    def _robust(self, index: int, values: Mapping[PeerId, Vector], rule: Rule) -> Vector:
+        present = [peer for peer in self._work.weights if peer in values]
+        runs = {peer: self._runs.pop((index, peer), None) for peer in present}
+        weights = [self._capped(peer, its_runs) for peer, its_runs in runs.items()]
+        return rule.reduce([values[peer] for peer in present], weights)
+
+    def _capped(self, peer: PeerId, runs: Runs | None) -> Weight:
+        """Samples behind a part, of which none counts for more than its sender's weight."""
+        weight = self._work.weights[peer]
+        return weight if runs is None else np.minimum(dense(runs), np.float32(weight))
 
     def _factors_of(self, index: int, values: Mapping[PeerId, Vector]) -> Mapping[PeerId, "np.float32 | Vector"]:
         """What each contributor's values count for, in the group's order."""
@@ -202,10 +223,10 @@ class Reduction:
         if not runs:
             return _factors(present)
         start, stop = self._edges[index]
-        samples = {peer: dense(runs.get(peer, [(stop - start, weight)])) for peer, weight in present.items()}
-        total = np.sum([weights.astype(np.float64) for weights in samples.values()], axis=0)
+        samples = {peer: self._capped(peer, runs.get(peer, [(stop - start, present[peer])])) for peer in present}
+        total = np.sum([np.asarray(weights, np.float64) for weights in samples.values()], axis=0)
         total[total == 0] = 1.0  # nobody has anything new there: the mean is zero
-        return {peer: (weights / total).astype(np.float32) for peer, weights in samples.items()}
+        return {peer: np.asarray(weights / total, np.float32) for peer, weights in samples.items()}
 
     async def result(self, index: int) -> Result:
         """Encoded mean of part ``index``, once every contributor's part is there; each reader takes it once.

@@ -4,7 +4,6 @@ One attempt: join the leader -> BEGIN -> the round (``participation``) -> verdic
 """
 
 import logging
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Sup
 from collab.averaging.butterfly import Butterfly
 from collab.averaging.electors import Electors
 from collab.averaging.encodings import Encodings
+from collab.averaging.exchange import Bring, Ruling
 from collab.averaging.flow import Links
 from collab.averaging.history import History
 from collab.averaging.messages import CALL_PROTOCOL, NOT_COMING, ROUND_PROTOCOL, Call, Group, Join
@@ -25,26 +25,17 @@ from collab.averaging.settings import RoundSettings
 from collab.averaging.silence import Silence
 from collab.averaging.standing import Attendance, Following, Leaders
 from collab.averaging.verdicts import Verdicts
-from collab.averaging.weights import Weights
 from collab.errors import BadMessage, NetworkError, StreamClosed
 from collab.metrics.records import Phase, PhaseReached, RoundEnded
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
-from collab.types import AnyVector, Lineage, PeerId
+from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 4
 """Of one ``average``: enough to lose two peers and a leader; after that the trainer computes on and comes again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bring:
-    """What a member brings into a round; nothing: it only reduces."""
-
-    vector: AnyVector | None = None
-    weights: Weights | None = None
 
 
 class RoundEngine:
@@ -58,7 +49,9 @@ class RoundEngine:
         self.links = Links(ports.clock.monotonic, ports.limits)
         self.probe = Probe(ports.transport, self.links)
         self._encodings = Encodings()
-        self._butterfly = Butterfly(ports, self.links, settings.timeouts)
+        self._butterfly = Butterfly(
+            ports, self.links, settings.timeouts, Ruling(settings.reduction, settings.max_share)
+        )
         self._seats = Seats()
         self._verdicts = Verdicts(ports.transport, settings.timeouts, self._seats)
         self._electors, self._roster = Electors(ports.clock.monotonic, settings.timeouts.reform_s), roster
@@ -89,6 +82,10 @@ class RoundEngine:
         await self._ports.transport.serve(CALL_PROTOCOL, self._serve_call)
         await self._verdicts.serve()
         await self.history.serve()
+
+    async def what_followed(self, peers: list[PeerId], epoch: int, lineage: Lineage) -> CommitRecord | None:
+        """The round that continued a history, as far as one of ``peers`` knows."""
+        return (await self._verdicts.ask(peers, epoch, lineage))[0]
 
     # -- member side -------------------------------------------------------------------------------------------------
 
@@ -215,7 +212,7 @@ class RoundEngine:
         """From BEGIN to the verdict."""
         self._reach(Phase.SEND_PARTS, group.epoch)
         self._newest_round_id = group.round_id
-        session = self._butterfly.session(group, bring.vector, self._encodings, bring.weights)
+        session = self._butterfly.session(group, bring, self._encodings)
         async with session:
             part = Participation(group, session, self._desk)
             try:

@@ -22,6 +22,10 @@ class RoundSettings:
     """Of the swarm's batch; a contribution much heavier than that is refused as absurd."""
     until_epoch: int | None = None
     """At which the run ends; nobody is left out of its last round."""
+    reduction: str = "mean"
+    """Rule by which contributions become one."""
+    max_share: float = 1.0
+    """Of the weight in a round, that one contributor may have."""
     timeouts: RoundTimeouts = RoundTimeouts()
 
     @classmethod
@@ -33,6 +37,8 @@ class RoundSettings:
             can_reduce=can_reduce,
             target_samples=float(run.strategy.target_batch_size),
             until_epoch=run.until_epoch,
+            reduction=run.averaging.reduction,
+            max_share=run.averaging.max_share,
         )
 
     @property

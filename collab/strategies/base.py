@@ -11,9 +11,12 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from collab.averaging.base import Averager, Committed, Outcome
+from collab.averaging.weights import Weights
 from collab.types import Lineage, PeerId, Vector
 
 T = TypeVar("T")
+Spans = tuple[tuple[int, int], ...]
+NOTHING: Spans = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,14 @@ class HandedOver:
     mean: Vector
     """[num_elements] float32: sum over the samples / samples."""
     samples: int
-    """At least 1."""
+    """At least 1; the most behind any element."""
+    weights: Weights | None = None
+    """Samples behind each element, where an earlier round has used some and not others."""
+
+    @property
+    def everything(self) -> Spans:
+        """All of its elements, to be settled."""
+        return ((0, len(self.mean)),)
 
 
 class Replica(Protocol):
@@ -41,8 +51,10 @@ class Replica(Protocol):
         """What is accumulated; microbatches that end from now on accumulate beside it until it is settled."""
         ...
 
-    def settle(self, *, is_used: bool) -> None:
-        """What was handed over is in a step and forgotten, or is ours again."""
+    def settle(self, used: Spans) -> None:
+        """What was handed over is in a step in the elements of ``used`` (start, stop), and forgotten there; elsewhere
+        it is ours again.
+        """
         ...
 
     def step(self, gradient: Vector, lineage: Lineage) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome
-from collab.strategies.base import Decision, OutOfStep, Replica, Stepped, Swarm, Waiting, clip_to_norm
+from collab.strategies.base import NOTHING, Decision, OutOfStep, Replica, Stepped, Swarm, Waiting, clip_to_norm
 
 
 class Dedloc:
@@ -17,8 +17,9 @@ class Dedloc:
 
     A lost round: nothing is applied and nothing is forgotten. The peer computes on, and brings everything it has
     accumulated to the next attempt. A peer that missed a committed round takes over the swarm's state and brings its
-    gradient, now one step stale, to the next round. A peer whose microbatch would end too late for a round brings what
-    it has, and takes the step when the microbatch has ended; that one's gradient is a step stale, too.
+    gradient, now one step stale, to the next round; what of it that round has used stays behind. A peer whose
+    microbatch would end too late for a round brings what it has, and takes the step when the microbatch has ended; that
+    one's gradient is a step stale, too.
 
     Source: Diskin et al., "Distributed Deep Learning in Open Collaborations" (NeurIPS 2021), section 3.
     """
@@ -37,18 +38,25 @@ class Dedloc:
         epoch, lineage = replica.epoch, replica.lineage
         gradient = await swarm.worker.beside(replica.hand_over)
         return await swarm.averager.average(
-            Contribution(epoch=epoch, lineage=lineage, vector=gradient.mean, weight=float(gradient.samples))
+            Contribution(
+                epoch=epoch,
+                lineage=lineage,
+                vector=gradient.mean,
+                weight=float(gradient.samples),
+                weights=gradient.weights,
+            )
         )
 
     async def take(self, replica: Replica, swarm: Swarm, outcome: Outcome) -> Decision:
+        record = None if isinstance(outcome, Aborted) else outcome.record
+        used = record.used_of(swarm.peer_id) if record is not None else NOTHING
         if not isinstance(outcome, Committed):
-            await swarm.worker.run(lambda: replica.settle(is_used=False))
+            await swarm.worker.run(lambda: replica.settle(used))
             return Waiting(outcome.text) if isinstance(outcome, Aborted) else OutOfStep(outcome.text)
-        is_used = swarm.peer_id in dict(outcome.record.contributors)
         await swarm.worker.run(lambda: self.apply(replica, outcome))
-        await swarm.worker.run(lambda: replica.settle(is_used=is_used))
+        await swarm.worker.run(lambda: replica.settle(used))
         return Stepped(
-            contributors=len(outcome.record.contributors), swarm_samples=outcome.record.weight, was_ours_used=is_used
+            contributors=len(outcome.record.contributors), swarm_samples=outcome.record.weight, was_ours_used=bool(used)
         )
 
     def apply(self, replica: Replica, committed: Committed) -> None:

@@ -29,7 +29,7 @@ class Solo:
         gradient = clip_to_norm(ours.mean, self._max_norm)
         lineage = local_lineage(replica.lineage, hashlib.sha256(gradient.tobytes()).hexdigest())
         await swarm.worker.run(lambda: replica.step(gradient, lineage))
-        replica.settle(is_used=True)
+        replica.settle(ours.everything)
         return Stepped(contributors=1, swarm_samples=float(ours.samples), was_ours_used=True)
 
     async def contribute(self, replica: Replica, swarm: Swarm) -> Outcome:

@@ -2,11 +2,13 @@
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
-from collab.strategies.base import HandedOver
+from collab.averaging.weights import Weights
+from collab.strategies.base import HandedOver, Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +33,37 @@ class GradientSum:
     """As in ``Used``."""
     loss_sum: float
     """Over the samples; NaN when it is not known."""
+    cleared: Weights | None = None
+    """Samples behind each element, where a step has used some elements and not others."""
+
+    @property
+    def weights(self) -> Weights:
+        """Samples behind each element."""
+        return self.cleared or Weights.uniform(len(self.total), len(self.sample_ids))
 
     def with_(self, other: "GradientSum", total: torch.Tensor) -> "GradientSum":
-        """The samples of both, ours first, over ``total``."""
+        """The samples of both, ours first, over ``total``; ``other`` is whole."""
         return GradientSum(
             total,
             self.sample_ids + other.sample_ids,
             self.sample_epochs + other.sample_epochs,
             self.loss_sum + other.loss_sum,
+            None if self.cleared is None else self.cleared.plus(len(other.sample_ids)),
         )
+
+    def without(self, used: Spans) -> "GradientSum":
+        """The same, with nothing left in the elements of ``used``."""
+        for start, stop in used:
+            self.total[start:stop] = 0
+        return replace(self, cleared=self.weights.cleared(used))
+
+    def mean(self) -> HandedOver:
+        """Sum over the samples / samples, on the CPU; 0 where nothing is left."""
+        if self.cleared is None:
+            return HandedOver((self.total / len(self.sample_ids)).cpu().numpy(), len(self.sample_ids))
+        samples = np.maximum(self.cleared.dense(0, len(self.total)), 1)
+        mean = (self.total.cpu() / torch.from_numpy(samples)).numpy()
+        return HandedOver(mean, round(self.cleared.largest), self.cleared)
 
 
 class Accumulator:
@@ -102,16 +126,23 @@ class Accumulator:
             if ours is None:
                 raise ValueError("there is no gradient before the first microbatch")
             self._held = ours, None
-        return HandedOver((ours.total / len(ours.sample_ids)).cpu().numpy(), len(ours.sample_ids))
+        return ours.mean()
 
-    def settle(self, *, is_used: bool) -> None:
-        """What was handed over is in a step, and ``used`` remembers its samples; or it is accumulated as before."""
+    def settle(self, used: Spans) -> None:
+        """What was handed over is in a step in the elements of ``used``, and accumulated as before elsewhere.
+
+        ``used`` remembers samples as soon as nothing of them is left here.
+        """
         with self._lock:
             ours, later = self._held
             if ours is None:
                 return
-            if not is_used:
-                self._held = None, self._together()
+            left = ours.without(used) if used else ours
+            if left.weights.largest > 0:
+                self._held = None, left
+                if later is not None:
+                    self._held = left, later
+                    self._held = None, self._together()
                 return
             self.used = Used(ours.sample_ids, ours.sample_epochs, ours.loss_sum / len(ours.sample_ids))
             self._held = None, later

@@ -71,9 +71,7 @@ class Participant:
         )
         self._standing = Standing(ports, bundle.fingerprint, self.membership.leaders, self._attend)
         self._watch = BatchWatch(self.membership, self._standing)
-        self._sync = StateSync(
-            ports, replica, self._strategy, self.membership, self._engine.history, bundle.fingerprint
-        )
+        self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, bundle.fingerprint)
         self._swarm = Swarm(
             peer_id=ports.transport.peer_id,
             progress=self._watch,

@@ -11,7 +11,7 @@ import torch
 
 from collab import config
 from collab.errors import ShapeMismatch
-from collab.strategies.base import HandedOver
+from collab.strategies.base import HandedOver, Spans
 from collab.swarm.snapshots import Snapshot
 from collab.tasks.base import Batch
 from collab.training.accumulator import Accumulator, GradientSum, Used
@@ -140,9 +140,18 @@ class Replica:
         """
         return self._gradient.hand_over()
 
-    def settle(self, *, is_used: bool) -> None:
-        """What was handed over is in a step, and ``used`` remembers its samples; or it is accumulated as before."""
-        self._gradient.settle(is_used=is_used)
+    def settle(self, used: Spans) -> None:
+        """What was handed over is in a step in the elements of ``used``; elsewhere it is accumulated as before."""
+        self._gradient.settle(used)
+
+    def disown(self, used: Spans) -> None:
+        """A round that we had given up has used what we brought, in these elements: never bring it again.
+
+        What came in later is with it by now, and is lost there, too: rather that than to count anything twice.
+        """
+        if used and self.samples and not self._gradient.is_handed_over:
+            self._gradient.hand_over()
+            self._gradient.settle(used)
 
     # -- the global step ---------------------------------------------------------------------------------------------
 

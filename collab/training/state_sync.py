@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from collab.averaging.history import History
+from collab.averaging.round import RoundEngine
 from collab.errors import CorruptState, NoDonor
 from collab.metrics.records import Notice, Phase, PhaseReached, StateFetched
 from collab.ports import Ports
@@ -30,11 +30,11 @@ class StateSync:
         replica: Replica,
         strategy: Strategy,
         membership: Membership,
-        history: History,
+        engine: RoundEngine,
         fingerprint: str,
     ) -> None:
         self._ports, self._replica, self._strategy = ports, replica, strategy
-        self._membership, self._history, self._fingerprint = membership, history, fingerprint
+        self._membership, self._engine, self._fingerprint = membership, engine, fingerprint
         self._kept: Snapshot | None = None
         self._packed: PackedSnapshot | None = None
         self._packing = asyncio.Lock()
@@ -51,6 +51,7 @@ class StateSync:
         await self._membership.report()
         while not (self._replica.lineage and await self.catch_up() > 0):
             try:
+                await self._ask_what_followed()
                 await self._fetch()
                 await self.catch_up()
                 return
@@ -67,12 +68,26 @@ class StateSync:
         replica, strategy, caught_up = self._replica, self._strategy, 0
         while True:
             peers = self._membership.trainers_ahead(replica.epoch)
-            committed = await self._history.fetch(peers, replica.epoch, replica.lineage, replica.layout.num_elements)
+            committed = await self._engine.history.fetch(
+                peers, replica.epoch, replica.lineage, replica.layout.num_elements
+            )
             if committed is None:
                 return caught_up
             missed = committed
-            await self._ports.compute.run(lambda: strategy.apply(replica, missed))  # noqa: B023 - awaited before it changes
+            used = missed.record.used_of(self._ports.transport.peer_id)
+            await self._ports.compute.run(lambda: replica.disown(used))  # noqa: B023 - awaited before it changes
+            await self._ports.compute.run(lambda: strategy.apply(replica, missed))  # noqa: B023 - the same
             caught_up += 1
+
+    async def _ask_what_followed(self) -> None:
+        """Before we leave our history for another state: has the round after it used what we still hold?"""
+        replica = self._replica
+        peers = self._membership.trainers_ahead(replica.epoch)
+        if replica.lineage and replica.samples and peers:
+            record = await self._engine.what_followed(peers, replica.epoch, replica.lineage)
+            if record is not None:
+                used = record.used_of(self._ports.transport.peer_id)
+                await self._ports.compute.run(lambda: replica.disown(used))
 
     async def _fetch(self) -> None:
         started_s = self._ports.clock.monotonic()

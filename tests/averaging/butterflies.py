@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from collab.averaging.butterfly import Butterfly
+from collab.averaging.complaints import Complaint
 from collab.averaging.encodings import Encodings
+from collab.averaging.exchange import Bring
 from collab.averaging.flow import Links
-from collab.averaging.messages import Complaint, Group, Member
+from collab.averaging.messages import Group, Member
 from collab.averaging.timeouts import RoundTimeouts
 from collab.compression.base import codec_by_name
 from collab.net.base import Handler
@@ -90,9 +92,7 @@ class Swarm:
             result_codec=result_codec,
         )
 
-    async def try_exchange(
-        self, group: Group, vectors: dict[str, AnyVector | None]
-    ) -> dict[str, Exchanged | Failed]:
+    async def try_exchange(self, group: Group, vectors: dict[str, AnyVector | None]) -> dict[str, Exchanged | Failed]:
         """What everybody got; the round is over when all are whole or somebody complains, and settled by nobody."""
         outcomes: dict[str, Exchanged | Failed] = {}
         everybody = asyncio.Event()
@@ -108,7 +108,7 @@ class Swarm:
         everybody: asyncio.Event,
     ) -> None:
         peer = self.peers[name]
-        async with peer.butterfly.session(group, vectors[name], peer.encodings) as session:
+        async with peer.butterfly.session(group, Bring(vectors[name]), peer.encodings) as session:
             while not session.is_whole and not session.complaints and not everybody.is_set():
                 session.changed.clear()
                 changed, over = asyncio.create_task(session.changed.wait()), asyncio.create_task(everybody.wait())

@@ -8,7 +8,7 @@ import pytest
 from collab.averaging.buffers import Buffers
 from collab.averaging.division import Job
 from collab.averaging.encodings import Encodings
-from collab.averaging.exchange import AHEAD_BYTES, SMALLEST_AHEAD, Exchange, Holding
+from collab.averaging.exchange import AHEAD_BYTES, SMALLEST_AHEAD, Bring, Exchange, Holding
 from collab.averaging.messages import Group, Member
 from collab.averaging.plan import PART_ELEMENTS
 from collab.averaging.reduction import Result
@@ -153,7 +153,7 @@ def test_a_reducer_holds_a_bounded_number_of_bytes_for_want_of_the_slowest(
         spans=equal_shares(LENGTH, names[:1]),
         part_elements=part_elements,
     )
-    exchange = Exchange(group, names[1], random_vector(1), Encodings(), Buffers())
+    exchange = Exchange(group, names[1], Bring(random_vector(1)), Encodings(), Buffers())
     part_bytes = 4 * part_elements * num_contributors
     assert exchange.ahead_parts * part_bytes <= max(AHEAD_BYTES, SMALLEST_AHEAD * part_bytes)
 
@@ -175,7 +175,7 @@ def test_results_are_taken_in_their_order_and_only_if_they_are_numbers() -> None
             part_elements=SMALL_PART,
         )
         vector = np.zeros(3 * SMALL_PART, np.float32)
-        exchange = Exchange(group, names[1], vector, Encodings(), Buffers())
+        exchange = Exchange(group, names[1], Bring(vector), Encodings(), Buffers())
         flow = Holding(exchange, Job(group.spans[0], valid=3))
         good = NONE.encode(np.ones(SMALL_PART, np.float32))
         for index in (-1, 1, 2**40):

@@ -106,7 +106,8 @@ def test_a_reducer_that_contributes_alone_is_finished_at_once() -> None:
         values = np.arange(PART_ELEMENTS + 5, dtype=np.float32)
         reduction = make_reduction(len(values), {A: 2.0}, own={A: values})
         await reduction.finished()
-        assert b"".join([bytes((await reduction.result(index)).data) for index in range(2)]) == values.astype("<f4").tobytes()
+        results = [bytes((await reduction.result(index)).data) for index in range(2)]
+        assert b"".join(results) == values.astype("<f4").tobytes()
 
     run(main())
 

@@ -52,13 +52,19 @@ def fair_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_means(swarm: SimRounds) -> None:
-    """Everybody committed every round, with the same bytes, which are the mean."""
+    """Everybody committed every round, with the same bytes, which are the mean.
+
+    In a round in which its link becomes slow a peer may be left behind, and nothing of the others is.
+    """
     exact = np.mean([swarm.vector(index) for index in swarm.trainers], axis=0, dtype=np.float64)
     for number in range(swarm.rounds):
         outcomes = [swarm.outcomes[index, number] for index in swarm.trainers]
         means = [outcome.mean for outcome in outcomes if isinstance(outcome, Committed)]
-        assert len(means) == len(swarm.trainers), outcomes
+        changed = swarm.changes.get(number, {})
+        assert len(means) >= len(swarm.trainers) - len(changed), outcomes
         assert len({mean.tobytes() for mean in means}) == 1
+        if len(means) < len(swarm.trainers):
+            continue
         assert np.abs(means[0] - exact).max() < 1e-6
 
 

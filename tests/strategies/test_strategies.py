@@ -12,7 +12,17 @@ import torch
 from collab import config
 from collab.averaging.agreement import local_lineage
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
-from collab.strategies.base import Decision, HandedOver, OutOfStep, Stepped, Strategy, Swarm, Waiting, clip_to_norm
+from collab.strategies.base import (
+    Decision,
+    HandedOver,
+    OutOfStep,
+    Spans,
+    Stepped,
+    Strategy,
+    Swarm,
+    Waiting,
+    clip_to_norm,
+)
 from collab.strategies.dedloc import Dedloc
 from collab.strategies.registry import build_strategy
 from collab.strategies.solo import Solo
@@ -34,9 +44,9 @@ class FakeReplica:
         self.is_handed_over = True
         return HandedOver(self._gradient, self.samples)
 
-    def settle(self, *, is_used: bool) -> None:
+    def settle(self, used: Spans) -> None:
         self.is_handed_over = False
-        if is_used:
+        if used:
             self.samples = 0
 
     def step(self, gradient: Vector, lineage: Lineage) -> None:

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from collab.strategies.base import NOTHING
 from collab.training.accumulator import Accumulator, GradientSum
 
 LENGTH = 5
+ALL = ((0, LENGTH),)
 
 
 def microbatch(ours: Accumulator, value: float, *ids: int, epoch: int = 0, loss: float = 1.0) -> GradientSum:
@@ -28,7 +30,7 @@ def accumulator(*values: float) -> Accumulator:
 def held(ours: Accumulator) -> float:
     """Mean of all that is held; it stays."""
     mean = ours.hand_over().mean
-    ours.settle(is_used=False)
+    ours.settle(NOTHING)
     assert (mean == mean[0]).all()
     return float(mean[0])
 
@@ -40,11 +42,11 @@ def test_what_comes_while_a_gradient_is_handed_over_goes_into_the_next() -> None
     assert (first.samples, first.mean.tolist()) == (2, [2.0] * LENGTH)
     assert ours.sample_ids == (0, 1, 2, 3)
     assert ours.is_handed_over
-    ours.settle(is_used=True)
+    ours.settle(ALL)
     assert (ours.used.sample_ids, ours.used.sample_epochs, ours.used.loss) == ((0, 1), (0, 0), 1.0)
     assert not ours.is_handed_over
     second = ours.hand_over()
-    ours.settle(is_used=True)
+    ours.settle(ALL)
     assert (second.samples, second.mean.tolist()) == (2, [7.0] * LENGTH)
     assert (ours.used.sample_ids, ours.used.sample_epochs, ours.used.loss) == ((2, 3), (1, 1), 5.0)
     assert ours.sample_ids == ()
@@ -54,11 +56,11 @@ def test_what_was_not_used_is_ours_again_beside_what_came_meanwhile() -> None:
     ours = accumulator(1.0, 3.0)
     ours.hand_over()
     ours.add(microbatch(ours, 8.0, 2, epoch=1), is_sound=True)
-    ours.settle(is_used=False)
+    ours.settle(NOTHING)
     assert ours.sample_ids == (0, 1, 2)
     assert held(ours) == 4.0
     ours.hand_over()
-    ours.settle(is_used=True)
+    ours.settle(ALL)
     assert ours.used.sample_epochs == (0, 0, 1)
 
 
@@ -76,15 +78,15 @@ def test_a_microbatch_that_is_not_finite_does_not_touch_what_is_held() -> None:
     assert not ours.add(microbatch(ours, float("nan"), 1), is_sound=True)
     assert not ours.add(microbatch(ours, 1.0, 1), is_sound=False)
     assert ours.sample_ids == (0,)
-    ours.settle(is_used=False)
+    ours.settle(NOTHING)
     assert not ours.add(microbatch(ours, float("inf"), 1), is_sound=True)
     assert held(ours) == 1.0
 
 
 def test_settling_nothing_changes_nothing_and_handing_over_nothing_is_an_error() -> None:
     ours = accumulator()
-    ours.settle(is_used=True)
-    ours.settle(is_used=False)
+    ours.settle(ALL)
+    ours.settle(NOTHING)
     assert ours.used.sample_ids == ()
     with pytest.raises(ValueError, match="first microbatch"):
         ours.hand_over()
@@ -93,7 +95,7 @@ def test_settling_nothing_changes_nothing_and_handing_over_nothing_is_an_error()
 def test_the_handed_over_mean_is_a_copy() -> None:
     ours = accumulator(2.0)
     ours.hand_over().mean[:] = 99
-    ours.settle(is_used=False)
+    ours.settle(NOTHING)
     assert held(ours) == 2.0
 
 
@@ -108,7 +110,7 @@ def test_handing_over_from_another_thread_never_tears_or_counts_twice() -> None:
             gradient = ours.hand_over()
             assert np.ptp(gradient.mean) == 0.0
             handed.append((float(gradient.mean[0]), gradient.samples))
-            ours.settle(is_used=True)
+            ours.settle(ALL)
 
     taking = threading.Thread(target=take)
     taking.start()
@@ -119,3 +121,34 @@ def test_handing_over_from_another_thread_never_tears_or_counts_twice() -> None:
     assert not taking.is_alive()
     assert sum(samples for _, samples in handed) == 400
     assert sum(mean * samples for mean, samples in handed) == pytest.approx(sum(index % 16 for index in range(400)))
+
+
+def test_what_a_step_has_used_of_some_elements_is_never_brought_again_and_the_rest_is() -> None:
+    ours = accumulator(3.0, 5.0)
+    ours.hand_over()
+    assert ours.add(microbatch(ours, 10.0, 2, 3), is_sound=True)
+    ours.settle(((1, 3), (4, 5)))
+    assert ours.sample_ids == (0, 1, 2, 3)
+    again = ours.hand_over()
+    assert again.samples == 4
+    assert again.weights is not None
+    assert again.weights.dense(0, LENGTH).tolist() == [4, 2, 2, 4, 2]
+    assert again.mean.tolist() == [7, 10, 10, 7, 10]
+    ours.settle(((0, 1), (3, 4)))
+    assert ours.hand_over().mean.tolist() == [0, 10, 10, 0, 10]
+    assert ours.used.sample_ids == ()
+    ours.settle(((1, 5),))
+    assert ours.used.sample_ids == (0, 1, 2, 3)
+    assert ours.sample_ids == ()
+
+
+def test_samples_of_which_one_step_used_one_half_and_a_second_step_the_other_are_used_once() -> None:
+    ours = accumulator(2.0)
+    ours.hand_over()
+    ours.settle(((0, 2),))
+    assert ours.used.sample_ids == ()
+    ours.hand_over()
+    ours.settle(((2, LENGTH),))
+    assert ours.used.sample_ids == (0,)
+    with pytest.raises(ValueError, match="first microbatch"):
+        ours.hand_over()
