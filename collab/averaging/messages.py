@@ -63,7 +63,7 @@ class Join:
     down_bytes_per_s: float = 0.0
     down_is_limit: bool = False
     promised: int = 0
-    """Number of the highest ballot about this history that it has promised to follow; 0: none."""
+    """Number of the highest ballot about this history that it has promised; 0: none."""
 
     def to_message(self) -> Message:
         fields = {
@@ -217,13 +217,11 @@ class Group:
         return tuple(member.peer for member in sorted(able, key=lambda member: member.receives))
 
     @property
-    def contributors(self) -> tuple[Member, ...]:
-        """Members whose vector goes into the mean."""
+    def contributors(self) -> tuple[Member, ...]:  # members whose vector goes into the mean
         return tuple(member for member in self.members if member.weight > 0)
 
     @property
-    def digest(self) -> str:
-        """16 hex digits that name all of this in BEGIN and in logs."""
+    def digest(self) -> str:  # 16 hex digits that name all of this in BEGIN and in logs
         return plan_digest(self.to_message().fields)
 
     def span_of(self, peer: PeerId) -> Span | None:

@@ -110,7 +110,7 @@ def test_handing_over_from_another_thread_never_tears_or_counts_twice() -> None:
             gradient = ours.hand_over()
             assert np.ptp(gradient.mean) == 0.0
             handed.append((float(gradient.mean[0]), gradient.samples))
-            ours.settle(ALL)
+            ours.settle(gradient.everything)
 
     taking = threading.Thread(target=take)
     taking.start()
