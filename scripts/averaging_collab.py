@@ -168,6 +168,7 @@ class CollabEngine:
             lineage=outcome.lineage,
             is_committed=True,
             contributors={self._indices[peer]: weight for peer, weight in outcome.record.contributors},
+            gaps=tuple((self._indices[peer], start, stop) for peer, start, stop in outcome.record.gaps),
             vector_bytes=vector_bytes,
             result_bytes=result_bytes,
         )

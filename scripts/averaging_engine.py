@@ -34,6 +34,8 @@ class Result:
     is_committed: bool
     contributors: dict[int, float]
     """Weights of the peers in the mean; empty when the engine cannot say: then it should be everybody's."""
+    gaps: tuple[tuple[int, int, int], ...] = ()
+    """Contributors of whom a stretch is missing: index, first element, element behind the last."""
     vector_bytes: float = 0.0
     """Our encoded vector."""
     result_bytes: float = 0.0

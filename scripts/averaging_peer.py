@@ -139,7 +139,9 @@ class Attendant:
             trainers = [peer for peer, part in enumerate(self._work.parts) if part is not Part.AUXILIARY]
             weights = result.contributors or {peer: vectors.weight(peer) for peer in trainers}
             max_error = vectors.tolerance(self._work.codec, weights, self._work.dtype)
-            fraction = vectors.fraction_averaged(result.mean, self._work.seed, self._number, weights, max_error)
+            fraction = vectors.fraction_averaged(
+                result.mean, self._work.seed, self._number, weights, max_error, result.gaps
+            )
             digest = vectors.digest(result.mean)
         payload_bytes = self._engine.take_payload_bytes()
         self._voice.tell("checked", fraction=fraction, digest=digest, payload_bytes=payload_bytes)

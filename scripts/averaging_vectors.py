@@ -1,7 +1,7 @@
 """Vectors that every peer knows: an element follows from seed, round, peer and position, so each checks its result."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,20 +71,36 @@ def tolerance(codec: str, weights: Mapping[int, float], dtype: str = "float32") 
     return 1e-6 if (codec, dtype) == ("none", "float32") else 5e-4
 
 
-def fraction_averaged(mean: AnyFloats, seed: int, number: int, weights: Mapping[int, float], max_error: float) -> float:
+Gap = tuple[int, int, int]
+"""A peer of whom nothing is in a stretch of the result: its index, first element, element behind the last."""
+
+
+def fraction_averaged(
+    mean: AnyFloats,
+    seed: int,
+    number: int,
+    weights: Mapping[int, float],
+    max_error: float,
+    gaps: Sequence[Gap] = (),
+) -> float:
     """Share of ``mean`` that is the weighted mean of the vectors of ``weights``' peers, by runs spread over all of it.
 
     Args:
         max_error: root mean square within a run of 64 elements.
+        gaps: where peers died before they had sent their part; there the mean is that of the others.
     """
     starts = np.unique(np.linspace(0, max(0, len(mean) - RUN_ELEMENTS), MAX_RUNS).astype(np.int64))
     positions = starts[:, None] + np.arange(min(RUN_ELEMENTS, len(mean)))
-    expected = np.zeros(positions.shape)
+    expected, total = np.zeros(positions.shape), np.zeros(positions.shape)
     known = half_elements if mean.dtype == np.float16 else elements
     for peer, samples in sorted(weights.items()):
         values = known(seed, number, peer, positions.astype(np.uint32))
-        expected += values.astype(np.float64) * (samples / sum(weights.values()))
-    errors = np.sqrt(((mean[positions] - expected) ** 2).mean(axis=1))
+        share = np.full(positions.shape, samples)
+        for start, stop in [(start, stop) for index, start, stop in gaps if index == peer]:
+            share[(positions >= start) & (positions < stop)] = 0.0
+        expected += values.astype(np.float64) * share
+        total += share
+    errors = np.sqrt(((mean[positions] - expected / np.maximum(total, 1e-9)) ** 2).mean(axis=1))
     return float((errors <= max_error).mean())
 
 
