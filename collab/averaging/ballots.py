@@ -13,7 +13,7 @@ keeps its ``Proposal``.
 
 What keeps it safe, besides these rules, is the caller's: a proposer uses a ballot in one life only, an elector answers
 after it has stored what it answers, and a peer that has lost its memory has no seat (``seat``). Electors that lie are
-not tolerated. See docs/protocol-agreement.md.
+not tolerated. See docs/protocol.md.
 
 Source: Lamport, Paxos Made Simple (2001); for the quorum of exactly half: Jajodia and Mutchler, Dynamic Voting
 Algorithms for Maintaining the Consistency of a Replicated Database (1990), dynamic-linear voting.
