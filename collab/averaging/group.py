@@ -24,6 +24,7 @@ from collab.averaging.silence import Silence
 from collab.averaging.standing import Following
 from collab.averaging.verdicts import Verdicts
 from collab.errors import NetworkError
+from collab.metrics.records import PeerRefused
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
@@ -48,7 +49,7 @@ class Leader:
         self._fingerprint, self._timeouts, self._verdicts = settings.fingerprint, settings.timeouts, verdicts
         self._lateness = Arrivals(self._timeouts.gather_slack_s)
         self._until_epoch = settings.until_epoch
-        self._electors = electors
+        self._electors, self._clock, self._observer = electors, ports.clock, ports.observer
         self.silence = Silence(ports.clock.monotonic, self._timeouts.silence_s)
         self._planner = Planner(settings.policy, settings.target_samples)
 
@@ -224,6 +225,10 @@ class Leader:
     async def conduct(self, conductor: Conductor) -> CommitRecord | tuple[PeerId, ...]:
         """Take a round to its end; the record, or whom to go on without."""
         verdict = await conductor.run(self._verdicts.remember)
+        epoch = conductor.course.group.epoch
+        for peer, (reason, text) in conductor.course.gone.items():
+            refused = PeerRefused(at_s=self._clock.now(), epoch=epoch, peer=peer, reason=reason, text=text)
+            self._observer.observe(refused)
         return verdict if isinstance(verdict, CommitRecord) else tuple(sorted(conductor.course.gone))
 
     async def _tell(self, streams: dict[PeerId, Stream], message: Message) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.ballots import Ballot
-from collab.averaging.butterfly import Session
 from collab.averaging.division import MAX_JOBS, Division
 from collab.averaging.messages import Group
 from collab.averaging.seats import RecordSeat, Seats, seat_to_fields
+from collab.averaging.session import Session
 from collab.averaging.silence import Silence, Watch
 from collab.averaging.timeouts import RoundTimeouts
 from collab.concurrency import Background

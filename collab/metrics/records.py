@@ -72,6 +72,17 @@ class RoundEnded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerRefused(Event):
+    """Something that another peer brought to a round was refused, or the round went on without it."""
+
+    epoch: int
+    peer: PeerId
+    reason: str
+    """One word of a fixed set, to be counted."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFinished(Event):
     """The replica took an optimiser step; ``epoch`` is the number of steps taken so far."""
 
