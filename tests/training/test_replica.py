@@ -12,6 +12,7 @@ import torch
 from collab import config
 from collab.errors import ShapeMismatch
 from collab.swarm.snapshots import Snapshot, pack, unpack
+from collab.strategies.base import NOTHING
 from collab.tasks.base import Batch
 from collab.training.precision import Precision
 from collab.training.replica import Replica
@@ -52,7 +53,7 @@ def travelled(snapshot: Snapshot) -> Snapshot:
 def mean_gradient(ours: Replica) -> Vector:
     """Of what is accumulated, which stays."""
     mean = ours.hand_over().mean
-    ours.settle(is_used=False)
+    ours.settle(NOTHING)
     return mean
 
 
@@ -65,7 +66,7 @@ def test_two_microbatches_equal_one_batch_of_both() -> None:
     assert np.allclose(mean_gradient(apart), mean_gradient(together), rtol=1e-5, atol=1e-7)
     for each in (apart, together):
         each.hand_over()
-        each.settle(is_used=True)
+        each.settle(((0, each.layout.num_elements),))
     assert apart.used.loss == pytest.approx(together.used.loss)
     assert report.loss == pytest.approx(together.used.loss)
 
@@ -139,7 +140,7 @@ def test_clearing_forgets_the_gradient_and_remembers_what_was_used() -> None:
     ours.step(gradient_for(ours, 1), Lineage("x"))
     second = ours.accumulate(batch(3, 2), loss)
     ours.hand_over()
-    ours.settle(is_used=True)
+    ours.settle(((0, ours.layout.num_elements),))
     assert (ours.samples, ours.sample_ids) == (0, ())
     assert ours.used.sample_ids == (0, 1, 2, 3, 4)
     assert ours.used.sample_epochs == (0, 0, 0, 1, 1)
