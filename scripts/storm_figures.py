@@ -162,8 +162,10 @@ def samples(ledger: Ledger) -> dict[str, Any]:
     computed, told_committed = sum(life.computed for life in survivors), sum(life.committed for life in survivors)
     commits = ledger.in_order()
     committed = sum(commit.used.get(life.number, 0) for commit in commits for life in survivors)
+    committed += sum(life.late for life in survivors)
     told = [life for life in survivors if life.held is not None]
     unclaimed = sum(commit.samples - sum(commit.used.values()) for commit in commits)
+    unclaimed -= sum(life.late for life in ledger.trainers)
     return {
         "survivors_computed": computed,
         "survivors_committed": committed,

@@ -25,6 +25,8 @@ class Life:
     """Samples that went into its accumulated gradient."""
     committed: int = 0
     """Of them, those that it saw go into a step."""
+    late: int = 0
+    """Of these, those in steps that others took and that it learned of later."""
     held: int | None = None
     """Of them, those still accumulated when it left; None: it did not say."""
     ending: tuple[int, str, str] | None = None
@@ -163,6 +165,10 @@ class Ledger:
         commit.used[life.number] = fields["own_samples"]
         life.committed += fields["own_samples"]
 
+    def _late_use(self, life: Life, fields: Mapping[str, Any]) -> None:
+        life.committed += fields["samples"]
+        life.late += fields["samples"]
+
     def _fetched(self, life: Life, fields: Mapping[str, Any]) -> None:
         self.states_fetched += 0 if life.is_backbone else 1
 
@@ -179,6 +185,7 @@ class Ledger:
         "MicrobatchDone": _microbatch,
         "RoundEnded": _round,
         "EpochFinished": _epoch,
+        "SamplesUsed": _late_use,
         "StateFetched": _fetched,
         "Notice": _notice,
         "Ending": _ending,

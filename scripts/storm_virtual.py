@@ -14,7 +14,15 @@ from storm_schedule import Fault, Kind, schedule
 from storm_setup import CALM_LIMIT_S, CALM_STEP_S, Setup, Tell
 
 from collab.config import parse_run
-from collab.metrics.records import EpochFinished, Event, MicrobatchDone, Notice, RoundEnded, StateFetched
+from collab.metrics.records import (
+    EpochFinished,
+    Event,
+    MicrobatchDone,
+    Notice,
+    RoundEnded,
+    SamplesUsed,
+    StateFetched,
+)
 from collab.ports import Ports
 from collab.simulation.links import Link
 from collab.simulation.peer import SimPeer
@@ -38,6 +46,7 @@ FIELDS: Mapping[type[Event], tuple[str, ...]] = {
     MicrobatchDone: ("at_s", "samples"),
     RoundEnded: ("at_s", "epoch", "round_id", "committed", "seconds", "reason"),
     EpochFinished: ("at_s", "epoch", "lineage", "own_samples", "swarm_samples", "contributors"),
+    SamplesUsed: ("at_s", "samples"),
     StateFetched: ("at_s",),
     Notice: ("text", "is_problem"),
 }

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly, Expected, Gathering, Roster
+from collab.averaging.ballots import Electorate
 from collab.averaging.conduct import Conductor, abort_message
 from collab.averaging.course import Course
 from collab.averaging.deadlines import Arrivals
@@ -62,8 +63,9 @@ class Leader:
         try:
             expected = await self._gather(assembly)
             assembly.is_open = False
+            gone_on = (await self._roster(assembly.epoch, assembly.lineage)).ahead  # it may have taken long
             await self._dismiss_misfits(assembly)
-            group = self._close(assembly, expected)
+            group = self._close(assembly, expected, gone_on)
             if isinstance(group, str):
                 everybody = {peer: stream for peer, (stream, _) in assembly.joined.items()}
                 await self._tell(everybody, abort_message("no_quorum", group))
@@ -187,8 +189,8 @@ class Leader:
             stream, _ = assembly.joined.pop(peer)
             await self._send(stream, Message("refused", {"text": text}))
 
-    def _close(self, assembly: Assembly, expected: Expected) -> Group | str:
-        """The group of all who joined, or why there is none."""
+    def _close(self, assembly: Assembly, expected: Expected, gone_on: frozenset[PeerId]) -> Group | str:
+        """The group of all who joined, or why there is none; who has gone on meanwhile joined long ago."""
         joins = {peer: join for peer, (_, join) in assembly.joined.items()}
         contributors = {peer for peer, join in joins.items() if join.weight > 0}
         if not contributors:
@@ -198,6 +200,9 @@ class Leader:
             return f"only {len(contributors)} of {len(electorate)} trainers are here"
         if not any(join.can_reduce for join in joins.values()):
             return "nobody can reduce"
+        electors = self._electors.of(self._verdicts.leading_to(assembly.lineage), expected)
+        if electors and not Electorate(electors).has_quorum(joins.keys() - gone_on):
+            return f"only {len(joins.keys() & set(electors))} of the {len(electors)} who made the last step are here"
         num_elements = joins[min(contributors)].num_elements
         is_last = assembly.epoch + 1 == self._until_epoch  # what is left out now would never come in
         speed = 0.0 if is_last else self._following.samples_per_s((assembly.epoch, assembly.lineage))
@@ -215,7 +220,7 @@ class Leader:
             spans=plan.spans,
             part_elements=plan.part_elements,
             result_codec=plan.result_codec,
-            electors=self._electors.of(self._verdicts.leading_to(assembly.lineage), expected),
+            electors=electors,
             expected_s=plan.seconds if any(join.up_bytes_per_s > 0 for join in joins.values()) else 0.0,
             ballot_number=1 + max(join.promised for join in joins.values()),
         )

@@ -103,6 +103,17 @@ class EpochFinished(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesUsed(Event):
+    """Samples of ours are in a step that the swarm took without us; we have learned of it, and taken the step over."""
+
+    epoch: int
+    """Global steps that we have taken by now."""
+    samples: int
+    sample_ids: tuple[int, ...]
+    sample_epochs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationDone(Event):
     """The model was evaluated on the held-out split right after ``epoch`` steps."""
 

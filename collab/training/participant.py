@@ -11,7 +11,7 @@ from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import Standing
-from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, Notice
+from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, Notice, SamplesUsed
 from collab.ports import Ports
 from collab.strategies.base import Decision, OutOfStep, Stepped, Swarm, Waiting
 from collab.strategies.registry import build_strategy
@@ -80,6 +80,7 @@ class Participant:
         )
         self._aside = Aside(self._strategy, replica, self._swarm)
         self._last_step_s = 0.0
+        self._told_used = replica.used
 
     def _attend(self, call: Call, _leader: PeerId) -> Reply:
         """Answer a leader's call; a peer whose gradients are not finite at the moment sits the round out.
@@ -120,6 +121,7 @@ class Participant:
                 await self._sync.keep()
         if isinstance(decision, OutOfStep) or (self._strategy.follows_swarm and self.membership.is_out_of_step()):
             await self.synchronise()
+            self._note_late_use()
         return isinstance(decision, Stepped)
 
     async def _sit_out(self) -> None:
@@ -229,11 +231,30 @@ class Participant:
         done = MicrobatchDone(at_s=now, epoch=epoch, samples=report.samples, loss=report.loss, seconds=seconds)
         self.ports.observer.observe(done)
 
+    def _take_used(self) -> Used:
+        """What was used of ours since we last asked; samples of which something is still held are not."""
+        used = self.replica.used
+        if used is self._told_used:
+            return Used()
+        self._told_used = used
+        self.vitals.end_epoch(used)
+        return used
+
+    def _note_late_use(self) -> None:
+        used = self._take_used()
+        if used.sample_ids:
+            event = SamplesUsed(
+                at_s=self.ports.clock.now(),
+                epoch=self.replica.epoch,
+                samples=len(used.sample_ids),
+                sample_ids=used.sample_ids,
+                sample_epochs=used.sample_epochs,
+            )
+            self.ports.observer.observe(event)
+
     def _note_step(self, decision: Stepped) -> None:
         self.membership.note_step()
-        used = self.replica.used if decision.was_ours_used else Used()
-        if decision.was_ours_used:
-            self.vitals.end_epoch(used)
+        used = self._take_used()
         now_s = self.ports.clock.monotonic()
         finished = EpochFinished(
             at_s=self.ports.clock.now(),
