@@ -31,6 +31,16 @@ def agreed_gaps(reports: Reports) -> tuple[tuple[Gap, ...], tuple[PeerId, ...]]:
     return agreed, tuple(peer for peer, report in reports.items() if report.gaps != agreed)
 
 
+def fault_of(report: Report, group: Group, division: Division) -> str | None:
+    """What no honest member reports; None: nothing of the kind."""
+    if len(report.digests) != len(division.jobs):
+        return f"has {len(report.digests)} of {len(division.jobs)} digests"
+    names = {member.peer for member in group.contributors}
+    if any(peer not in names or not 0 <= start < stop <= group.num_elements for peer, start, stop in report.gaps):
+        return "names a gap of nobody or beyond the vector"
+    return None
+
+
 def record_of(group: Group, division: Division, reports: Reports, gaps: tuple[Gap, ...]) -> CommitRecord:
     """The record of a round whose members, those of ``reports``, hold the same."""
     jobs = [(index, job) for index, job in enumerate(division.jobs) if job.valid]
