@@ -43,7 +43,7 @@ class Course:
     """Gone, and the others do not know it yet."""
     _spoilt: set[int] = field(default_factory=set)  # jobs of which nothing stands
     _held: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
-    _broken: tuple[int, ...] = ()
+    _broken: tuple[int, ...] = ()  # while work is halted
     _reports: dict[PeerId, Report] = field(default_factory=dict)
     _promised: set[PeerId] = field(default_factory=set)
     """Who has answered a successor's ``Lead``."""
@@ -204,8 +204,7 @@ class Course:
             return None
         if not self.proposal.has_promises:
             return self._abort("no_quorum", UNPROMISED)
-        found = self.proposal.value_to_propose(None)
-        if found is not None:
+        if (found := self.proposal.value_to_propose(None)) is not None:
             return self._ask_for_votes(found)
         self.stage = Stage.WORKING
         return self.next_action()
@@ -234,17 +233,16 @@ class Course:
     def _unhalted(self) -> tuple[int, ...]:
         """Broken jobs of which members may still take something."""
         lost = self.gone.keys() | self.relieved
-        broken = (
-            set(range(len(self.division.jobs))) if self._is_uneven else {*self.division.broken(lost), *self._spoilt}
-        )
-        return tuple(sorted(broken - set(self._broken if self.stage is Stage.HALTED else ())))
+        broken = {*self.division.broken(lost), *self._spoilt}
+        if self._is_uneven:
+            broken.update(range(len(self.division.jobs)))
+        return tuple(sorted(broken - set(self._broken)))
 
     def _halt(self) -> Halt:
         gone, broken = tuple(sorted(self._news)), self._unhalted()
         self._news.clear()
         if broken or self.stage is Stage.HALTED:
-            already = self._broken if self.stage is Stage.HALTED else ()
-            self.stage, self._broken = Stage.HALTED, tuple(sorted({*already, *broken}))
+            self.stage, self._broken = Stage.HALTED, tuple(sorted({*self._broken, *broken}))
             self.generation += 1
             self._held.clear()
             self._reports.clear()

@@ -1,32 +1,27 @@
 """A round as its leader sees it, walked by hand."""
 
-from dataclasses import replace
-
-import pytest
-
-from collab.averaging.ballots import Acceptor, Ballot, Vote
+from collab.averaging.ballots import Ballot
 from collab.averaging.complaints import Case, Complaint
 from collab.averaging.course import Course
 from collab.averaging.messages import Member
-from collab.averaging.steps import Abort, Commit, Halt, Mend, Prepare, Report, Stage
-from collab.types import PeerId
+from collab.averaging.steps import Abort, Commit, Halt, Mend, Prepare, Stage
 from tests.averaging.course_lab import (
-    ALL, FIRST, FOUR, NUM_ELEMENTS, A, B, C, Crowd, D, H, actions_of, crowd, halted_by_losing, make_group, promised, report_of,
-)
+    ALL,
     FIRST,
+    FOUR,
     NUM_ELEMENTS,
     A,
     B,
     C,
-    Crowd,
     D,
     H,
     actions_of,
+    crowd,
+    halted_by_losing,
     make_group,
     promised,
     report_of,
 )
-from tests.averaging.records import make_record
 
 
 def test_an_undisturbed_round_asks_for_votes_when_all_have_reported_and_commits_with_a_quorum() -> None:
