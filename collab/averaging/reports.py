@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from collab.averaging.agreement import CommitRecord
+from collab.averaging.agreement import CommitRecord, are_gaps_of
 from collab.averaging.division import Division
 from collab.averaging.messages import Group
 from collab.averaging.steps import Gap, Report
@@ -35,9 +35,8 @@ def fault_of(report: Report, group: Group, division: Division) -> str | None:
     """What no honest member reports; None: nothing of the kind."""
     if len(report.digests) != len(division.jobs):
         return f"has {len(report.digests)} of {len(division.jobs)} digests"
-    names = {member.peer for member in group.contributors}
-    if any(peer not in names or not 0 <= start < stop <= group.num_elements for peer, start, stop in report.gaps):
-        return "names a gap of nobody or beyond the vector"
+    if not are_gaps_of(report.gaps, [member.peer for member in group.contributors], group.num_elements):
+        return "names a gap of nobody, beyond the vector, or twice"
     return None
 
 

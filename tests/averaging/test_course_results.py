@@ -122,6 +122,12 @@ def test_a_gap_of_nobody_or_beyond_the_vector_speaks_against_its_sender(gap: tup
     assert course.gone.keys() == {C}
 
 
+def test_a_gap_that_is_named_twice_speaks_against_its_sender() -> None:
+    course = Course.of(make_group())
+    course.take_report(C, 0, report_of(course.division, gaps=((B, 0, 4), (B, 3, 5))), promised())
+    assert course.gone.keys() == {C}
+
+
 def test_a_report_or_an_answer_of_the_wrong_length_speaks_against_its_sender() -> None:
     course = Course.of(make_group())
     course.take_report(C, 0, Report(("d0",), ()), promised())
