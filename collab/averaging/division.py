@@ -107,6 +107,14 @@ class Division:
             reached = stop
         return reached == num_elements and len(self.jobs) <= MAX_JOBS
 
+    def continues(self, earlier: "Division") -> bool:
+        """Whether this can have come of an earlier division: the same jobs, of which no more stands, and others."""
+        firsts = self.jobs[: len(earlier.jobs)]
+        return len(firsts) == len(earlier.jobs) and all(
+            job.span == before.span and job.valid <= before.valid
+            for job, before in zip(firsts, earlier.jobs, strict=True)
+        )
+
     def to_rows(self) -> list[list[object]]:
         """As plain values for a message."""
         return [[job.span.reducer, job.span.start, job.span.stop, job.valid, job.holder or ""] for job in self.jobs]

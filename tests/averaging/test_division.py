@@ -51,6 +51,7 @@ def check_mended(
         return None
     assert mended.is_sound(length_of(division))
     assert parts_of(mended) == parts_of(division)
+    assert mended.continues(division)
     assert len(mended.jobs) >= len(division.jobs)
     for index, (before, after) in enumerate(zip(division.jobs, mended.jobs, strict=False)):
         assert after.span == before.span
@@ -177,6 +178,21 @@ def test_a_division_that_does_not_cover_every_element_once_is_not_sound(jobs: tu
     assert SOUND.is_sound(45)
     assert not SOUND.is_sound(44)
     assert not Division(jobs, 10).is_sound(45)
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        SOUND.jobs[:1],
+        (SOUND.jobs[1], SOUND.jobs[0]),
+        (SOUND.jobs[0], replace(SOUND.jobs[1], valid=4)),
+        (replace(SOUND.jobs[0], span=Span(C, 0, 20)), SOUND.jobs[1]),
+        (replace(SOUND.jobs[0], span=Span(A, 0, 21)), SOUND.jobs[1]),
+    ],
+)
+def test_other_jobs_or_more_of_them_cannot_have_come_of_a_division(jobs: tuple[Job, ...]) -> None:
+    assert SOUND.continues(SOUND)
+    assert not Division(jobs, 10).continues(SOUND)
 
 
 def test_a_job_of_an_absurd_length_is_refused_without_being_cut_into_parts() -> None:
