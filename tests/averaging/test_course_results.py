@@ -65,7 +65,7 @@ def test_what_a_dead_reducer_gave_to_two_in_two_ways_is_reduced_again() -> None:
     assert those.course.division.jobs[2].valid == 4
     those.answer(A)
     those.answer(B, lies=(2,))
-    assert those.done[-1] == Halt(2, (), (2,))
+    assert those.done[-1:] == [Halt(2, (), (2,))]
     for peer in (A, B):
         those.answer(peer, held=4)
     assert those.course.division.jobs[2].valid == 0

@@ -26,6 +26,8 @@ SEATS = st.builds(
     vote=st.none() | st.builds(Vote, BALLOTS, st.none() | RECORDS),
     decided=st.none() | RECORDS,
 )
+NO_BALLOTS: tuple[Any, ...] = (None, 5, {}, [1], [1, "x", 2], ["1", "x"])
+NO_RECORDS: tuple[Any, ...] = (None, 5, [], {"round_id": "r"})
 
 
 @given(seat=st.none() | SEATS)
@@ -39,10 +41,10 @@ def test_a_seat_travels_as_it_is(seat: RecordSeat | None) -> None:
     ("field", "value"),
     [
         *[(field, ...) for field in ("promised", "voted", "value", "decided")],
-        *[(field, value) for field in ("promised", "voted") for value in (None, 5, {}, [1], [1, "x", 2], ["1", "x"])],
+        *[(field, value) for field in ("promised", "voted") for value in NO_BALLOTS],
         *[(field, value) for field in ("promised", "voted") for value in ([0, "x"], [-1, "x"], [1 << 53, "x"])],
         *[(field, [True, "x"]) for field in ("promised", "voted")],
-        *[(field, value) for field in ("value", "decided") for value in (None, 5, [], {"round_id": "r"})],
+        *[(field, value) for field in ("value", "decided") for value in NO_RECORDS],
     ],
 )
 def test_a_malformed_seat_is_a_bad_message(field: str, value: Any) -> None:
