@@ -59,6 +59,12 @@ def test_of_two_that_miss_each_other_the_one_whose_results_do_not_come_is_reliev
         assert not judgement.dropped
 
 
+def test_of_two_that_miss_everything_of_each_other_both_lose_their_work_and_stay() -> None:
+    for cases in ([late(A, B), silent(A, B), late(B, A)], [late(A, B), silent(A, B), late(B, A), silent(B, A)]):
+        judgement = judge(cases)
+        assert (dropped(judgement), relieved(judgement)) == ([], [A, B])
+
+
 def test_one_that_accuses_everybody_leaves_itself() -> None:
     for accuse in (late, silent):
         judgement = judge([accuse(A, B), accuse(A, C), accuse(A, D)])

@@ -46,7 +46,7 @@ def test_a_member_brings_the_round_as_it_knows_it() -> None:
     assert received.group == GROUP
     assert received.division.continues(DIVISION)
     assert received.division.is_sound(LENGTH)
-    assert (received.generation, received.promised, received.gone) == (1, 1, {A})
+    assert (received.generation, received.promised, received.gone) == (1, 1, frozenset((A,)))
 
 
 def rows(*jobs: Job) -> list[list[object]]:
