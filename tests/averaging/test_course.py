@@ -152,6 +152,16 @@ def test_after_prepare_the_leader_never_aborts() -> None:
     assert len(those.done) == 1
 
 
+def test_votes_that_were_given_and_those_that_may_still_come_count_together() -> None:
+    those = crowd(Course.of(make_group(FOUR)), frozenset((A, B, C, D)))
+    for peer in (A, B, C, D, B, C):
+        those.answer(peer)
+    those.course.lose(A, "dead", "a is dead")
+    assert those.course.can_decide()
+    those.answer(D)
+    assert those.course.stage is Stage.COMMITTED
+
+
 def test_a_member_that_refuses_to_vote_leaves_the_round_undecided() -> None:
     those = crowd()
     for peer in (A, B, C):

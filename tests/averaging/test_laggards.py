@@ -150,6 +150,12 @@ def test_a_reducer_whose_results_most_lack_is_late() -> None:
     assert laggards.late_reducers(LIVE, DIVISION, 0, BEGAN_S + 6.0) == (H,)
 
 
+def test_a_helper_whose_results_two_of_three_lack_is_late() -> None:
+    laggards = watch({}, {A: [10, 10, 10, 2], B: [10, 10, 10, 2], C: [10, 10, 10, 10]})
+    laggards.late_reducers(LIVE, DIVISION, 0, BEGAN_S + 1.0)
+    assert laggards.late_reducers(LIVE, DIVISION, 0, BEGAN_S + 6.0) == (H,)
+
+
 def test_a_member_that_gets_results_slowly_makes_no_reducer_late() -> None:
     laggards = watch({}, {A: [10, 10, 10, 10], B: [10, 10, 10, 10], C: [0, 0, 10, 0]})
     for now_s in (1.0, 1e6):
@@ -186,6 +192,13 @@ def test_members_that_report_long_after_most_are_late() -> None:
     assert laggards.late_members(LIVE, {C}, 0, BEGAN_S + 11.0) == (C,)
     assert laggards.late_members(LIVE, {C}, 1, BEGAN_S + 11.0) == ()
     assert laggards.late_members(LIVE, {C}, 1, BEGAN_S + 56.0) == (C,)
+
+
+def test_parts_that_one_reducer_says_to_have_too_many_of_make_up_for_no_others() -> None:
+    laggards = watch({A: 10, B: 10, C: 3})
+    laggards.heard(A, Progress({A: 10, B: 10, C: 1000}, []))
+    laggards.late_senders(LIVE, DIVISION, BEGAN_S + 2.0)
+    assert laggards.late_senders(LIVE, DIVISION, BEGAN_S + 11.0) == (C,)
 
 
 def test_an_absurd_progress_says_nothing_more_than_it_can() -> None:
