@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,8 +117,20 @@ class CommitRecord:
         if not reached or len(self.digests) != len(self.pieces):
             raise BadMessage(f"commit record has {len(self.digests)} digests of {len(self.pieces)} pieces")
         names = dict(self.contributors)
-        if any(peer not in names or not 0 <= start < stop <= reached for peer, start, stop in self.gaps):
-            raise BadMessage("commit record has a gap of nobody or beyond the vector")
+        if not are_gaps_of(self.gaps, names, reached):
+            raise BadMessage("commit record has a gap of nobody, beyond the vector, or twice")
+        if not any(self.used_of(peer) for peer in names):
+            raise BadMessage("commit record has nothing of any contributor")
+
+
+def are_gaps_of(gaps: Iterable[tuple[PeerId, int, int]], names: Collection[PeerId], num_elements: int) -> bool:
+    """Whether ``gaps``, which came from another peer, are of ``names``, within the vector, and none twice."""
+    reached = dict.fromkeys(names, 0)
+    for peer, start, stop in sorted(gaps):
+        if peer not in reached or not reached[peer] <= start < stop <= num_elements:
+            return False
+        reached[peer] = stop
+    return True
 
 
 def genesis(fingerprint: str, state_digest: str) -> Lineage:

@@ -67,28 +67,42 @@ def judge(cases: Iterable[Case]) -> Judgement:
 
     A peer that cannot exchange with the others is accused by all and accuses all, whichever side's link is broken; so
     the peer in most cases, on either side, goes first, and of equals the one that is accused more often. Of two that
-    accuse each other, the one whose results do not come is relieved, and stays.
+    accuse each other, the one whose results do not come is relieved, and stays; what it says of others, and what that
+    does not settle, is judged on.
     """
     unsettled = list(dict.fromkeys(cases))
     dropped, relieved = [], []
     while unsettled:
         involved = Counter(peer for pair in {case.pair for case in unsettled} for peer in pair)
         accused = Counter(case.complaint.culprit for case in unsettled)
+        hostile = {case.complaint.culprit for case in unsettled if case.complaint.is_hostile}
         late = {case.complaint.culprit for case in unsettled if case.complaint.is_reducer}
-        culprit = min(involved, key=lambda peer: (-involved[peer], -accused[peer], peer not in late, peer))
+        culprit = min(
+            involved,
+            key=lambda peer: (-involved[peer], -accused[peer], peer not in hostile, peer not in late, peer),
+        )
         against = [case for case in unsettled if case.complaint.culprit == culprit]
         is_only_late = bool(against) and all(
             case.complaint.is_reducer and not case.complaint.is_hostile
             for case in against
             if not _is_mutual(case, against, unsettled)
         )
-        if is_only_late and involved[culprit] <= max(1, len(against)):
-            relieved.append(against[0])
+        if is_only_late and involved[culprit] == len({case.pair for case in against}):
+            relieved.append(next(case for case in against if case.complaint.is_reducer))
+            unsettled = [case for case in unsettled if not _is_settled(case, culprit)]
         else:
             own = [case for case in unsettled if case.accuser == culprit]
             dropped.append(against[0] if against else _reversed(own[0]))
-        unsettled = [case for case in unsettled if culprit not in case.pair]
-    return Judgement(tuple(dropped), tuple(relieved))
+            unsettled = [case for case in unsettled if culprit not in case.pair]
+    gone = {case.complaint.culprit for case in dropped}
+    return Judgement(tuple(dropped), tuple(case for case in relieved if case.complaint.culprit not in gone))
+
+
+def _is_settled(case: Case, relieved: PeerId) -> bool:
+    """Whether a case is of no concern when a peer reduces nothing any more: no results are missed, and no parts."""
+    if case.complaint.is_hostile:
+        return False
+    return (case.complaint.culprit if case.complaint.is_reducer else case.accuser) == relieved
 
 
 def _is_mutual(case: Case, against: list[Case], cases: list[Case]) -> bool:

@@ -16,9 +16,9 @@ from collab.averaging.ballots import Ballot, Electorate, Proposal
 from collab.averaging.complaints import Case, judge
 from collab.averaging.division import Division
 from collab.averaging.messages import Group
-from collab.averaging.reports import agreed_gaps, differing, record_of
+from collab.averaging.reports import agreed_gaps, differing, fault_of, record_of
 from collab.averaging.seats import RecordSeat
-from collab.averaging.steps import Abort, Action, Commit, Halt, Lead, Mend, Prepare, Report, Stage
+from collab.averaging.steps import UNPROMISED, Abort, Action, Commit, Halt, Lead, Mend, Prepare, Report, Stage
 from collab.types import PeerId
 
 
@@ -43,13 +43,13 @@ class Course:
     """Gone, and the others do not know it yet."""
     _spoilt: set[int] = field(default_factory=set)  # jobs of which nothing stands
     _held: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
-    _broken: tuple[int, ...] = ()
+    _broken: tuple[int, ...] = ()  # while work is halted
     _reports: dict[PeerId, Report] = field(default_factory=dict)
     _promised: set[PeerId] = field(default_factory=set)
     """Who has answered a successor's ``Lead``."""
     _has_asked: bool = False
     _is_uneven: bool = False
-    """Members were told of different divisions: whatever they do, all are to be stopped and told the newest."""
+    """Members may have been told of different divisions, or to stop: all are to be stopped, and told the newest."""
     _votes: set[PeerId] = field(default_factory=set)
     _cases: list[Case] = field(default_factory=list)
 
@@ -67,7 +67,7 @@ class Course:
         Args:
             resumes: who goes on, with the generation and division that it knows of.
         """
-        generation, division = max(resumes.values(), key=lambda resume: resume[0])
+        generation, division = max(resumes.values(), key=lambda resume: (resume[0], len(resume[1].jobs)))
         proposal: Proposal[CommitRecord] = Proposal(ballot=ballot, electorate=_electorate(group))
         course = cls(group, set(resumes), division, proposal, Stage.PROMISING, generation)
         course.gone = {
@@ -76,13 +76,8 @@ class Course:
             if member.peer not in resumes
         }
         course._news = set(course.gone)
-        course._spoilt_generations(resumes)
+        course._is_uneven = generation > 0 or len({division for _, division in resumes.values()}) > 1
         return course
-
-    def _spoilt_generations(self, resumes: Mapping[PeerId, tuple[int, Division]]) -> None:
-        """Members that have not heard of the newest division follow it once all have said what they hold."""
-        if len({division for _, division in resumes.values()}) > 1:
-            self._is_uneven = True
 
     # -- what is heard -----------------------------------------------------------------------------------------------
 
@@ -144,9 +139,10 @@ class Course:
 
     def take_report(self, peer: PeerId, generation: int, report: Report, seat: RecordSeat | None) -> None:
         """A member holds everything; it has promised our ballot, unless it has no seat."""
-        if peer in self.live and self.stage is Stage.WORKING and generation == self.generation:
-            if len(report.digests) != len(self.division.jobs):
-                self.lose(peer, "bad_report", f"{peer} has {len(report.digests)} of {len(self.division.jobs)} digests")
+        is_awaited = self.stage in (Stage.PROMISING, Stage.WORKING) and not self._is_uneven
+        if peer in self.live and is_awaited and generation == self.generation:
+            if (fault := fault_of(report, self.group, self.division)) is not None:
+                self.lose(peer, "bad_report", f"{peer} {fault}")
                 return
             self._reports[peer] = report
             self._hear_promise(peer, seat)
@@ -189,7 +185,6 @@ class Course:
         if self.stage is Stage.VOTING:
             return None
         if (abort := self._hopeless()) is not None:
-            self.stage = Stage.ABORTED
             return abort
         if self.stage is Stage.PROMISING:
             return self._promising()
@@ -205,10 +200,11 @@ class Course:
         if not self._has_asked:
             self._has_asked = True
             return Lead(self.proposal.ballot)
-        if self.awaited() or not self.proposal.has_promises:
+        if self.awaited():
             return None
-        found = self.proposal.value_to_propose(None)
-        if found is not None:
+        if not self.proposal.has_promises:
+            return self._abort("no_quorum", UNPROMISED)
+        if (found := self.proposal.value_to_propose(None)) is not None:
             return self._ask_for_votes(found)
         self.stage = Stage.WORKING
         return self.next_action()
@@ -216,35 +212,37 @@ class Course:
     def _ask_for_votes(self, own: CommitRecord) -> Action | None:
         """PREPARE, for our own record or for one that was voted for before."""
         if not self.proposal.has_promises:
-            self.stage = Stage.ABORTED
-            return Abort("no_quorum", "no quorum of those who decide has promised to follow this leader")
+            return self._abort("no_quorum", UNPROMISED)
         self.proposal = self.proposal.propose(own)
         self.stage = Stage.VOTING
         return None if self.proposal.value is None else Prepare(self.proposal.ballot, self.proposal.value)
+
+    def _abort(self, reason: str, text: str) -> Abort:
+        self.stage = Stage.ABORTED
+        return Abort(reason, text)
 
     def _hopeless(self) -> Abort | None:
         why = "; ".join(text for _, text in self.gone.values())
         reason = next((reason for reason, _ in self.gone.values()), "no_quorum")
         if not any(member.peer in self.live for member in self.group.contributors):
-            return Abort(reason, f"no contributor is left: {why}")
+            return self._abort(reason, f"no contributor is left: {why}")
         if not self.can_decide():
-            return Abort(reason, f"only {len(self.live)} members are left, no quorum: {why}")
+            return self._abort(reason, f"only {len(self.live)} members are left, no quorum: {why}")
         return None
 
     def _unhalted(self) -> tuple[int, ...]:
         """Broken jobs of which members may still take something."""
         lost = self.gone.keys() | self.relieved
-        broken = set(self.division.broken(lost)) | self._spoilt
+        broken = {*self.division.broken(lost), *self._spoilt}
         if self._is_uneven:
-            broken = set(range(len(self.division.jobs)))
-        return tuple(sorted(broken - set(self._broken if self.stage is Stage.HALTED else ())))
+            broken.update(range(len(self.division.jobs)))
+        return tuple(sorted(broken - set(self._broken)))
 
     def _halt(self) -> Halt:
         gone, broken = tuple(sorted(self._news)), self._unhalted()
         self._news.clear()
         if broken or self.stage is Stage.HALTED:
-            already = self._broken if self.stage is Stage.HALTED else ()
-            self.stage, self._broken = Stage.HALTED, tuple(sorted({*already, *broken}))
+            self.stage, self._broken = Stage.HALTED, tuple(sorted({*self._broken, *broken}))
             self.generation += 1
             self._held.clear()
             self._reports.clear()
@@ -255,7 +253,7 @@ class Course:
         held = {
             peer: tuple(0 if i in self._spoilt else n for i, n in zip(self._broken, counts, strict=True))
             for peer, counts in self._held.items()
-            if peer not in self.relieved
+            if peer not in self.relieved and peer in self.group.reducers  # whom others can reach
         }
         reducers = {
             peer: float(sum(span.num_elements for span in self.group.spans if span.reducer == peer))
@@ -264,8 +262,7 @@ class Course:
         }
         division = self.division.mended(self._broken, held, reducers)
         if division is None or not division.is_sound(self.group.num_elements):
-            self.stage = Stage.ABORTED
-            return Abort("nobody_reduces", "nobody is left who can reduce what is missing")
+            return self._abort("nobody_reduces", "nobody is left who can reduce what is missing")
         self.stage, self.division, self._broken = Stage.WORKING, division, ()
         self._spoilt.clear()
         self._is_uneven = False
@@ -273,7 +270,7 @@ class Course:
 
     def _prepare(self) -> Action | None:
         """All have reported: the record, if they hold the same; else go on without who does not."""
-        for index in range(len(self.division.jobs)):
+        for index in (index for index, job in enumerate(self.division.jobs) if job.valid):
             liars = differing(self._reports, index)
             if liars is None:
                 self._spoil(index)
@@ -283,9 +280,12 @@ class Course:
         gaps, others = agreed_gaps({peer: each for peer, each in self._reports.items() if peer in receivers})
         for peer in others:
             self.lose(peer, "bad_report", f"{peer} names other gaps than most")
-        if self._news:
+        if self._news or self._spoilt:
             return self.next_action()
-        return self._ask_for_votes(record_of(self.group, self.division, self._reports, gaps))
+        record = record_of(self.group, self.division, self._reports, gaps)
+        if not record.contributors:
+            return self._abort("no_contributor", "nothing of any contributor is in the mean")
+        return self._ask_for_votes(record)
 
     def _spoil(self, index: int) -> None:
         """Members hold different bytes of a job, and none are most: its reducer gave them, and is not trusted again."""

@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from collab.averaging.plan import Span
-from collab.averaging.reduction import part_edges
 from collab.types import PeerId
 
 MAX_JOBS = 4096
@@ -108,6 +107,14 @@ class Division:
             reached = stop
         return reached == num_elements and len(self.jobs) <= MAX_JOBS
 
+    def continues(self, earlier: "Division") -> bool:
+        """Whether this can have come of an earlier division: the same jobs, of which no more stands, and others."""
+        firsts = self.jobs[: len(earlier.jobs)]
+        return len(firsts) == len(earlier.jobs) and all(
+            job.span == before.span and job.valid <= before.valid
+            for job, before in zip(firsts, earlier.jobs, strict=True)
+        )
+
     def to_rows(self) -> list[list[object]]:
         """As plain values for a message."""
         return [[job.span.reducer, job.span.start, job.span.stop, job.valid, job.holder or ""] for job in self.jobs]
@@ -126,4 +133,4 @@ class Division:
 
 def num_parts(span: Span, part_elements: int) -> int:
     """Into how many parts a span is cut."""
-    return len(part_edges(span.num_elements, part_elements))
+    return max(-(-span.num_elements // part_elements), 0)  # as ``part_edges``, however long a peer says it is

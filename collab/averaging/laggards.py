@@ -89,8 +89,9 @@ class Laggards:
         sources: dict[PeerId, bool] = {}
         for index, job in enumerate(division.jobs):
             if job.valid:
-                whole = sum(self._held(peer, index) >= job.valid for peer in receivers if peer != job.source)
-                is_whole = 2 * whole >= len(receivers) - 1
+                others = [peer for peer in receivers if peer != job.source]
+                whole = sum(self._held(peer, index) >= job.valid for peer in others)
+                is_whole = 2 * whole >= len(others)
                 sources[job.source] = sources.get(job.source, True) and is_whole
         elapsed_s, finished = now_s - self.began_s, [peer for peer, is_whole in sources.items() if is_whole]
         deadline = self._reducing.setdefault(generation, Deadline())

@@ -200,7 +200,7 @@ class Participation:
             raise BadMessage(f"leader {stream.remote} stops jobs that there cannot be")
         counts = self.session.halt([PeerId(peer) for peer in gone], broken)
         if broken:
-            self._generation = message.get("generation", int)
+            self._generation = self._reported = message.get("generation", int)  # nothing until we are told to go on
             await self._send(stream, Message("held", {"generation": self._generation, "counts": counts}))
 
     def _mend(self, message: Message) -> None:
@@ -208,9 +208,11 @@ class Participation:
         division = Division.from_rows(rows, self.group.part_elements)
         peers = {member.peer for member in self.group.members}
         named = {job.span.reducer for job in division.jobs} | {job.source for job in division.jobs}
-        if not division.is_sound(self.group.num_elements) or not named <= peers:
+        is_sound = division.is_sound(self.group.num_elements) and division.continues(self.session.division)
+        if not is_sound or not named <= peers:
             raise BadMessage("the leader divides the work so that it does not cover the vector")
         if message.get("generation", int) == self._generation:
+            self._reported = -1
             self.session.mend(division)
 
     def _holds(self, record: CommitRecord) -> bool:

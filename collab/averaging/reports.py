@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from collab.averaging.agreement import CommitRecord
+from collab.averaging.agreement import CommitRecord, are_gaps_of
 from collab.averaging.division import Division
 from collab.averaging.messages import Group
 from collab.averaging.steps import Gap, Report
@@ -29,6 +29,15 @@ def agreed_gaps(reports: Reports) -> tuple[tuple[Gap, ...], tuple[PeerId, ...]]:
     counts = Counter(report.gaps for report in reports.values())
     agreed = max(counts, key=lambda gaps: (counts[gaps], gaps), default=())
     return agreed, tuple(peer for peer, report in reports.items() if report.gaps != agreed)
+
+
+def fault_of(report: Report, group: Group, division: Division) -> str | None:
+    """What no honest member reports; None: nothing of the kind."""
+    if len(report.digests) != len(division.jobs):
+        return f"has {len(report.digests)} of {len(division.jobs)} digests"
+    if not are_gaps_of(report.gaps, [member.peer for member in group.contributors], group.num_elements):
+        return "names a gap of nobody, beyond the vector, or twice"
+    return None
 
 
 def record_of(group: Group, division: Division, reports: Reports, gaps: tuple[Gap, ...]) -> CommitRecord:

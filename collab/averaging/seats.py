@@ -56,6 +56,7 @@ class Seats:
     def keep(self, instance: Instance, seat: RecordSeat) -> None:
         """What we answer with ``seat`` holds from now on."""
         self._seats[instance] = seat
+        self._seats.move_to_end(instance)
         while len(self._seats) > REMEMBERED:
             self._seats.popitem(last=False)
 

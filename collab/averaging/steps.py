@@ -9,6 +9,7 @@ from collab.averaging.division import Division
 from collab.types import PeerId
 
 Gap = tuple[PeerId, int, int]
+UNPROMISED = "no quorum of those who decide has promised to follow this leader"
 
 
 class Stage(StrEnum):

@@ -41,8 +41,11 @@ class Resume:
         division = Division.from_rows(rows, group.part_elements)
         generation, promised = message.get("generation", int), message.get("promised", int)
         peers = {member.peer for member in group.members}
-        if not division.is_sound(group.num_elements) or not {job.source for job in division.jobs} <= peers:
+        named = {job.span.reducer for job in division.jobs} | {job.source for job in division.jobs}
+        if not division.is_sound(group.num_elements) or not named <= peers:
             raise BadMessage("resume divides the work so that it does not cover the vector")
+        if not division.continues(Division.of(group.spans, group.part_elements)):
+            raise BadMessage("resume divides the work in a way that no lost reducers explain")
         if generation < 0 or not 0 <= promised < MAX_BALLOT - 1:
             raise BadMessage(f"resume of generation {generation} has promised ballot {promised}")
         gone = frozenset(PeerId(peer) for peer in message.texts("gone"))
