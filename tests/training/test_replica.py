@@ -11,8 +11,8 @@ import torch
 
 from collab import config
 from collab.errors import ShapeMismatch
-from collab.swarm.snapshots import Snapshot, pack, unpack
 from collab.strategies.base import NOTHING
+from collab.swarm.snapshots import Snapshot, pack, unpack
 from collab.tasks.base import Batch
 from collab.training.precision import Precision
 from collab.training.replica import Replica
