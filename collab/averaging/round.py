@@ -219,18 +219,18 @@ class RoundEngine:
                 verdict = await part.run(stream)
             except NetworkError as error:
                 verdict = await self._resolve_doubt(part, f"leader {group.leader} was lost: {error.message}")
+            voted = self._seats.voted(group.epoch, group.lineage)
+            if verdict.record is None and voted is not None and part.verdict(voted).is_held:
+                self._undecided = part.verdict(voted)
         return self._conclude(group, verdict)
 
     async def _resolve_doubt(self, part: Participation, text: str) -> Verdict:
-        """Nobody leads on: ask the other members what they know, and keep what we have voted for."""
+        """Nobody leads on: ask the other members what they know."""
         group = part.group
         others = [member.peer for member in group.members if member.peer != self._desk.me]
         record, _ = await self._verdicts.ask(others, group.epoch, group.lineage)
         if record is not None:
             return part.verdict(record)
-        voted = self._seats.voted(group.epoch, group.lineage)
-        if voted is not None and part.verdict(voted).is_held:
-            self._undecided = part.verdict(voted)
         return Verdict(None, reason="leader_lost", text=text)
 
     def _conclude(self, group: Group, verdict: Verdict) -> Outcome:
