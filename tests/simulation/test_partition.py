@@ -1,0 +1,59 @@
+"""A swarm that is cut in two for a minute: one history, and no sample counted twice or dropped in silence."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from collab.metrics.records import EpochFinished, MicrobatchDone, SamplesUsed
+from collab.simulation.peer import SimPeer
+from tests.simulation.swarm import SimSwarm
+
+CUT_S, HEALED_S = 30.0, 90.0
+SINCE_S = 1_700_000_000.0
+
+
+def num_used(swarm: SimSwarm, peer: SimPeer) -> int:
+    """Samples of a peer that it knows to be in steps."""
+    return sum(event.own_samples for event in swarm.events(peer, EpochFinished)) + sum(
+        event.samples for event in swarm.events(peer, SamplesUsed)
+    )
+
+
+@pytest.mark.parametrize("minority", [(1, 2, 3), (0, 1, 2)], ids=["trainers", "with the backbone"])
+def test_a_partition_of_a_minute_ends_with_one_history_and_every_sample_counted_once(
+    tmp_path: Path, minority: tuple[int, ...]
+) -> None:
+    swarm = SimSwarm(tmp_path, until=34, target=400, every=1000)
+    swarm.add_backbone()
+    trainers = [swarm.add_trainer(samples_per_s=20.0) for _ in range(8)]
+    majority = [index for index in range(9) if index not in minority]
+    swarm.churn.partition_at([minority, majority], time_s=CUT_S, for_s=HEALED_S - CUT_S)
+    swarm.world.run()
+    assert not swarm.churn.unfired()
+
+    lineages: dict[int, set[str]] = {}
+    for peer in trainers:
+        for event in swarm.events(peer, EpochFinished):
+            lineages.setdefault(event.epoch, set()).add(event.lineage)
+    assert all(len(each) == 1 for each in lineages.values()), "one record for every epoch"
+    steps = {peer.index: [e.at_s - SINCE_S for e in swarm.events(peer, EpochFinished)] for peer in trainers}
+    for peer in trainers:
+        during = [at_s for at_s in steps[peer.index] if CUT_S + 10.0 < at_s < HEALED_S]
+        assert bool(during) == (peer.index in majority), "only the majority goes on"
+    epoch_s = max(
+        late - early for early, late in pairwise(t for t in steps[trainers[-1].index] if CUT_S + 10 < t < HEALED_S)
+    )
+    for peer in trainers:
+        first = min(at_s for at_s in steps[peer.index] if at_s > HEALED_S)
+        assert first < HEALED_S + 2 * epoch_s, "within two epochs all are in step"
+    assert swarm.events(trainers[-1], EpochFinished)[-1].contributors == 8
+
+    claimed = 0
+    for peer in trainers:
+        used, held = num_used(swarm, peer), len(swarm.replicas[peer.index].sample_ids)
+        computed = sum(event.samples for event in swarm.events(peer, MicrobatchDone))
+        assert used + held == computed, "nothing is lost, and nothing that is used is brought again"
+        claimed += used
+    in_records = {event.epoch: event.swarm_samples for peer in trainers for event in swarm.events(peer, EpochFinished)}
+    assert claimed == pytest.approx(sum(in_records.values()), abs=0.5), "and nothing is used without its peer's knowing"
