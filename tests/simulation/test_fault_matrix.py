@@ -1,0 +1,104 @@
+"""Every fault at every moment of a round, to everybody who has a part in it.
+
+Five peers go three rounds; the fault is in the middle one, so that a history is behind it and a round after it.
+"""
+
+import logging
+
+import pytest
+
+from collab.averaging.base import Aborted, Superseded
+from tests.simulation.fault_checks import check_means, check_one_history, check_survivors
+from tests.simulation.faulty_rounds import CAST, Fault, FaultyRounds
+
+ROUND = 1
+Moment = tuple[str, dict[str, object]]
+
+LEADING: dict[str, Moment] = {
+    "before BEGIN": ("welcome", {}),
+    "mid-send": ("part", {"nth": 3}),
+    "mid-reduce": ("part", {"nth": 5, "is_to": True}),
+    "mid-return": ("result", {"nth": 3}),
+    "before commit": ("prepare", {"is_before": True}),
+    "after PREPARE to some": ("prepare", {"nth": 3}),
+    "after COMMIT to some": ("commit", {"nth": 2}),
+}
+FOLLOWING: dict[str, Moment] = {
+    "before BEGIN": ("join", {}),
+    "mid-send": ("part", {"nth": 3}),
+    "mid-reduce": ("part", {"nth": 5, "is_to": True}),
+    "mid-return": ("result", {"nth": 3}),
+    "before commit": ("done", {}),
+    "after its vote": ("vote", {}),
+    "as COMMIT comes": ("commit", {"is_to": True, "is_before": True}),
+}
+RECEIVING: Moment = ("result", {"nth": 3, "is_to": True})
+NO_SUCH_MOMENT = {
+    ("auxiliary", "mid-send"),  # it has no vector
+    ("sender", "mid-reduce"),  # they reduce nothing
+    ("client", "mid-reduce"),
+}
+STRUCK = [
+    pytest.param(kind, role, moment, id=f"{kind}-{role}-{moment}")
+    for kind in ("kill", "freeze", "slow", "cancel")
+    for role in CAST
+    for moment in (LEADING if role == "leader" else FOLLOWING)
+    if (role, moment) not in NO_SUCH_MOMENT
+]
+
+
+def strike(kind: str, role: str, moment: str) -> Fault:
+    """One cell."""
+    message, where = (LEADING if role == "leader" else FOLLOWING)[moment]
+    if role in ("sender", "client") and moment == "mid-return":
+        message, where = RECEIVING
+    return Fault(ROUND, CAST.index(role), kind, message, **where)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("kind", "role", "moment"), STRUCK)
+def test_whoever_is_struck_at_any_moment_the_others_go_on_with_one_history(kind: str, role: str, moment: str) -> None:
+    fault = strike(kind, role, moment)
+    rounds = FaultyRounds([fault])
+    rounds.run()
+    assert rounds.fired == {fault}
+    check_one_history(rounds)
+    check_means(rounds)
+    check_survivors(rounds, fault.peer, bound_s=15.0)
+
+
+EVERY = ("corrupt", "nan", "wrong length", "wrong group", "replay")
+WITHOUT_NUMBERS = ("corrupt", "wrong length", "wrong group", "replay")  # nothing in it could be NaN
+OF_NO_ROUND = ("corrupt", "nan", "wrong length", "replay")  # it says nothing of rounds: its stream does
+SPOILT = [
+    ("join", ("reducer", "sender", "client", "auxiliary"), EVERY),
+    ("begin", ("leader",), EVERY),
+    ("part", ("leader", "reducer", "sender", "client"), OF_NO_ROUND),
+    ("round", ("leader", "reducer", "sender", "client"), ("wrong group",)),
+    ("result", ("leader", "reducer", "auxiliary"), OF_NO_ROUND),
+    ("done", ("reducer", "sender", "client", "auxiliary"), WITHOUT_NUMBERS),
+    ("prepare", ("leader",), EVERY),
+    ("vote", ("reducer", "sender", "client", "auxiliary"), WITHOUT_NUMBERS),
+    ("commit", ("leader",), EVERY),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "role", "message"),
+    [
+        pytest.param(kind, role, message, id=f"{kind}-{message}-of-{role}")
+        for message, roles, kinds in SPOILT
+        for role in roles
+        for kind in kinds
+    ],
+)
+def test_whatever_message_is_spoilt_all_go_on_with_one_history(
+    kind: str, role: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="collab.averaging")
+    fault = Fault(ROUND, CAST.index(role), kind, message)
+    rounds = FaultyRounds([fault])
+    rounds.run()
+    assert rounds.fired == {fault}
+    check_one_history(rounds)
+    check_means(rounds, is_part_corrupt=(kind, message) == ("corrupt", "part"))
+    check_survivors(rounds, fault.peer, bound_s=15.0)
