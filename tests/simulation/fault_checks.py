@@ -48,13 +48,22 @@ def check_survivors(rounds: FaultyRounds, victim: int, *, bound_s: float) -> Non
     """All others commit every round or take it over, in bounded time; a victim that lives knows what came of it."""
     for number in range(rounds.num_rounds):
         commits = rounds.commits(number)
-        assert commits, f"nobody commits round {number}: {rounds.outcomes}"
+        assert commits, f"nobody commits round {number}: {summary(rounds)}"
         for index in TRAINERS:
             tries = rounds.outcomes.get((index, number), [])
             if index == victim and (index in rounds.struck or not rounds.world.peers[index].is_alive):
                 continue
             last = tries[-1]
-            assert not isinstance(last, Aborted) or index == victim, (CAST[index], number, tries)
+            assert not isinstance(last, Aborted) or index == victim, summary(rounds)
             if isinstance(last, Superseded):
                 assert rounds.caught_up[index, number] is not None
-            assert rounds.seconds[index, number] < bound_s, (CAST[index], number, rounds.seconds[index, number])
+            assert rounds.seconds[index, number] < bound_s, summary(rounds)
+
+
+def summary(rounds: FaultyRounds) -> str:
+    """What everybody got, for a message."""
+    lines = []
+    for (index, number), tries in sorted(rounds.outcomes.items(), key=lambda item: (item[0][1], item[0][0])):
+        words = [f"{type(outcome).__name__} {getattr(outcome, 'text', '')}" for outcome in tries]
+        lines.append(f"round {number} {CAST[index]}: {words} in {rounds.seconds.get((index, number), -1.0):.1f} s")
+    return "\n".join(lines)
