@@ -61,12 +61,21 @@ class Fault:
 class FaultyRounds:
     """A run of some rounds; afterwards everything that came of it."""
 
-    def __init__(self, faults: Sequence[Fault], *, rounds: int = 3, seed: int = 1, bad_vector: int | None = None) -> None:
+    def __init__(
+        self,
+        faults: Sequence[Fault],
+        *,
+        rounds: int = 3,
+        seed: int = 1,
+        bad_vector: int | None = None,
+        leaders: Sequence[int] = DIALLED,
+    ) -> None:
         """
         Args:
             bad_vector: a trainer whose vector has a NaN in it in round 1.
         """
         self.faults, self.num_rounds, self._seed, self._bad_vector = list(faults), rounds, seed, bad_vector
+        self._leaders = leaders
         self.world = World(seed)
         self.fired: set[Fault] = set()
         self.struck: set[int] = set()
@@ -75,7 +84,7 @@ class FaultyRounds:
         """By peer and round, of each try."""
         self.caught_up: dict[tuple[int, int], Committed | None] = {}
         self.seconds: dict[tuple[int, int], float] = {}
-        """Of all tries of a peer in a round."""
+        """Of all tries of a peer in a round, without what it takes to catch up."""
         self.given: dict[tuple[int, int], bytes] = {}
         """What is left of each contribution after the round."""
         self._round = 0
@@ -124,10 +133,12 @@ class FaultyRounds:
                     self.fired.add(fault)
             return messages
 
-        def passed(to: PeerId, message: Message) -> None:
+        async def passed(to: PeerId, message: Message) -> None:
             for fault in self._due(index, to, message, counts=False):
                 if not fault.is_before and fault.kind in STRIKES:
                     self._strike(fault)
+                    if fault.peer == index:
+                        await asyncio.sleep(0)  # here its code ends, or stands still
 
         return replace(ports, transport=TappedTransport(ports.transport, passing, passed))
 
@@ -191,7 +202,7 @@ class FaultyRounds:
         settings = RoundSettings(
             fingerprint="sim", policy="exact", can_reduce=index in REDUCING, target_samples=1e3
         )
-        leaders = [self.peer_id(i) for i in DIALLED]
+        leaders = [self.peer_id(i) for i in self._leaders]
         return RoundEngine(ports, settings, leaders=lambda lineage, epoch: leaders, roster=roster, attend=attend)
 
     async def _assist(self, engine: RoundEngine, calls: "asyncio.Queue[tuple[Call, PeerId]]") -> None:
@@ -207,16 +218,14 @@ class FaultyRounds:
                 break
             self._round = max(self._round, number)
             if index in TRAINERS:
-                began_s = self.world.time_s
                 lineage = await self._step(index, number, engine, lineage)
-                self.seconds[index, number] = self.world.time_s - began_s
         await self._together(index, self.num_rounds)
 
     async def _step(self, index: int, number: int, engine: RoundEngine, lineage: Lineage) -> Lineage:
         """One step as a trainer takes it: until a commit of its own, or another's; after aborts it comes again."""
         vector = self.vector(index, number)
         contribution = Contribution(epoch=number, lineage=lineage, vector=vector, weight=1.0 + index)
-        tries: list[Outcome] = []
+        tries, began_s = list[Outcome](), self.world.time_s
         self.outcomes[index, number] = tries
         while len([outcome for outcome in tries if isinstance(outcome, Aborted)]) < TRIES:
             self._averaging[index] = task = asyncio.create_task(engine.average(contribution))
@@ -225,6 +234,7 @@ class FaultyRounds:
                 continue
             tries.append(task.result())
             self.given[index, number] = vector.tobytes()
+            self.seconds[index, number] = self.world.time_s - began_s
             if isinstance(tries[-1], Committed):
                 return tries[-1].lineage
             if isinstance(tries[-1], Superseded):

@@ -8,7 +8,7 @@ from collab.types import PeerId
 
 Passing = Callable[[PeerId, Message], Awaitable[list[Message]]]
 """Called with receiver and message; what it returns leaves instead."""
-Passed = Callable[[PeerId, Message], None]
+Passed = Callable[[PeerId, Message], Awaitable[None]]
 """Called when the message has left."""
 
 
@@ -25,7 +25,7 @@ class TappedStream:
     async def send(self, message: Message, *, timeout_s: float) -> None:
         for each in await self._passing(self.remote, message):
             await self._inner.send(each, timeout_s=timeout_s)
-        self._passed(self.remote, message)
+        await self._passed(self.remote, message)
 
     async def receive(self, *, timeout_s: float) -> Message:
         return await self._inner.receive(timeout_s=timeout_s)
