@@ -1,6 +1,13 @@
 """What the matrix and the search of faults have found, each reduced to its cause."""
 
-from tests.simulation.fault_checks import check_means, check_one_history, check_survivors
+from collab.averaging.ballots import Acceptor, Ballot
+from collab.averaging.course import Course
+from collab.averaging.division import Division
+from collab.averaging.messages import Group, Member
+from collab.averaging.plan import Span
+from collab.averaging.steps import Halt, Lead
+from collab.types import Lineage, PeerId
+from tests.simulation.fault_checks import check_survivors
 from tests.simulation.faulty_rounds import Fault, FaultyRounds
 
 
@@ -26,12 +33,23 @@ def test_a_helper_that_has_nothing_to_redo_is_not_lost_when_work_is_divided_anew
     assert rounds.peer_id(4) in record.members
 
 
-def test_members_that_were_stopped_go_on_when_their_leader_dies_before_it_divides_anew() -> None:
-    """The leader reduced nothing, so its successor found nothing broken, and waited for members that stood still."""
-    halted = Fault(1, 1, "slow", "round"), Fault(1, 2, "kill", "held", nth=3, is_to=True)
-    rounds = FaultyRounds(halted, leaders=(2, 4, 0))
-    rounds.run()
-    assert rounds.fired == set(halted)
-    check_one_history(rounds)
-    check_means(rounds)
-    assert max(rounds.seconds[index, 1] for index in (0, 3)) < 12.0
+def test_a_successor_stops_and_restarts_members_that_their_leader_had_stopped() -> None:
+    """It cannot know what they were stopped for; when that was no death, it found nothing broken and waited."""
+    group = Group(
+        round_id="r",
+        epoch=0,
+        lineage=Lineage("sim"),
+        num_elements=8,
+        leader=PeerId("a"),
+        members=tuple(Member(PeerId(name), 1.0, reduces=name != "a") for name in "abc"),
+        spans=(Span(PeerId("b"), 0, 4), Span(PeerId("c"), 4, 8)),
+    )
+    division = Division.of(group.spans, group.part_elements)
+    stopped = {PeerId(name): (1, division) for name in "bc"}  # told to stop the work of a slow reducer
+    course = Course.resumed(group, Ballot(2, PeerId("b")), stopped)
+    assert isinstance(course.next_action(), Lead)
+    for name in "bc":
+        course.take_promise(PeerId(name), Acceptor(promised=Ballot(2, PeerId("b"))))
+    halt = course.next_action()
+    assert isinstance(halt, Halt)
+    assert halt.broken == (0, 1)
