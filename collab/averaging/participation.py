@@ -244,10 +244,9 @@ class Participation:
     def _committed(self, record: CommitRecord) -> Verdict:
         if (record.epoch, record.lineage) != self._instance:
             raise BadMessage("the leader commits another round than ours")
-        seat = self._seat()
-        if seat is not None and seat.vote is not None and seat.vote.ballot == self._ballot:
-            if seat.vote.value not in (None, record):
-                raise BadMessage("the leader commits another round than it had us vote for")
+        vote = seat.vote if (seat := self._seat()) is not None else None
+        if vote is not None and vote.ballot == self._ballot and vote.value not in (None, record):
+            raise BadMessage("the leader commits another round than it had us vote for")
         verdict = self.verdict(record)
         is_ours = record.round_id == self.group.round_id and not self._is_dropped and self.session.is_whole
         if is_ours and not verdict.is_held:

@@ -199,9 +199,7 @@ class FaultyRounds:
                 calls.put_nowait((call, leader))
             return Reply(is_coming=True)
 
-        settings = RoundSettings(
-            fingerprint="sim", policy="exact", can_reduce=index in REDUCING, target_samples=1e3
-        )
+        settings = RoundSettings(fingerprint="sim", policy="exact", can_reduce=index in REDUCING, target_samples=1e3)
         leaders = [self.peer_id(i) for i in self._leaders]
         return RoundEngine(ports, settings, leaders=lambda lineage, epoch: leaders, roster=roster, attend=attend)
 
