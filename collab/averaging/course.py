@@ -80,7 +80,7 @@ class Course:
         return course
 
     def _spoilt_generations(self, resumes: Mapping[PeerId, tuple[int, Division]]) -> None:
-        """Members that have not heard of the newest division, or were stopped, follow it once all say what they hold."""
+        """Members that were stopped, or know an older division, follow the newest once all say what they hold."""
         if len({division for _, division in resumes.values()}) > 1 or self.generation:
             self._is_uneven = True
 
