@@ -33,6 +33,7 @@ DIALLED = (0, 1, 4, 2)
 NUM_ELEMENTS = 150_000  # 0.6 MB: three reducers with some parts each
 LINK = Link(up_bytes_per_s=25e6 / 8, down_bytes_per_s=25e6 / 8, latency_s=0.005)
 FROZEN_S = 20.0
+CUT_S = 10.0  # longer than anybody waits for a silent peer
 PAUSE_S = 1.0
 TRIES = 3
 """Of a trainer at one step, after aborts, before it gives the step up."""
@@ -47,7 +48,7 @@ class Fault:
     """Of the round."""
     peer: int
     kind: str
-    """Of ``STRIKES`` or ``SPOILS``."""
+    """Of ``STRIKES`` or ``SPOILS``, or "cut": off from everybody for a while."""
     message: str
     """Kind of the message."""
     nth: int = 1
@@ -123,7 +124,7 @@ class FaultyRounds:
         async def passing(to: PeerId, message: Message) -> list[Message]:
             due = self._due(index, to, message)
             for fault in due:
-                if fault.is_before and fault.kind in STRIKES:
+                if fault.is_before and fault.kind not in SPOILS:
                     self._strike(fault)
                     await asyncio.sleep(0)
             messages = [message]
@@ -135,7 +136,7 @@ class FaultyRounds:
 
         async def passed(to: PeerId, message: Message) -> None:
             for fault in self._due(index, to, message, counts=False):
-                if not fault.is_before and fault.kind in STRIKES:
+                if not fault.is_before and fault.kind not in SPOILS:
                     self._strike(fault)
                     if fault.peer == index:
                         await asyncio.sleep(0)  # here its code ends, or stands still
@@ -163,6 +164,11 @@ class FaultyRounds:
         if fault.kind == "slow":
             up, down = LINK.up_bytes_per_s / 10, LINK.down_bytes_per_s / 10
             self.world.set_link(index, replace(LINK, up_bytes_per_s=up, down_bytes_per_s=down))
+        elif fault.kind == "cut":
+            network = self.world.network
+            if not network.fabric.is_split:
+                network.split([[self.world.peers[index].transport]])
+                self.world.call_at(self.world.time_s + CUT_S, network.heal)
         elif fault.kind == "cancel":
             tasks = self._assisting if index == AUXILIARY else [self._averaging[index]]
             for task in tasks:

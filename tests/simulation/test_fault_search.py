@@ -19,7 +19,7 @@ strikes = st.builds(
     Fault,
     number=st.integers(0, 1),
     peer=st.integers(0, len(CAST) - 1),
-    kind=st.sampled_from(STRIKES),
+    kind=st.sampled_from((*STRIKES, "cut")),
     message=st.sampled_from(MESSAGES),
     nth=st.integers(1, 6),
     is_to=st.booleans(),
