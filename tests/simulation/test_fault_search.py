@@ -65,3 +65,8 @@ def check(faults: list[Fault]) -> None:
 @given(faults=st.lists(st.one_of(strikes, strikes, spoils, replays), min_size=1, max_size=4))
 def test_no_schedule_of_faults_splits_the_history_or_loses_what_was_given(faults: list[Fault]) -> None:
     check(faults)
+
+
+def test_a_leader_that_freezes_with_votes_on_their_way_splits_nothing() -> None:
+    """Shows that a split would be seen: found in seconds where two votes are made a quorum and old ones forgotten."""
+    check([Fault(0, 2, "slow", "result", is_to=True), Fault(0, 0, "freeze", "vote", nth=3, is_to=True, is_before=True)])
