@@ -229,12 +229,8 @@ class Session:
         links.downlink.begin()
         try:
             async with kept_alive(stream, self._timeouts.alive_s, timeout_s=self._timeouts.reply_s):
-                opening: dict[str, Any] = {
-                    "job": index,
-                    "first": holding.num_held,
-                    "sent_s": links.clock(),
-                    "queue_s": 0.0,
-                }
+                opening: dict[str, Any] = {"job": index, "first": holding.num_held}
+                opening |= {"sent_s": links.clock(), "queue_s": 0.0}
                 opening["round_id"] = self._exchange.group.round_id
                 await stream.send(Message("round", opening), timeout_s=self._timeouts.reply_s)
                 if self._exchange.contributes and holding.job.holder is None:
