@@ -63,6 +63,8 @@ class Participation:
         self._generation = 0
         self._reported = -1
         self._is_dropped = False
+        self._is_halted = False
+        """Told to stop jobs, and not yet how to go on: a report would be about work that does not stand."""
         self._instance = group.epoch, group.lineage
 
     async def run(self, stream: Stream) -> Verdict:
@@ -200,7 +202,7 @@ class Participation:
             raise BadMessage(f"leader {stream.remote} stops jobs that there cannot be")
         counts = self.session.halt([PeerId(peer) for peer in gone], broken)
         if broken:
-            self._generation = self._reported = message.get("generation", int)  # nothing until we are told to go on
+            self._generation, self._is_halted = message.get("generation", int), True
             await self._send(stream, Message("held", {"generation": self._generation, "counts": counts}))
 
     def _mend(self, message: Message) -> None:
@@ -212,7 +214,7 @@ class Participation:
         if not is_sound or not named <= peers:
             raise BadMessage("the leader divides the work so that it does not cover the vector")
         if message.get("generation", int) == self._generation:
-            self._reported = -1
+            self._is_halted = False
             self.session.mend(division)
 
     def _holds(self, record: CommitRecord) -> bool:
@@ -243,6 +245,9 @@ class Participation:
     def _committed(self, record: CommitRecord) -> Verdict:
         if (record.epoch, record.lineage) != self._instance:
             raise BadMessage("the leader commits another round than ours")
+        vote = seat.vote if (seat := self._seat()) is not None else None
+        if vote is not None and vote.ballot == self._ballot and vote.value not in (None, record):
+            raise BadMessage("the leader commits another round than it had us vote for")
         verdict = self.verdict(record)
         is_ours = record.round_id == self.group.round_id and not self._is_dropped and self.session.is_whole
         if is_ours and not verdict.is_held:
@@ -269,7 +274,7 @@ class Participation:
                 complaints, self.session.complaints[:] = list(self.session.complaints), []
                 for complaint in complaints:
                     await self._send(stream, complaint.to_message())
-                if self.session.is_whole and self._reported != self._generation:
+                if self.session.is_whole and not self._is_halted and self._reported != self._generation:
                     self._reported = self._generation
                     await self._report(stream)
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -90,6 +90,8 @@ class Reducer:
         """When a contributor last said anything, by our clock."""
         self._visitors: Counter[JobKey] = Counter()
         """Streams that wait for a job to begin here."""
+        self._serving: list[tuple[str, Stream]] = []
+        """Round id and stream of the jobs that are being served."""
 
     async def serve(self) -> None:
         """Begin to answer members."""
@@ -108,6 +110,11 @@ class Reducer:
             hosted.cancel()
         elif not hosted.cancelled() and isinstance(source := hosted.result().source, Reduction):
             source.fail(BadPart("over", "the round is over here"))
+
+    def dismiss(self, round_id: str, peers: Collection[PeerId]) -> None:
+        """Serve these no more in a round: what was sent to one that takes nothing would hold up all other sending."""
+        for stream in [stream for served, stream in self._serving if served == round_id and stream.remote in peers]:
+            stream.close()
 
     async def watch(self, reduction: Reduction, complain: Callable[[Complaint], None]) -> None:
         """Complain of a contributor that says nothing, also of one that never came.
@@ -150,8 +157,13 @@ class Reducer:
                     hosted = await self._find(stream, (message.get("round_id", str), message.get("job", int)))
                     if hosted is None:
                         return
-                    async with kept_alive(stream, self._timeouts.alive_s, timeout_s=self._timeouts.reply_s):
-                        await self._serve_job(stream, hosted, outflow, inflow, message)
+                    serving = message.get("round_id", str), stream
+                    self._serving.append(serving)
+                    try:
+                        async with kept_alive(stream, self._timeouts.alive_s, timeout_s=self._timeouts.reply_s):
+                            await self._serve_job(stream, hosted, outflow, inflow, message)
+                    finally:
+                        self._serving.remove(serving)
                     del hosted  # with the round's vectors, which the wait for the next one must not keep
         finally:
             outflow.settle()

@@ -97,6 +97,7 @@ class Session:
     def halt(self, gone: Collection[PeerId], broken: Sequence[int]) -> list[int]:
         """Wait no longer for members that are gone, and take nothing more of ``broken`` jobs; what we have of them."""
         self.gone.update(gone)
+        self._tools.reducer.dismiss(self._exchange.group.round_id, self.gone)
         known = [index for index in broken if index < len(self._holdings)]
         for index in known:
             self._holdings[index].is_frozen = True

@@ -1,7 +1,6 @@
 """Streams to oneself: a peer that leads or reduces for its own round talks to itself like to anybody else."""
 
 import asyncio
-from collections.abc import Awaitable
 
 from collab.concurrency import Background
 from collab.errors import NetworkError, PeerUnreachable, StreamClosed, TimedOut
@@ -77,7 +76,7 @@ class LoopbackTransport:
             raise PeerUnreachable(f"we do not serve {protocol} ourselves")
         ours, theirs = _End(peer), _End(peer)
         ours._other, theirs._other = theirs, ours
-        self._tasks.create_task(_run(handler(theirs), theirs))
+        self._tasks.create_task(_run(handler, theirs))
         return ours
 
     async def serve(self, protocol: str, handler: Handler) -> None:
@@ -85,9 +84,9 @@ class LoopbackTransport:
         await self._outer.serve(protocol, handler)
 
 
-async def _run(handling: Awaitable[None], end: _End) -> None:
+async def _run(handler: Handler, end: _End) -> None:
     try:
-        await handling
+        await handler(end)
     except NetworkError:
         return  # ends only its stream, as on the network
     finally:
