@@ -1,7 +1,7 @@
 """The messages of a round as values, and every check that needs no other knowledge.
 
 member -> leader   join      who I am, what I bring
-leader -> member   welcome   wait this long for the group | refused | superseded
+leader -> member   welcome   wait for the group (a wait each half second shows that we are there) | refused | superseded
 leader -> member   begin     members, weights, spans: the round is fixed
 member -> leader   working   I am there, and have got so far; from the leader: wait
 member -> leader   resume    (to a successor) our leader is lost: lead on with this round

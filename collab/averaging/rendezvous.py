@@ -1,5 +1,8 @@
 """Where members come to join a round that this peer leads."""
 
+import asyncio
+from contextlib import suppress
+
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly, Roster
 from collab.averaging.electors import Electors
@@ -9,6 +12,7 @@ from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import IDLE_S, Following
 from collab.averaging.succession import Succession
 from collab.averaging.verdicts import REMEMBERED_ROUNDS, Verdicts
+from collab.errors import NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
@@ -52,12 +56,28 @@ class Rendezvous:
 
     async def _serve_join(self, stream: Stream, join: Join) -> bool:
         """One round of one member; whether it can join another one."""
-        key = (join.epoch, join.lineage)
         refusal = self._refusal(stream.remote, join)
         if refusal:
             await stream.send(Message("refused", {"text": refusal}), timeout_s=self._times.reply_s)
             return False
         await stream.send(Message("welcome"), timeout_s=self._times.reply_s)
+        pulse = asyncio.create_task(self._pulse(stream))
+        try:
+            return await self._place(stream, join)
+        finally:
+            pulse.cancel()
+            await asyncio.gather(pulse, return_exceptions=True)
+
+    async def _pulse(self, stream: Stream) -> None:
+        """Let a joiner know that we are there, also while others are waited for."""
+        with suppress(NetworkError):  # whoever needs this stream next will see it
+            while True:
+                await asyncio.sleep(self._times.pulse_s)
+                await stream.send(Message("wait"), timeout_s=self._times.reply_s)
+
+    async def _place(self, stream: Stream, join: Join) -> bool:
+        """Find a joiner its round, and see it through; whether it can join another one over the same stream."""
+        key = (join.epoch, join.lineage)
         while (record := await self._superseding(key, stream.remote)) is None:
             assembly = self._assemblies.get(key)
             if assembly is None:

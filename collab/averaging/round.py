@@ -173,9 +173,10 @@ class RoundEngine:
     async def _join(self, stream: Stream, join: Join, message: Message) -> Group | Outcome:
         """Wait for BEGIN."""
         try:
-            if message.kind == "welcome":
-                wait_s = self._times.gather_limit_s + self._times.reply_s + self._times.gather_slack_s
-                message = await stream.receive(timeout_s=wait_s)
+            watch = self._desk.silence.watch()
+            while message.kind in ("welcome", "wait"):
+                message = await stream.receive(timeout_s=max(watch.left_s(), 0.001))
+                watch.heard()
             if message.kind == "superseded":
                 record = CommitRecord.from_fields(message.get("record", dict))
                 if (record.epoch, record.lineage) != (join.epoch, join.lineage):

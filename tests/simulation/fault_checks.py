@@ -60,17 +60,6 @@ def check_survivors(rounds: FaultyRounds, victim: int, *, bound_s: float) -> Non
             assert rounds.seconds[index, number] < bound_s, summary(rounds)
 
 
-def check_clean_abort(rounds: FaultyRounds, number: int, *, bound_s: float) -> None:
-    """Nobody commits the round, everybody keeps what it has, and those who live go on with the next round."""
-    survivors = [index for index in TRAINERS if index not in rounds.struck]
-    assert not rounds.commits(number), summary(rounds)
-    for index in survivors:
-        assert all(isinstance(outcome, Aborted) and outcome.text for outcome in rounds.outcomes[index, number])
-        assert rounds.given[index, number] == rounds.vector(index, number).tobytes()
-        assert rounds.seconds[index, number] < bound_s, summary(rounds)
-    assert set(rounds.commits(number + 1)) == set(survivors), summary(rounds)
-
-
 def is_named(rounds: FaultyRounds, culprit: int, logged: list[str]) -> bool:
     """Whether a log line, or the text of an outcome, says of a peer that something is wrong with it."""
     told = [getattr(outcome, "text", "") for tries in rounds.outcomes.values() for outcome in tries]
