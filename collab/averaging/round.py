@@ -4,6 +4,7 @@ One attempt: join the leader -> BEGIN -> the round (``participation``) -> verdic
 """
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 
@@ -98,7 +99,6 @@ class RoundEngine:
             num_elements=len(contribution.vector),
             weight=contribution.weight,
             can_reduce=self._settings.can_reduce,
-            promised=self._seats.promised((contribution.epoch, contribution.lineage)),
             **self.links.measured(),
         )
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
@@ -123,7 +123,6 @@ class RoundEngine:
             num_elements=0,
             weight=0.0,
             can_reduce=True,
-            promised=self._seats.promised((epoch, lineage)),
             **self.links.measured(),
         )
         return await self._attempt(leader, join, Bring())
@@ -131,6 +130,7 @@ class RoundEngine:
     async def _attempt(self, leader: PeerId, join: Join, bring: Bring) -> Outcome:
         started_s = self._ports.clock.monotonic()
         self._reach(Phase.JOIN_GROUP, join.epoch)
+        join = replace(join, promised=self._seats.promised((join.epoch, join.lineage)))  # also in an attempt before
         try:
             stream, answer = await self._ask(leader, join)
         except NetworkError as error:

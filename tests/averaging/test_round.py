@@ -369,3 +369,27 @@ def test_parts_changed_on_the_way_back_are_never_committed() -> None:
             assert not isinstance(outcomes["a"], Committed)
 
     run(main())
+
+
+def test_a_second_attempt_stands_above_what_was_promised_in_the_first() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = Rounds(network, "c", "a")
+            for name in "abc":
+                await rounds.add_trainer(name)
+            numbers: list[int] = []
+
+            def die(sender: PeerId, to: PeerId, protocol: str, message: Message) -> Message | None:
+                if message.kind == "begin" and to == "b":
+                    numbers.append(message.fields["ballot"])
+                is_of_first = sender == "c" and message.kind not in ("begin", "welcome", "wait", "coming")
+                return None if is_of_first or message.kind == "resume" else message
+
+            network.tamper = die
+            vectors = random_vectors("abc", 8)
+            outcomes = await rounds.average({name: vectors[name] for name in "ab"})
+            assert {type(outcome) for outcome in outcomes.values()} == {Committed}, outcomes
+            assert len(numbers) > 1
+            assert numbers == sorted(set(numbers)), "each attempt has a higher ballot than the one before"
+
+    run(main())
