@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
 from collab.averaging.shares import PeerLink, solve
 from collab.concurrency import Background
+from collab.errors import StreamClosed
 from collab.metrics.records import Event, Phase, PhaseReached
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -56,10 +58,11 @@ class Heartbeats:
         """On the sender, until it is cancelled."""
         loop = asyncio.get_running_loop()
         stream = await ports.transport.open(to, HEARTBEAT, timeout_s=1e6)
-        while True:
-            await stream.send(Message("beat", {"sent_s": loop.time()}, bytes(HEARTBEAT_BYTES)), timeout_s=1e6)
-            self.num_sent += 1
-            await asyncio.sleep(HEARTBEAT_EVERY_S)
+        with suppress(StreamClosed):  # the receiver's last round was over first
+            while True:
+                await stream.send(Message("beat", {"sent_s": loop.time()}, bytes(HEARTBEAT_BYTES)), timeout_s=1e6)
+                self.num_sent += 1
+                await asyncio.sleep(HEARTBEAT_EVERY_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
