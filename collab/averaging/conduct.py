@@ -102,11 +102,9 @@ class Conductor:
             while True:
                 message = await stream.receive(timeout_s=IDLE_S)
                 self._watches[peer].heard()
-                if message.kind == "thanks":
-                    self._listening.discard(peer)
-                    self._heard.put_nowait((peer, message))
-                    return
                 self._heard.put_nowait((peer, message))
+                if message.kind == "thanks":
+                    return
         except NetworkError as error:
             self._heard.put_nowait((peer, error))
         finally:

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from typing import Any
 
 from collab.averaging.agreement import CommitRecord
-from collab.averaging.ballots import Acceptor, Ballot, Vote
+from collab.averaging.ballots import Acceptor, Ballot, Electorate, Vote, seat
 from collab.errors import BadMessage
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
@@ -35,30 +35,32 @@ class Seats:
         Args:
             electors: of the instance; none: a first step, about which everybody may vote who is there.
         """
-        if electors and (me not in electors or instance[1] not in self._made):
-            return None
-        return self._seats.get(instance, Acceptor())
+        fresh: RecordSeat | None = Acceptor()
+        if electors:
+            fresh = seat(me, Electorate(electors), took_part=instance[1] in self._made)
+        return None if fresh is None else self._seats.get(instance, fresh)
 
     def promised(self, instance: Instance) -> int:
         """Number of the highest ballot that we have promised; 0: none."""
-        seat = self._seats.get(instance)
-        return seat.promised.number if seat is not None and seat.promised is not None else 0
+        ours = self._seats.get(instance)
+        return ours.promised.number if ours is not None and ours.promised is not None else 0
 
     def voted(self, epoch: int, lineage: Lineage) -> CommitRecord | None:
         """What we have put our name to, about what follows a history."""
-        seat = self._seats.get((epoch, lineage))
-        return seat.vote.value if seat is not None and seat.vote is not None else None
+        ours = self._seats.get((epoch, lineage))
+        return ours.vote.value if ours is not None and ours.vote is not None else None
 
     def forget(self, instance: Instance) -> None:
         """What was decided is void, since nobody has it."""
         self._seats.pop(instance, None)
 
-    def keep(self, instance: Instance, seat: RecordSeat) -> None:
-        """What we answer with ``seat`` holds from now on."""
-        self._seats[instance] = seat
+    def keep(self, instance: Instance, ours: RecordSeat) -> None:
+        """What we answer with ``ours`` holds from now on."""
+        self._seats[instance] = ours
         self._seats.move_to_end(instance)
         while len(self._seats) > REMEMBERED:
-            self._seats.popitem(last=False)
+            (_, lineage), _ = self._seats.popitem(last=False)
+            self._made.pop(lineage, None)  # a vote that is forgotten must not be given again
 
     def learn(self, record: CommitRecord) -> None:
         """A round is history, whose result we hold; we are among those who decide what follows it.
@@ -73,16 +75,16 @@ class Seats:
             self._made.popitem(last=False)
 
 
-def seat_to_fields(seat: RecordSeat | None) -> dict[str, Any]:
+def seat_to_fields(ours: RecordSeat | None) -> dict[str, Any]:
     """As plain values for a message; {} for no seat."""
-    if seat is None:
+    if ours is None:
         return {}
-    vote = seat.vote
+    vote = ours.vote
     return {
-        "promised": _ballot_to_row(seat.promised),
+        "promised": _ballot_to_row(ours.promised),
         "voted": _ballot_to_row(vote.ballot if vote else None),
         "value": _record_to_fields(vote.value if vote else None),
-        "decided": _record_to_fields(seat.decided),
+        "decided": _record_to_fields(ours.decided),
     }
 
 

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTimeouts:
-    """Seconds. Fixed bounds of the first engine; measured rates and arrivals replace them."""
+    """Seconds: what is not measured, or not yet.
+
+    Measured are arrivals (``deadlines``), silences (``silence``), and what most members took (``laggards``).
+    """
 
     open_s: float = 3.0
     """Opening a stream to a peer that is alive takes one round trip; 3 s is ten of the longest."""

@@ -133,3 +133,15 @@ def test_only_recent_histories_have_seats() -> None:
     following = [(record.epoch + 1, record.next_lineage()) for record in records]
     assert seats.of(following[0], (PeerId("x"),), X) is None
     assert all(seats.of(instance, (X,), X) == Acceptor() for instance in following[1:])
+
+
+def test_a_seat_that_was_forgotten_is_not_taken_anew() -> None:
+    seats = Seats()
+    record = make_record(members=(X, Y))
+    seats.learn(record)
+    lineage = record.next_lineage()
+    seats.keep((1, lineage), Acceptor().promise(Ballot(1, Y)))
+    assert seats.of((1, lineage), (X, Y), X) is not None
+    for epoch in range(REMEMBERED):
+        seats.keep((epoch, Lineage(f"other {epoch}")), Acceptor())
+    assert seats.of((1, lineage), (X, Y), X) is None
