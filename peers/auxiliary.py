@@ -41,7 +41,7 @@ class Auxiliary:
         await run_until_first(
             self.membership.keep_alive(), self.assistant.run(self._engine), self._finished(), stop.wait()
         )
-        self._state = PeerState.LEFT
+        self._state = PeerState.LEFT if self._engine.retire() else PeerState.LEAVING
         await self.membership.report()
 
     async def _finished(self) -> None:

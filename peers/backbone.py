@@ -14,7 +14,7 @@ from collab.errors import CheckpointFailed, CorruptState, NoDonor
 from collab.metrics.records import CheckpointSaved, Notice, StateFetched, SwarmReport
 from collab.ports import Ports
 from collab.swarm.bundle import Bundle, serve_bundle
-from collab.swarm.handover import serve_handover
+from collab.swarm.handover import Offer, serve_handover
 from collab.swarm.identity import Identity
 from collab.swarm.membership import Membership
 from collab.swarm.progress import ProgressBoard, SwarmView
@@ -56,6 +56,7 @@ class Backbone:
     ) -> None:
         self._ports, self._bundle, self._workshop, self._settings = ports, bundle, workshop, settings
         self._packed: PackedSnapshot | None = None
+        self._state = PeerState.SERVING
         self._saved_epoch = -1
         self._saving = asyncio.Lock()
         self._reported: tuple[int, Lineage] | None = None
@@ -80,6 +81,8 @@ class Backbone:
             self.membership.keep_alive(), self.assistant.run(self._engine), self._follow(), stop.wait()
         )
         await self._saving.acquire()  # a checkpoint under way is finished first
+        self._state = PeerState.LEFT if self._engine.retire() else PeerState.LEAVING
+        await self.membership.report()
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -99,15 +102,15 @@ class Backbone:
         packed = self._packed
         return packed if packed is not None and epoch in (None, packed.manifest.epoch) else None
 
-    async def _take(self, peer: PeerId, epoch: int) -> bool:
+    async def _take(self, peer: PeerId, offer: Offer) -> bool:
         """A trainer that leaves offers its state."""
         async with self._saving:
-            if epoch > self._saved_epoch:
-                await self.membership.report()  # it may have told of its evaluation a moment ago
-                packed = await self._fetch(epoch, [peer])
+            if offer.epoch > self._saved_epoch:
+                packed = await self._fetch(offer.epoch, [peer])
                 if packed is not None:
-                    await self._keep(packed, self._evaluation_now(epoch))
-            return self._packed is not None and self._packed.manifest.epoch >= epoch
+                    told = {"eval_loss": offer.eval_loss} if math.isfinite(offer.eval_loss) else {}
+                    await self._keep(packed, told or self._evaluation_now(offer.epoch))
+            return self._packed is not None and self._packed.manifest.epoch >= offer.epoch
 
     async def _follow(self) -> None:
         """Watch where the swarm stands: report it, and fetch a checkpoint when one is due."""
@@ -230,7 +233,7 @@ class Backbone:
             fingerprint=self._bundle.fingerprint,
             name=self._settings.name,
             role=Role.BACKBONE,
-            state=PeerState.SERVING,
+            state=self._state,
             epoch=manifest.epoch if manifest else 0,
             lineage=manifest.lineage if manifest else Lineage(""),
             can_be_dialled=True,

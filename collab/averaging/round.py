@@ -264,6 +264,10 @@ class RoundEngine:
             me = self._ports.transport.peer_id
             self._encodings.commit(sent=record.used_of(me), reduced=record.reduced_by(me))
 
+    def retire(self) -> bool:
+        """Vote no more; whether all that we have voted for is history, so that nobody has to wait for us."""
+        return all(self._verdicts.committed(*instance) is not None for instance in self._seats.close())
+
     # -- serving others ----------------------------------------------------------------------------------------------
 
     async def _serve_call(self, stream: Stream) -> None:

@@ -28,6 +28,12 @@ class Seats:
     def __init__(self) -> None:
         self._seats: OrderedDict[Instance, RecordSeat] = OrderedDict()
         self._made: OrderedDict[Lineage, None] = OrderedDict()
+        self._is_closed = False
+
+    def close(self) -> list[Instance]:
+        """Vote no more: others shall be able to decide without us. Returns where we have voted."""
+        self._is_closed = True
+        return [instance for instance, ours in self._seats.items() if ours.vote is not None]
 
     def of(self, instance: Instance, electors: tuple[PeerId, ...], me: PeerId) -> RecordSeat | None:
         """Our seat, as it is; None: we abstain.
@@ -36,6 +42,8 @@ class Seats:
             electors: of the instance; none: a first step, about which everybody may vote who is there.
         """
         fresh: RecordSeat | None = Acceptor()
+        if self._is_closed:
+            return None
         if electors:
             fresh = seat(me, Electorate(electors), took_part=instance[1] in self._made)
         return None if fresh is None else self._seats.get(instance, fresh)

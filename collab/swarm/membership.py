@@ -114,7 +114,7 @@ class Membership:
             trainers=trainers,
             behind=frozenset(record.peer for record in view.all_trainers()) - trainers,
             helpers=frozenset(record.peer for record in view.helpers()),
-            left=frozenset(record.peer for record in view.records if record.state is PeerState.LEFT),
+            left=view.left,
             ahead=frozenset(
                 record.peer
                 for record in (*view.all_trainers(), *self.backbones())

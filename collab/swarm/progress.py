@@ -32,6 +32,8 @@ class SwarmView:
     """Of peers that are alive, sorted by peer id."""
     at_s: float
     """Swarm time."""
+    left: frozenset[PeerId] = frozenset()
+    """Who has just said goodbye."""
 
     def trainers(self, epoch: int, lineage: Lineage) -> tuple[PeerRecord, ...]:
         """Trainers that train on this very history."""
@@ -123,18 +125,21 @@ class ProgressBoard:
             entries = {}
         now = self._ports.clock.now()
         records = {record.peer: record for record in self._view.records if is_fresh(record, now)} if not entries else {}
+        left: set[PeerId] = set() if entries else set(self._view.left)
         for subkey, entry in entries.items():
             try:
                 record = unpack_record(entry.value, PeerId(subkey))
             except BadMessage as error:
                 logger.debug("record refused peer=%s reason=%s", subkey, error)
                 continue
-            is_here = record.fingerprint == self._fingerprint and record.state is not PeerState.LEFT
-            if is_here and is_fresh(record, now):
-                records[record.peer] = record
+            if record.fingerprint == self._fingerprint and is_fresh(record, now):
+                if record.state is PeerState.LEFT:
+                    left.add(record.peer)
+                else:
+                    records[record.peer] = record
         if self._latest is not None and self._latest.state is not PeerState.LEFT:
             records[self._latest.peer] = self._latest
-        self._view = SwarmView(tuple(records[peer] for peer in sorted(records)), now)
+        self._view = SwarmView(tuple(records[peer] for peer in sorted(records)), now, frozenset(left - records.keys()))
         return self._view
 
 

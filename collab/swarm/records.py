@@ -27,8 +27,10 @@ class PeerState(StrEnum):
     TRAINING = "training"
     SERVING = "serving"
     """Backbone and auxiliary peers."""
+    LEAVING = "leaving"
+    """Takes no part any more, but has voted in a round of which it does not know what became."""
     LEFT = "left"
-    """Said goodbye; the record only outlives it."""
+    """Said goodbye: it will vote no more, and no vote of its is open. The record only outlives it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

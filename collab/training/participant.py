@@ -5,6 +5,8 @@
 
 import asyncio
 import logging
+import math
+from contextlib import suppress
 from dataclasses import dataclass
 
 from collab.averaging.messages import NOT_COMING, Call, Reply
@@ -17,7 +19,7 @@ from collab.strategies.base import Decision, OutOfStep, Stepped, Swarm, Waiting
 from collab.strategies.registry import build_strategy
 from collab.swarm.batch_watch import BatchWatch
 from collab.swarm.bundle import Bundle, serve_bundle
-from collab.swarm.handover import offer_state
+from collab.swarm.handover import Offer, offer_state
 from collab.swarm.identity import Identity
 from collab.swarm.membership import Membership
 from collab.swarm.progress import ProgressBoard
@@ -175,16 +177,36 @@ class Participant:
         self._last_step_s = self.ports.clock.monotonic()
 
     async def leave(self, *, is_urgent: bool) -> None:
-        """Say goodbye; when the newest state would leave with us, a backbone takes it first. Leaving twice is fine."""
-        if self.vitals.state is PeerState.LEFT:
+        """Say goodbye, and let a backbone take the newest state when it would leave with us. Leaving twice is fine.
+
+        Of several that leave at once each says so before it looks who stays: one at least sees that nobody does.
+        """
+        if self.vitals.state in (PeerState.LEAVING, PeerState.LEFT):
             return
-        if self.vitals.state is PeerState.TRAINING and (self.is_finished or self.membership.is_last_trainer()):
-            epoch = self.replica.epoch
-            behind = [record.peer for record in self.membership.backbones() if record.checkpoint_epoch < epoch]
-            timeout_s = URGENT_HANDOVER_S if is_urgent else FINAL_HANDOVER_S
-            await offer_state(self.ports.transport, behind, self.bundle.fingerprint, epoch, timeout_s)
-        self.vitals.state = PeerState.LEFT
-        await self.membership.report()
+        clock = self.ports.clock
+        give_up_s = clock.monotonic() + (URGENT_HANDOVER_S if is_urgent else FINAL_HANDOVER_S)
+        farewell = PeerState.LEFT if self._engine.retire() else PeerState.LEAVING
+        if self.is_finished:
+            await self._hand_over(give_up_s - clock.monotonic())
+        self.vitals.state = farewell
+        with suppress(TimeoutError):
+            async with asyncio.timeout((give_up_s - clock.monotonic()) / 2):
+                await self.membership.report()
+        if not self.is_finished and self.membership.is_last_trainer():
+            await self._hand_over(give_up_s - clock.monotonic())
+
+    async def _hand_over(self, timeout_s: float) -> None:
+        """Our state to a backbone that is behind it, unless the swarm has gone on without us."""
+        epoch, backbones = self.replica.epoch, self.membership.backbones()
+        if not self.replica.lineage or self.membership.is_out_of_step():
+            return
+        behind = [record.peer for record in backbones if record.checkpoint_epoch < epoch]
+        eval_loss = self.vitals.eval_loss if self.vitals.eval_epoch == epoch else math.nan
+        offer = Offer(self.bundle.fingerprint, epoch, eval_loss)
+        if behind and not await offer_state(self.ports.transport, behind, offer, timeout_s):
+            text = f"no backbone took our state of epoch {epoch} in time"
+            hint = f"the run will go on from epoch {max(record.checkpoint_epoch for record in backbones)}"
+            self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint, is_problem=True))
 
     @property
     def is_finished(self) -> bool:

@@ -145,3 +145,12 @@ def test_a_seat_that_was_forgotten_is_not_taken_anew() -> None:
     for epoch in range(REMEMBERED):
         seats.keep((epoch, Lineage(f"other {epoch}")), Acceptor())
     assert seats.of((1, lineage), (X, Y), X) is None
+
+
+def test_a_peer_that_closed_its_seats_abstains_and_knows_where_it_has_voted() -> None:
+    seats = Seats()
+    seats.keep(FIRST, Acceptor().promise(LOW).accept(LOW, RECORD))
+    seats.keep(NEXT, Acceptor().promise(LOW))
+    assert seats.close() == [FIRST]
+    assert seats.of(FIRST, (), X) is None
+    assert seats.of((7, Lineage("new")), (), X) is None

@@ -64,7 +64,8 @@ def test_training_goes_on_while_the_backbone_is_dead_and_it_finds_its_run_again(
             summary, seconds = trainer.leave(signal.SIGTERM)
             assert seconds < 5.0
         newest = max(event["epoch"] for event in restarted.all("CheckpointSaved"))
-        assert newest >= summary["epoch"], "the last trainer handed its state over before it left"
+        words = f"the last trainer handed its state over before it left:\n{trainers[1].tail()}\n{restarted.tail()}"
+        assert newest >= summary["epoch"], words
         restarted.leave()
 
 

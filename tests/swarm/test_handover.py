@@ -6,19 +6,20 @@ import pytest
 
 from collab.net.base import Stream
 from collab.net.wire import Message
-from collab.swarm.handover import HANDOVER_PROTOCOL, offer_state, serve_handover
+from collab.swarm.handover import HANDOVER_PROTOCOL, Offer, offer_state, serve_handover
 from collab.types import PeerId
 from tests.fakes import FakeNetwork, run
 
 FIRST, SECOND = PeerId("first"), PeerId("second")
+OFFER = Offer("f", 7, eval_loss=0.5)
 
 
-async def backbone(network: FakeNetwork, name: PeerId, *, takes: bool, run_is: str = "f") -> list[tuple[PeerId, int]]:
+async def backbone(network: FakeNetwork, name: PeerId, *, takes: bool, run_is: str = "f") -> list[tuple[PeerId, Offer]]:
     """A backbone; the list fills with what it was offered."""
-    offers: list[tuple[PeerId, int]] = []
+    offers: list[tuple[PeerId, Offer]] = []
 
-    async def take(peer: PeerId, epoch: int) -> bool:
-        offers.append((peer, epoch))
+    async def take(peer: PeerId, offer: Offer) -> bool:
+        offers.append((peer, offer))
         return takes
 
     await serve_handover(network.join(name), run_is, take)
@@ -30,8 +31,8 @@ def test_the_first_backbone_that_takes_the_state_is_enough() -> None:
         async with FakeNetwork() as network:
             first = await backbone(network, FIRST, takes=True)
             second = await backbone(network, SECOND, takes=True)
-            assert await offer_state(network.join("me"), [FIRST, SECOND], "f", 7, 2.0)
-            assert first == [(PeerId("me"), 7)]
+            assert await offer_state(network.join("me"), [FIRST, SECOND], OFFER, 2.0)
+            assert first == [(PeerId("me"), OFFER)]
             assert second == []
 
     run(main())
@@ -49,8 +50,8 @@ def test_a_backbone_that_is_gone_or_declines_or_garbles_is_followed_by_the_next(
             declined = await backbone(network, FIRST, takes=False)
             taken = await backbone(network, SECOND, takes=True)
             asked = [PeerId("gone"), PeerId("garbler"), FIRST, SECOND]
-            assert await offer_state(network.join("me"), asked, "f", 7, 2.0)
-            assert declined == taken == [(PeerId("me"), 7)]
+            assert await offer_state(network.join("me"), asked, OFFER, 2.0)
+            assert declined == taken == [(PeerId("me"), OFFER)]
 
     run(main())
 
@@ -60,8 +61,8 @@ def test_nobody_taking_it_is_told_and_never_raised() -> None:
         async with FakeNetwork() as network:
             await backbone(network, FIRST, takes=False)
             me = network.join("me")
-            assert not await offer_state(me, [], "f", 7, 2.0)
-            assert not await offer_state(me, [FIRST, PeerId("gone")], "f", 7, 2.0)
+            assert not await offer_state(me, [], OFFER, 2.0)
+            assert not await offer_state(me, [FIRST, PeerId("gone")], OFFER, 2.0)
 
     run(main())
 
@@ -70,7 +71,7 @@ def test_a_backbone_of_another_run_does_not_even_look() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
             offers = await backbone(network, FIRST, takes=True, run_is="g")
-            assert not await offer_state(network.join("me"), [FIRST], "f", 7, 2.0)
+            assert not await offer_state(network.join("me"), [FIRST], OFFER, 2.0)
             assert offers == []
 
     run(main())
@@ -81,13 +82,13 @@ def test_a_backbone_that_is_slow_does_not_hold_up_a_goodbye(timeout_s: float) ->
     async def main() -> None:
         async with FakeNetwork() as network:
 
-            async def take(peer: PeerId, epoch: int) -> bool:
+            async def take(peer: PeerId, offer: Offer) -> bool:
                 await asyncio.sleep(60)
                 return True
 
             await serve_handover(network.join(FIRST), "f", take)
             began = asyncio.get_running_loop().time()
-            assert not await offer_state(network.join("me"), [FIRST], "f", 7, timeout_s)
+            assert not await offer_state(network.join("me"), [FIRST], OFFER, timeout_s)
             assert asyncio.get_running_loop().time() - began == pytest.approx(timeout_s)
 
     run(main())

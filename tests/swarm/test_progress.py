@@ -164,7 +164,12 @@ def test_a_peer_that_said_goodbye_is_gone() -> None:
         put(directory, 1)
         assert names(await board.refresh()) == ["person-1"]
         put(directory, 1, state=PeerState.LEFT)
-        assert names(await board.refresh()) == []
+        gone = await board.refresh()
+        assert (names(gone), gone.left) == ([], {PEOPLE[1].peer_id})
+        put(directory, 1)
+        back = await board.refresh()
+        assert (names(back), back.left) == (["person-1"], frozenset())
+        put(directory, 1, state=PeerState.LEFT)
         await board.publish(record(0))
         assert names(await board.refresh()) == ["person-0"]
         await board.publish(record(0, state=PeerState.LEFT))
