@@ -116,7 +116,7 @@ class JoinedRun:
         ids = tuple(range(self._next_id, self._next_id + samples))
         self._next_id += samples
         report = participant.replica.take_gradients(ids, loss)
-        participant.note_microbatch(report, time.monotonic() - self._computing_since_s)
+        participant.teller.note_microbatch(report, time.monotonic() - self._computing_since_s)
         stepped = self._call(participant.after_microbatch(report))
         self._computing_since_s = time.monotonic()
         participant.vitals.begin_microbatch(self._computing_since_s)

@@ -73,7 +73,7 @@ async def _train(started: Started, bundle: Bundle, options: JoinOptions, relay: 
         relay.sink = _sinks(options, bundle, lambda: trainer.participant.membership.view, stack)
         settle_heap()
         await trainer.run(stop)
-    record, vitals = trainer.participant.record(), trainer.participant.vitals
+    record, vitals = trainer.participant.teller.record(), trainer.participant.vitals
     _summarise(
         options,
         {

@@ -251,7 +251,7 @@ class LossSwarm:
             for _ in range(self._setup.microbatches):
                 batch = self._task.batch(sampler.next(MICROBATCH_SIZE))
                 await ports.compute.run(partial(replica.accumulate, batch, self._task.loss), samples=MICROBATCH_SIZE)
-                decision = await strategy.after_microbatch(replica, swarm)
+                decision = await strategies.decide(strategy, replica, swarm)
             if not isinstance(decision, Stepped) or decision.contributors < len(self._parts):
                 raise RunFailed(f"peer {index}, epoch {epoch}: all peers should have stepped together, got {decision}")
             self._used[epoch, index] = replica.used.loss, replica.used.sample_ids

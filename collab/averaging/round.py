@@ -91,13 +91,15 @@ class RoundEngine:
     # -- member side -------------------------------------------------------------------------------------------------
 
     async def average(self, contribution: Contribution) -> Outcome:
-        """See ``Averager``."""
+        """See ``Averager``. What was accumulated for very long counts as no more than what nobody would refuse."""
+        weight, weights = min(contribution.weight, self._settings.max_weight), contribution.weights
+        bring = Bring(contribution.vector, weights.at_most(weight) if weights is not None else None)
         join = Join(
             fingerprint=self._settings.fingerprint,
             epoch=contribution.epoch,
             lineage=contribution.lineage,
             num_elements=len(contribution.vector),
-            weight=contribution.weight,
+            weight=weight,
             can_reduce=self._settings.can_reduce,
             **self.links.measured(),
         )
@@ -107,7 +109,7 @@ class RoundEngine:
             candidates = [p for p in self._leaders(contribution.lineage, contribution.epoch) if p not in unreachable]
             if not candidates:
                 break
-            outcome = await self._attempt(candidates[0], join, Bring(contribution.vector, contribution.weights))
+            outcome = await self._attempt(candidates[0], join, bring)
             if not isinstance(outcome, Aborted) or outcome.reason in ("refused", "no_quorum"):
                 break
             if outcome.reason == "leader_lost":

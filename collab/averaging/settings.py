@@ -7,7 +7,7 @@ from collab.averaging.timeouts import RoundTimeouts
 from collab.config import Run
 
 MAX_WEIGHT_IN_TARGETS = 16.0
-"""A peer that brings more than this many target batches is refused as absurd."""
+"""What a peer brings counts as at most this many target batches; one that claims more is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

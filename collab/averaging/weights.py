@@ -34,6 +34,10 @@ class Weights:
         """Whether one number says it all."""
         return len(self.values) == 1
 
+    def at_most(self, samples: float) -> "Weights":
+        """No more than so many anywhere."""
+        return Weights(self.stops, tuple(min(value, samples) for value in self.values))
+
     def plus(self, samples: float) -> "Weights":
         """With so many more everywhere."""
         return Weights(self.stops, tuple(value + samples for value in self.values))

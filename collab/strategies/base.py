@@ -110,13 +110,18 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Ready:
+    """The swarm has its batch: ``contribute`` is due, and then ``take``."""
+
+
+@dataclass(frozen=True, slots=True)
 class OutOfStep:
     """The swarm went on without us: take over its state; what is accumulated stays."""
 
     reason: str
 
 
-Decision = Stepped | Waiting | OutOfStep
+Decision = Stepped | Waiting | Ready | OutOfStep
 
 
 class Strategy(Protocol):
@@ -128,13 +133,13 @@ class Strategy(Protocol):
         ...
 
     async def after_microbatch(self, replica: Replica, swarm: Swarm) -> Decision:
-        """Called after every microbatch; may take as long as a round."""
+        """Called after every microbatch that no round of ours goes on beside."""
         ...
 
     async def contribute(self, replica: Replica, swarm: Swarm) -> Outcome:
         """Bring what is accumulated to the swarm's round.
 
-        Also called while a microbatch is computed that ends too late for the round: the parameters must not change.
+        Microbatches may be computed meanwhile: the parameters must not change.
         """
         ...
 
@@ -145,6 +150,14 @@ class Strategy(Protocol):
     def apply(self, replica: Replica, committed: Committed) -> None:
         """The step of a round that committed without this peer, exactly as its members took it. Runs on the worker."""
         ...
+
+
+async def decide(strategy: Strategy, replica: Replica, swarm: Swarm) -> Decision:
+    """After a microbatch, with the round that may be due; nothing is computed beside it."""
+    decision = await strategy.after_microbatch(replica, swarm)
+    if not isinstance(decision, Ready):
+        return decision
+    return await strategy.take(replica, swarm, await strategy.contribute(replica, swarm))
 
 
 def clip_to_norm(gradient: Vector, max_norm: float | None) -> Vector:

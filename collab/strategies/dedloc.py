@@ -3,7 +3,7 @@
 import numpy as np
 
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome
-from collab.strategies.base import NOTHING, Decision, OutOfStep, Replica, Stepped, Swarm, Waiting, clip_to_norm
+from collab.strategies.base import NOTHING, Decision, OutOfStep, Ready, Replica, Stepped, Swarm, Waiting, clip_to_norm
 
 
 class Dedloc:
@@ -19,7 +19,8 @@ class Dedloc:
     accumulated to the next attempt. A peer that missed a committed round takes over the swarm's state and brings its
     gradient, now one step stale, to the next round; what of it that round has used stays behind. A peer whose
     microbatch would end too late for a round brings what it has, and takes the step when the microbatch has ended; that
-    one's gradient is a step stale, too.
+    one's gradient is a step stale, too. So are those of microbatches that are computed while a round takes much longer
+    than rounds usually do.
 
     Source: Diskin et al., "Distributed Deep Learning in Open Collaborations" (NeurIPS 2021), section 3.
     """
@@ -32,7 +33,7 @@ class Dedloc:
     async def after_microbatch(self, replica: Replica, swarm: Swarm) -> Decision:
         if not await swarm.progress.has_reached(self._target) or replica.samples == 0:
             return Waiting()
-        return await self.take(replica, swarm, await self.contribute(replica, swarm))
+        return Ready()
 
     async def contribute(self, replica: Replica, swarm: Swarm) -> Outcome:
         epoch, lineage = replica.epoch, replica.lineage

@@ -3,11 +3,8 @@
 import asyncio
 
 from collab.averaging.standing import History, Standing, Word
-from collab.swarm.membership import Membership
+from collab.swarm.membership import SHORTEST_WAIT_S, Membership
 from collab.swarm.records import PeerRecord
-
-SHORTEST_WAIT_S = 0.05
-"""For a call that must be on its way: some round trips of a near swarm."""
 
 
 class BatchWatch:

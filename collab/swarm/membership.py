@@ -1,7 +1,9 @@
 """Our place in the swarm: what we say of ourselves, when we say it, and what others' words mean for us."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 
 from collab.averaging.assembly import Expected
 from collab.ports import Clock
@@ -11,6 +13,10 @@ from collab.types import Lineage, PeerId, Role
 
 REFRESH_S = 1.0
 """How often the view is renewed when nothing else renews it."""
+SHORTEST_WAIT_S = 0.05
+"""For an answer that must be on its way: some round trips of a near swarm."""
+LEVEL_ASKED = 2
+"""Of those who by their last word are where we are, how many are asked what followed."""
 REPORT_S = 0.5
 """Progress is published at most this often before the target is in sight."""
 
@@ -25,6 +31,8 @@ class Membership:
         """
         self._board, self._clock, self._our_record = board, clock, our_record
         self._has_news = False
+        self._question, self._answer = asyncio.Event(), asyncio.Event()
+        """That our word should be out and everybody's read at once, and that this is done."""
         self._since_s = 0.0
         """Swarm time at which we reached our present epoch."""
 
@@ -58,26 +66,35 @@ class Membership:
         """Heartbeat until cancelled."""
         while True:
             since_s = self._board.since_published_s
-            if since_s >= HEARTBEAT_S or (self._has_news and since_s >= REPORT_S):
+            is_asked = self._question.is_set()
+            self._question.clear()
+            if is_asked or since_s >= HEARTBEAT_S or (self._has_news and since_s >= REPORT_S):
                 self._has_news = False
                 await self._board.publish(self._our_record())
-            if self._clock.now() - self._board.view.at_s >= REFRESH_S:
+            if is_asked or self._clock.now() - self._board.view.at_s >= REFRESH_S:
                 await self._board.refresh()
-            await asyncio.sleep(REPORT_S)
+            if is_asked:
+                self._answer.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REPORT_S):
+                    await self._question.wait()
 
     # -- strategies' Progress ----------------------------------------------------------------------------------------
 
     async def has_reached(self, target_samples: int) -> bool:
-        """Publishes only when it matters: the target may be reached, or it is time to be heard."""
+        """As far as the records say. Asks the directory only when the target is in sight, and does not wait for it
+        longer than for half a microbatch; the answer is there after the next one. ``keep_alive`` does the asking.
+        """
         record = self._our_record()
-        is_in_sight = record.samples + self._expected_of_others(record) >= target_samples
-        if not is_in_sight and self._board.since_published_s < REPORT_S:
+        self._has_news = True
+        if record.samples + self._expected_of_others(record) < target_samples:
             return False
-        await self._board.publish(record)
-        if not is_in_sight:
-            return False
-        view = await self._board.refresh()
-        return view.samples(record.epoch, record.lineage) >= target_samples
+        self._answer.clear()
+        self._question.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(record.microbatch_s / 2, SHORTEST_WAIT_S)):
+                await self._answer.wait()
+        return self.view.samples(record.epoch, record.lineage) >= target_samples
 
     def _expected_of_others(self, ours: PeerRecord) -> float:
         """Samples that the other trainers have by now: what they said of this epoch, carried on at their speeds.
@@ -128,6 +145,11 @@ class Membership:
 
     # -- where we stand ----------------------------------------------------------------------------------------------
 
+    def epochs_behind(self) -> int:
+        """How far most trainers are ahead of us."""
+        consensus = self.view.consensus()
+        return max(consensus[0] - self._our_record().epoch, 0) if consensus is not None else 0
+
     def is_out_of_step(self) -> bool:
         """Whether most trainers are on another history than ours, and not behind it.
 
@@ -161,10 +183,15 @@ class Membership:
         return [record.peer for record in sorted(able, key=lambda record: record.role is not Role.BACKBONE)]
 
     def trainers_ahead(self, epoch: int) -> list[PeerId]:
-        """Other trainers that may have gone on from ``epoch``, nearest first."""
+        """Other trainers that have gone on from ``epoch``, nearest first, and a few that may have by now.
+
+        Of equally near ones each peer has its own order, so that not all ask the same.
+        """
         me = self._our_record().peer
-        ahead = [record for record in self.view.all_trainers() if record.peer != me and record.epoch >= epoch]
-        return [record.peer for record in sorted(ahead, key=lambda record: record.epoch)]
+        others = [record for record in self.view.all_trainers() if record.peer != me and record.epoch >= epoch]
+        others.sort(key=lambda record: (record.epoch, hashlib.sha256(f"{me}:{record.peer}".encode()).digest()))
+        level = [record.peer for record in others if record.epoch == epoch]
+        return [record.peer for record in others[len(level) :]] + level[:LEVEL_ASKED]
 
     def is_last_trainer(self) -> bool:
         """Whether no other trainer is known to hold our history."""

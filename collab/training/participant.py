@@ -9,13 +9,15 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass
 
+from collab.averaging.base import Committed, Outcome
+from collab.averaging.deadlines import Arrivals
 from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import Standing
-from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, Notice, SamplesUsed
+from collab.metrics.records import Notice
 from collab.ports import Ports
-from collab.strategies.base import Decision, OutOfStep, Stepped, Swarm, Waiting
+from collab.strategies.base import Decision, OutOfStep, Ready, Stepped, Swarm, Waiting
 from collab.strategies.registry import build_strategy
 from collab.swarm.batch_watch import BatchWatch
 from collab.swarm.bundle import Bundle, serve_bundle
@@ -23,20 +25,23 @@ from collab.swarm.handover import Offer, offer_state
 from collab.swarm.identity import Identity
 from collab.swarm.membership import Membership
 from collab.swarm.progress import ProgressBoard
-from collab.swarm.records import PeerRecord, PeerState
+from collab.swarm.records import PeerState
 from collab.swarm.state_transfer import StateServer
 from collab.swarm.time_sync import serve_time
-from collab.training.accumulator import Used
-from collab.training.aside import Aside
+from collab.training.beside import Beside
 from collab.training.replica import MicrobatchReport, Replica
-from collab.training.state_sync import StateSync
-from collab.training.vitals import Vitals
-from collab.types import Lineage, PeerId, Role
+from collab.training.state_sync import StateSync, Update
+from collab.training.teller import Teller
+from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
 
 URGENT_HANDOVER_S = 2.0
 """For the last trainer to hand its state to a backbone when it is asked to leave."""
+ENOUGH_ROUNDS = 1
+"""Committed rounds after which it is known how long one takes; the first is waited for."""
+STALE_EPOCHS = 4
+"""Whoever is further behind the swarm computes nothing until it has its state: such gradients lead nowhere."""
 FINAL_HANDOVER_S = 120.0
 """The same when the run is finished and nobody is in a hurry."""
 SKIPS_BEFORE_RENEWAL = 8
@@ -61,9 +66,12 @@ class Participant:
     ) -> None:
         self.ports, self.bundle, self.replica = ports, bundle, replica
         self._settings = settings
-        self.vitals = Vitals()
+        self.teller = Teller(ports, bundle.fingerprint, settings.name, replica, can_be_dialled=settings.can_be_dialled)
+        self.vitals = self.teller.vitals
         self._strategy = build_strategy(bundle.run.strategy)
-        self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
+        self.membership = Membership(
+            ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.teller.record
+        )
         self._engine = RoundEngine(
             ports,
             RoundSettings.of(bundle.run, bundle.fingerprint, can_reduce=settings.can_be_dialled),
@@ -80,9 +88,9 @@ class Participant:
             averager=self._engine,
             worker=ports.compute,
         )
-        self._aside = Aside(self._strategy, replica, self._swarm)
-        self._last_step_s = 0.0
-        self._told_used = replica.used
+        self._usual_round = Arrivals(math.inf, enough=ENOUGH_ROUNDS)
+        self._round = Beside(self._contribute, ports.clock)
+        self._renewal = Beside(self._sync.gather, ports.clock)
 
     def _attend(self, call: Call, _leader: PeerId) -> Reply:
         """Answer a leader's call; a peer whose gradients are not finite at the moment sits the round out.
@@ -95,35 +103,70 @@ class Participant:
         if free_in_s <= call.patience_s:
             self._watch.note_call((call.epoch, call.lineage))
             return Reply(is_coming=True, comes_in_s=free_in_s, free_in_s=free_in_s)
-        if not self._aside.can_begin:
+        if self._round.is_under_way or not self.replica.samples:
             return Reply(is_coming=False, free_in_s=free_in_s)
-        self._aside.begin()
+        self._round.begin()
         return Reply(is_coming=True, free_in_s=free_in_s)
 
     # -- training ----------------------------------------------------------------------------------------------------
 
     async def after_microbatch(self, report: MicrobatchReport) -> bool:
-        """Let the strategy decide and follow it; whether the replica took a step."""
-        outcome = await self._aside.outcome()
-        has_stepped = outcome is not None and await self._follow(
-            await self._strategy.take(self.replica, self._swarm, outcome)
-        )
+        """Let the strategy decide and follow it; whether the replica took a step.
+
+        A round that takes longer than usual, and a state that is long on its way, go on beside the next microbatch.
+        """
+        await self._adopt()
+        has_stepped = await self._end_round(self._usual_round.deadline_s())
+        if self._round.is_under_way or self._renewal.is_under_way:
+            return has_stepped
         if report.skipped:
             await self._sit_out()
             return has_stepped
-        return await self._follow(await self._strategy.after_microbatch(self.replica, self._swarm)) or has_stepped
+        decision = await self._strategy.after_microbatch(self.replica, self._swarm)
+        if not isinstance(decision, Ready):
+            return await self._follow(decision) or has_stepped
+        self._round.begin()
+        return await self._end_round(self._usual_round.deadline_s()) or has_stepped
+
+    async def conclude(self) -> None:
+        """No microbatch follows: the round that is still under way is seen to its end."""
+        await self._end_round(math.inf)
+
+    async def _contribute(self) -> Outcome:
+        """One round, beside the training loop."""
+        began_s = self.ports.clock.monotonic()
+        outcome = await self._strategy.contribute(self.replica, self._swarm)
+        if isinstance(outcome, Committed):
+            self._usual_round.add(self.ports.clock.monotonic() - began_s)
+        return outcome
+
+    async def _end_round(self, patience_s: float) -> bool:
+        """Act on the round that was begun, if it is over in time; whether the replica took a step."""
+        outcome = await self._round.result(patience_s)
+        if outcome is None:
+            return False
+        return await self._follow(await self._strategy.take(self.replica, self._swarm, outcome))
+
+    async def _take(self, outcome: Outcome | None) -> bool:
+        """Act on a round that is over; whether the replica took a step."""
+        if outcome is None:
+            return False
+        return await self._follow(await self._strategy.take(self.replica, self._swarm, outcome))
 
     async def _follow(self, decision: Decision) -> bool:
         """Do what a decision asks for; whether the replica took a step."""
         if isinstance(decision, Waiting) and decision.reason:
             logger.info("round lost epoch=%d reason=%s", self.replica.epoch, decision.reason)
         if isinstance(decision, Stepped):
-            self._note_step(decision)
+            self.membership.note_step()
+            self.teller.note_step(decision)
             if self.is_checkpoint_due:
                 await self._sync.keep()
-        if isinstance(decision, OutOfStep) or (self._strategy.follows_swarm and self.membership.is_out_of_step()):
-            await self.synchronise()
-            self._note_late_use()
+        is_astray = self._strategy.follows_swarm and self.membership.is_out_of_step()
+        if isinstance(decision, OutOfStep) or (is_astray and not self._round.is_under_way):
+            self.vitals.state = PeerState.SYNCING
+            self._renewal.begin()
+            await self._adopt()
         return isinstance(decision, Stepped)
 
     async def _sit_out(self) -> None:
@@ -152,7 +195,8 @@ class Participant:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.membership.keep_alive())
             tasks.create_task(self._standing.run())
-            tasks.create_task(self._aside.run())
+            tasks.create_task(self._round.run())
+            tasks.create_task(self._renewal.run())
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -165,16 +209,32 @@ class Participant:
         await self._engine.probe.measure(self.membership.dialable())
 
     async def synchronise(self) -> None:
-        """Take over the swarm's state, and say so."""
+        """Take over the swarm's state, and say so. Nothing may be computed meanwhile."""
         self.vitals.state = PeerState.SYNCING
-        await self._sync.synchronise()
-        self.vitals.state = PeerState.TRAINING
+        await self._take_over(await self._sync.gather())
         await self.membership.report()
-        while await self._sync.catch_up():  # a round that began before our word was out is over without us
+        while (missed := await self._sync.missed()).rounds:  # that began before our word was out
+            await self._take_over(missed)
             await self.membership.report()
+
+    async def _adopt(self) -> None:
+        """Take over the state that is on its way, as soon as it is here.
+
+        That is worth waiting for half a microbatch; longer if what we would compute is of little use to anybody.
+        """
+        is_far_behind = self.membership.epochs_behind() > STALE_EPOCHS or not self.replica.lineage
+        update = await self._renewal.result(math.inf if is_far_behind else self.vitals.microbatch_s / 2)
+        if update is not None:
+            await self._take_over(update)
+
+    async def _take_over(self, update: Update) -> None:
+        await self._sync.apply(update)
+        self.vitals.state = PeerState.TRAINING
         self.membership.note_step()
+        self.teller.note_state()
+        self.teller.note_late_use()
         self._watch.tell()
-        self._last_step_s = self.ports.clock.monotonic()
+        self.membership.speak()
 
     async def leave(self, *, is_urgent: bool) -> None:
         """Say goodbye, and let a backbone take the newest state when it would leave with us. Leaving twice is fine.
@@ -215,81 +275,3 @@ class Participant:
         return (until is not None and self.replica.epoch >= until) or (
             mine is not None and self.vitals.epochs_contributed >= mine
         )
-
-    # -- telling -----------------------------------------------------------------------------------------------------
-
-    def record(self) -> PeerRecord:
-        """Our word to the swarm, as of now."""
-        vitals, replica = self.vitals, self.replica
-        return PeerRecord(
-            peer=self.ports.transport.peer_id,
-            fingerprint=self.bundle.fingerprint,
-            name=self._settings.name,
-            role=Role.TRAINER,
-            state=vitals.state,
-            epoch=replica.epoch,
-            lineage=replica.lineage,
-            samples=replica.samples,
-            samples_per_s=vitals.samples_per_s,
-            microbatch_s=vitals.microbatch_s,
-            loss=vitals.loss,
-            total_samples=vitals.total_samples,
-            epochs_contributed=vitals.epochs_contributed,
-            can_be_dialled=self._settings.can_be_dialled,
-            eval_epoch=vitals.eval_epoch,
-            eval_loss=vitals.eval_loss,
-            said_at=self.ports.clock.now(),
-        )
-
-    def note_microbatch(self, report: MicrobatchReport, seconds: float) -> None:
-        """Book one microbatch that took ``seconds``."""
-        self.vitals.end_microbatch(report, seconds)
-        now, epoch = self.ports.clock.now(), self.replica.epoch
-        if report.skipped:
-            logger.warning("microbatch left out epoch=%d reason=%s", epoch, report.skipped)
-            event = MicrobatchSkipped(at_s=now, epoch=epoch, samples=report.samples, reason=report.skipped)
-            self.ports.observer.observe(event)
-            return
-        done = MicrobatchDone(at_s=now, epoch=epoch, samples=report.samples, loss=report.loss, seconds=seconds)
-        self.ports.observer.observe(done)
-
-    def _take_used(self) -> Used:
-        """What was used of ours since we last asked; samples of which something is still held are not."""
-        used = self.replica.used
-        if used is self._told_used:
-            return Used()
-        self._told_used = used
-        self.vitals.end_epoch(used)
-        return used
-
-    def _note_late_use(self) -> None:
-        used = self._take_used()
-        if used.sample_ids:
-            event = SamplesUsed(
-                at_s=self.ports.clock.now(),
-                epoch=self.replica.epoch,
-                samples=len(used.sample_ids),
-                sample_ids=used.sample_ids,
-                sample_epochs=used.sample_epochs,
-            )
-            self.ports.observer.observe(event)
-
-    def _note_step(self, decision: Stepped) -> None:
-        self.membership.note_step()
-        used = self._take_used()
-        now_s = self.ports.clock.monotonic()
-        finished = EpochFinished(
-            at_s=self.ports.clock.now(),
-            epoch=self.replica.epoch,
-            lineage=self.replica.lineage,
-            loss=used.loss,
-            own_samples=len(used.sample_ids),
-            sample_ids=used.sample_ids,
-            sample_epochs=used.sample_epochs,
-            swarm_samples=decision.swarm_samples,
-            contributors=decision.contributors,
-            learning_rate=self.replica.learning_rate,
-            seconds=now_s - self._last_step_s,
-        )
-        self._last_step_s = now_s
-        self.ports.observer.observe(finished)

@@ -2,16 +2,19 @@
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
+from collab.averaging.base import Committed
 from collab.averaging.round import RoundEngine
 from collab.errors import CorruptState, NoDonor
 from collab.metrics.records import Notice, Phase, PhaseReached, StateFetched
 from collab.ports import Ports
-from collab.strategies.base import Strategy
+from collab.strategies.base import NOTHING, Spans, Strategy
 from collab.swarm.membership import Membership
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
 from collab.swarm.state_transfer import Wanted, fetch_state
 from collab.training.replica import Replica
+from collab.types import Lineage
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +22,17 @@ SYNC_PAUSE_S = 1.0
 """Between two attempts to find somebody who has the run's state."""
 ATTEMPTS_BEFORE_WORDS = (5, 60)
 """After so many failed attempts a person is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What takes a replica to the swarm's state, in this order."""
+
+    used: Spans = NOTHING
+    """Of what we hold, what the round after our history has used."""
+    snapshot: Snapshot | None = None
+    """None: the rounds continue our own history."""
+    rounds: tuple[Committed, ...] = ()
 
 
 class StateSync:
@@ -39,22 +53,21 @@ class StateSync:
         self._packed: PackedSnapshot | None = None
         self._packing = asyncio.Lock()
 
-    async def synchronise(self) -> None:
-        """Take over the swarm's state: step by step through the rounds we missed, else as a whole.
+    async def gather(self) -> Update:
+        """Fetch what takes us to the swarm's state: the rounds that we missed, else the state as a whole.
 
-        Tries until it has it; after a while it says what is missing.
+        Tries until it has it; after a while it says what is missing. The replica stays as it is.
         """
         self._ports.observer.observe(
             PhaseReached(at_s=self._ports.clock.now(), phase=Phase.FETCH_STATE, epoch=self._replica.epoch)
         )
         attempts = 0
         await self._membership.report()
-        while not (self._replica.lineage and await self.catch_up() > 0):
+        while not (update := await self.missed()).rounds:
             try:
-                await self._ask_what_followed()
-                await self._fetch()
-                await self.catch_up()
-                return
+                used = await self._used_of_ours()
+                snapshot = await self._fetch()
+                return Update(used, snapshot, await self._rounds_after(snapshot.epoch, snapshot.lineage))
             except (NoDonor, CorruptState) as error:
                 attempts += 1
                 if attempts in ATTEMPTS_BEFORE_WORDS:
@@ -62,39 +75,56 @@ class StateSync:
                     self._ports.observer.observe(notice)
                 await asyncio.sleep(SYNC_PAUSE_S)
                 await self._membership.report()
+        return update
 
-    async def catch_up(self) -> int:
-        """Apply the rounds that followed our state; returns how many there were."""
-        replica, strategy, caught_up = self._replica, self._strategy, 0
+    async def missed(self) -> Update:
+        """The rounds that followed our state, as far as others still have them."""
+        if not self._replica.lineage:
+            return Update()
+        return Update(rounds=await self._rounds_after(self._replica.epoch, self._replica.lineage))
+
+    async def apply(self, update: Update) -> None:
+        """Take over what was gathered. No microbatch may be computed meanwhile."""
+        await self._ports.compute.run(lambda: self._apply(update))
+
+    def _apply(self, update: Update) -> None:
+        replica = self._replica
+        replica.disown(update.used)
+        if update.snapshot is not None:
+            replica.load(update.snapshot)
+        for missed in update.rounds:
+            replica.disown(missed.record.used_of(self._ports.transport.peer_id))
+            self._strategy.apply(replica, missed)
+
+    async def _rounds_after(self, epoch: int, lineage: Lineage) -> tuple[Committed, ...]:
+        """The rounds that continued a history, one after the other."""
+        rounds: list[Committed] = []
+        num_elements = self._replica.layout.num_elements
         while True:
-            peers = self._membership.trainers_ahead(replica.epoch)
-            committed = await self._engine.history.fetch(
-                peers, replica.epoch, replica.lineage, replica.layout.num_elements
-            )
+            peers = self._membership.trainers_ahead(epoch)
+            committed = await self._engine.history.fetch(peers, epoch, lineage, num_elements)
             if committed is None:
-                return caught_up
-            missed = committed
-            used = missed.record.used_of(self._ports.transport.peer_id)
-            await self._ports.compute.run(lambda: replica.disown(used))  # noqa: B023 - awaited before it changes
-            await self._ports.compute.run(lambda: strategy.apply(replica, missed))  # noqa: B023 - the same
-            caught_up += 1
+                return tuple(rounds)
+            rounds.append(committed)
+            epoch, lineage = epoch + 1, committed.lineage
 
-    async def _ask_what_followed(self) -> None:
-        """Before we leave our history for another state: has the round after it used what we still hold?"""
+    async def _used_of_ours(self) -> Spans:
+        """Before we leave our history for another state: what the round after it has used of what we still hold."""
         replica = self._replica
         peers = self._membership.trainers_ahead(replica.epoch)
         if replica.lineage and replica.samples and peers:
             record = await self._engine.what_followed(peers, replica.epoch, replica.lineage)
             if record is not None:
-                used = record.used_of(self._ports.transport.peer_id)
-                await self._ports.compute.run(lambda: replica.disown(used))
+                return record.used_of(self._ports.transport.peer_id)
+        return NOTHING
 
-    async def _fetch(self) -> None:
+    async def _fetch(self) -> Snapshot:
+        """The swarm's present state, from whoever has it."""
         started_s = self._ports.clock.monotonic()
         packed, donor = await fetch_state(
             self._ports.transport, self._membership.donors(), fingerprint=self._fingerprint, wanted=Wanted()
         )
-        await self._ports.compute.run(lambda: self._replica.load(unpack(packed)))
+        snapshot = await self._ports.compute.beside(lambda: unpack(packed))
         fetched = StateFetched(
             at_s=self._ports.clock.now(),
             donor=donor,
@@ -103,6 +133,7 @@ class StateSync:
             seconds=self._ports.clock.monotonic() - started_s,
         )
         self._ports.observer.observe(fetched)
+        return snapshot
 
     async def keep(self) -> None:
         """Keep a copy of the present state until the next one is kept: a backbone will ask for it by its epoch."""

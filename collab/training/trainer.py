@@ -50,6 +50,7 @@ class Trainer:
             report = await self._accumulate(sample_ids)
             if await self.participant.after_microbatch(report) and self.participant.is_checkpoint_due:
                 await self._evaluate_in_turn()
+        await self.participant.conclude()
 
     async def _accumulate(self, sample_ids: tuple[int, ...]) -> MicrobatchReport:
         """One forward and backward on the worker."""
@@ -60,7 +61,7 @@ class Trainer:
         report = await self._ports.compute.run(
             lambda: self._replica.accumulate(self._task.batch(sample_ids), self._task.loss), samples=len(sample_ids)
         )
-        self.participant.note_microbatch(report, clock.monotonic() - started_s)
+        self.participant.teller.note_microbatch(report, clock.monotonic() - started_s)
         return report
 
     async def _evaluate_in_turn(self) -> None:

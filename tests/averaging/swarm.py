@@ -37,7 +37,9 @@ class Rounds:
         self.absent: set[str] = set()
         """Trainers that answer a leader's call with: not coming."""
 
-    async def add_trainer(self, name: str, *, can_reduce: bool = True, fingerprint: str = "f") -> RoundEngine:
+    async def add_trainer(
+        self, name: str, *, can_reduce: bool = True, fingerprint: str = "f", target: float = TARGET
+    ) -> RoundEngine:
         self.trainers.add(PeerId(name))
 
         def attend(call: Call, leader: PeerId) -> Reply:
@@ -47,7 +49,7 @@ class Rounds:
             fingerprint=fingerprint,
             policy=self._policy,
             can_reduce=can_reduce,
-            target_samples=TARGET,
+            target_samples=target,
         )
         self.engines[name] = RoundEngine(
             make_ports(self.network.join(name)),

@@ -153,13 +153,27 @@ def test_an_absurd_weight_is_not_averaged_in_and_disturbs_nobody(weight: float) 
     async def main() -> None:
         async with FakeNetwork() as network:
             rounds = Rounds(network, "a")
-            for name in "abc":
+            for name in "ab":
                 await rounds.add_trainer(name)
+            await rounds.add_trainer("c", target=math.inf)  # who knows no bounds
             vectors = random_vectors("abc", 8)
             outcomes = await rounds.average(vectors, {**WEIGHTS, "c": weight})
             assert isinstance(outcomes.pop("c"), Aborted)
             del vectors["c"]
             check_committed(outcomes, vectors, WEIGHTS)
+
+    run(main())
+
+
+def test_what_was_accumulated_for_very_long_counts_as_no_more_than_the_limit() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = Rounds(network, "a")
+            for name in "abc":
+                await rounds.add_trainer(name)
+            vectors = random_vectors("abc", 8)
+            outcomes = await rounds.average(vectors, {**WEIGHTS, "c": 1e6 * MAX_WEIGHT})
+            check_committed(outcomes, vectors, {**WEIGHTS, "c": MAX_WEIGHT})
 
     run(main())
 

@@ -22,6 +22,7 @@ from collab.strategies.base import (
     Swarm,
     Waiting,
     clip_to_norm,
+    decide,
 )
 from collab.strategies.dedloc import Dedloc
 from collab.strategies.registry import build_strategy
@@ -106,8 +107,8 @@ def test_two_peers_take_the_step_that_one_would_take_on_all_their_samples() -> N
         averager = FakeAverager("ab")
         ours, theirs = FakeReplica([1.0, 0.0], 3), FakeReplica([0.0, 2.0], 9)
         decisions = await asyncio.gather(
-            dedloc().after_microbatch(ours, swarm("a", averager)),
-            dedloc().after_microbatch(theirs, swarm("b", averager)),
+            decide(dedloc(), ours, swarm("a", averager)),
+            decide(dedloc(), theirs, swarm("b", averager)),
         )
         assert list(decisions) == [Stepped(contributors=2, swarm_samples=12.0, was_ours_used=True)] * 2
         for peer in (ours, theirs):
@@ -125,7 +126,7 @@ def test_below_the_target_or_without_samples_nobody_is_called(total: int, sample
     async def main() -> None:
         averager = FakeAverager()
         ours = FakeReplica([1, 1], samples)
-        assert await dedloc().after_microbatch(ours, swarm("a", averager, total)) == Waiting()
+        assert await decide(dedloc(), ours, swarm("a", averager, total)) == Waiting()
         assert averager.contributions == []
         assert (ours.samples, ours.epoch) == (samples, 0)
 
@@ -136,7 +137,7 @@ def test_a_lost_round_applies_nothing_and_forgets_nothing() -> None:
     async def main() -> None:
         averager = FakeAverager(answer=Aborted(reason="no_quorum", text="only one is here"))
         ours = FakeReplica([1, 1], 5)
-        assert await dedloc().after_microbatch(ours, swarm("a", averager)) == Waiting("only one is here")
+        assert await decide(dedloc(), ours, swarm("a", averager)) == Waiting("only one is here")
         assert (ours.samples, ours.epoch, ours.lineage) == (5, 0, "l")
         assert not ours.weights.any()
 
@@ -147,7 +148,7 @@ def test_a_missed_round_sends_the_peer_for_the_swarm_s_state_with_its_gradient_k
     async def main() -> None:
         averager = FakeAverager(answer=Superseded(text="epoch 0 is over"))
         ours = FakeReplica([1, 1], 5)
-        assert await dedloc().after_microbatch(ours, swarm("a", averager)) == OutOfStep("epoch 0 is over")
+        assert await decide(dedloc(), ours, swarm("a", averager)) == OutOfStep("epoch 0 is over")
         assert (ours.samples, ours.epoch, ours.lineage) == (5, 0, "l")
         assert not ours.weights.any()
 
@@ -158,7 +159,7 @@ def test_a_step_without_our_part_leaves_our_gradient_for_the_next() -> None:
     async def main() -> None:
         averager = FakeAverager(answer=committed([1, 2], {PeerId("b"): 7.0}))
         ours = FakeReplica([5, 5], 5)
-        decision = await dedloc().after_microbatch(ours, swarm("a", averager))
+        decision = await decide(dedloc(), ours, swarm("a", averager))
         assert decision == Stepped(contributors=1, swarm_samples=7.0, was_ours_used=False)
         assert np.array_equal(ours.weights, np.array([-1, -2], np.float32))
         assert ours.samples == 5
@@ -171,8 +172,8 @@ def test_the_averaged_gradient_is_clipped_and_not_each_peer_s() -> None:
         averager = FakeAverager("ab")
         ours, theirs = FakeReplica([30.0, 40.0], 1), FakeReplica([-30.0, -40.0], 1)
         await asyncio.gather(
-            dedloc(max_norm=1.0).after_microbatch(ours, swarm("a", averager)),
-            dedloc(max_norm=1.0).after_microbatch(theirs, swarm("b", averager)),
+            decide(dedloc(max_norm=1.0), ours, swarm("a", averager)),
+            decide(dedloc(max_norm=1.0), theirs, swarm("b", averager)),
         )
         assert not ours.weights.any()  # each alone would have left a unit vector behind
         assert max(np.linalg.norm(c.vector) for c in averager.contributions) == 50.0
@@ -220,7 +221,7 @@ def test_catching_up_takes_exactly_the_members_step() -> None:
         outcome = committed([3, 4], {PeerId("a"): 5.0})
         member, latecomer = FakeReplica([3, 4], 5), FakeReplica([9, 9], 2)
         strategy = dedloc(max_norm=1.0)
-        await strategy.after_microbatch(member, swarm("a", FakeAverager(answer=outcome)))
+        await decide(strategy, member, swarm("a", FakeAverager(answer=outcome)))
         strategy.apply(latecomer, outcome)
         assert member.weights.tobytes() == latecomer.weights.tobytes()
         assert np.allclose(member.weights, [-0.6, -0.8])
@@ -272,7 +273,7 @@ def test_training_alone_is_plain_sgd() -> None:
             decisions = []
             for start in (0, 6):
                 ours.accumulate(batch(20 * step + start, 6), loss)
-                decisions.append(await strategy.after_microbatch(ours, alone))
+                decisions.append(await decide(strategy, ours, alone))
             assert decisions == [Waiting(), Stepped(contributors=1, swarm_samples=12.0, was_ours_used=True)]
             optimizer.zero_grad()
             loss(model, batch(20 * step, 12).tensors).backward()  # type: ignore[no-untyped-call]
@@ -290,11 +291,11 @@ def test_training_alone_makes_its_own_history_from_its_gradients() -> None:
     async def main() -> None:
         ours = FakeReplica([1, 2], 5)
         strategy = Solo(target_batch_size=5, max_gradient_norm=None)
-        await strategy.after_microbatch(ours, swarm("a", FakeAverager()))
+        await decide(strategy, ours, swarm("a", FakeAverager()))
         digest = hashlib.sha256(np.array([1, 2], np.float32).tobytes()).hexdigest()
         assert ours.lineage == local_lineage(Lineage("l"), digest)
         other = FakeReplica([1, 3], 5)
-        await strategy.after_microbatch(other, swarm("b", FakeAverager()))
+        await decide(strategy, other, swarm("b", FakeAverager()))
         assert other.lineage != ours.lineage
 
     run(main())
@@ -325,9 +326,9 @@ def test_a_run_file_s_section_makes_its_strategy_with_its_settings(
         assert isinstance(strategy, kind)
         ours = FakeReplica([30, 40], 6)
         averager = FakeAverager(answer=committed([30, 40], {PeerId("a"): 7.0}))
-        assert await strategy.after_microbatch(ours, swarm("a", averager, total=6)) == Waiting()
+        assert await decide(strategy, ours, swarm("a", averager, total=6)) == Waiting()
         ours.samples = 7
-        assert isinstance(await strategy.after_microbatch(ours, swarm("a", averager, total=7)), Stepped)
+        assert isinstance(await decide(strategy, ours, swarm("a", averager, total=7)), Stepped)
         assert np.allclose(ours.weights, [-1.2, -1.6])
 
     run(main())

@@ -81,6 +81,7 @@ def with_us(test: Callable[[Us], Awaitable[None]], **changes: Any) -> None:
         async with FakeNetwork() as network, Background() as tasks:
             us = Us(network, record(0, **changes))
             tasks.create_task(us.standing.run())
+            tasks.create_task(us.membership.keep_alive())
             await test(us)
 
     run(main())

@@ -1,0 +1,57 @@
+"""What a trainer waits for without standing still: it goes on beside the training loop, which looks after it now and
+then.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from collab.ports import Clock
+
+T = TypeVar("T")
+
+
+class Beside(Generic[T]):
+    """One piece of work at a time; its result is acted on between two microbatches."""
+
+    def __init__(self, work: Callable[[], Awaitable[T]], clock: Clock) -> None:
+        self._work, self._clock = work, clock
+        self._wanted, self._over = asyncio.Event(), asyncio.Event()
+        self._began_s = 0.0
+        self._result: T | None = None
+        self.is_under_way = False
+        """Whether work was begun whose result nobody has taken."""
+
+    def begin(self) -> None:
+        """Begin; nothing may be under way."""
+        self.is_under_way, self._began_s = True, self._clock.monotonic()
+        self._over.clear()
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Do what is begun, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                self._result = await self._work()
+            finally:
+                self._over.set()
+
+    async def result(self, patience_s: float = math.inf) -> T | None:
+        """Of what was begun; None: nothing was, or it goes on.
+
+        Args:
+            patience_s: since it was begun; whoever has waited so long looks again after the next microbatch.
+        """
+        if not self.is_under_way:
+            return None
+        left_s = self._began_s + patience_s - self._clock.monotonic()
+        try:
+            async with asyncio.timeout(left_s if math.isfinite(left_s) else None):
+                await self._over.wait()
+        except TimeoutError:
+            return None
+        result, self._result, self.is_under_way = self._result, None, False
+        return result

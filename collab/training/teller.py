@@ -1,0 +1,106 @@
+"""What a trainer says of itself: its record to the swarm, events to whoever watches this machine."""
+
+import logging
+
+from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, SamplesUsed
+from collab.ports import Ports
+from collab.strategies.base import Stepped
+from collab.swarm.records import PeerRecord
+from collab.training.accumulator import Used
+from collab.training.replica import MicrobatchReport, Replica
+from collab.training.vitals import Vitals
+from collab.types import Role
+
+logger = logging.getLogger(__name__)
+
+
+class Teller:
+    """Speaks for one trainer."""
+
+    def __init__(self, ports: Ports, fingerprint: str, name: str, replica: Replica, *, can_be_dialled: bool) -> None:
+        self._ports, self._fingerprint, self._name = ports, fingerprint, name
+        self._replica, self._can_be_dialled = replica, can_be_dialled
+        self.vitals = Vitals()
+        self._told_used = replica.used
+        self._last_step_s = 0.0
+
+    def record(self) -> PeerRecord:
+        """Our word to the swarm, as of now."""
+        vitals, replica = self.vitals, self._replica
+        return PeerRecord(
+            peer=self._ports.transport.peer_id,
+            fingerprint=self._fingerprint,
+            name=self._name,
+            role=Role.TRAINER,
+            state=vitals.state,
+            epoch=replica.epoch,
+            lineage=replica.lineage,
+            samples=replica.samples,
+            samples_per_s=vitals.samples_per_s,
+            microbatch_s=vitals.microbatch_s,
+            loss=vitals.loss,
+            total_samples=vitals.total_samples,
+            epochs_contributed=vitals.epochs_contributed,
+            can_be_dialled=self._can_be_dialled,
+            eval_epoch=vitals.eval_epoch,
+            eval_loss=vitals.eval_loss,
+            said_at=self._ports.clock.now(),
+        )
+
+    def note_microbatch(self, report: MicrobatchReport, seconds: float) -> None:
+        """Book one microbatch that took ``seconds``."""
+        self.vitals.end_microbatch(report, seconds)
+        now, epoch = self._ports.clock.now(), self._replica.epoch
+        if report.skipped:
+            logger.warning("microbatch left out epoch=%d reason=%s", epoch, report.skipped)
+            event = MicrobatchSkipped(at_s=now, epoch=epoch, samples=report.samples, reason=report.skipped)
+            self._ports.observer.observe(event)
+            return
+        done = MicrobatchDone(at_s=now, epoch=epoch, samples=report.samples, loss=report.loss, seconds=seconds)
+        self._ports.observer.observe(done)
+
+    def note_late_use(self) -> None:
+        """Samples of ours may have gone into a step that we learned of later."""
+        used = self._take_used()
+        if used.sample_ids:
+            event = SamplesUsed(
+                at_s=self._ports.clock.now(),
+                epoch=self._replica.epoch,
+                samples=len(used.sample_ids),
+                sample_ids=used.sample_ids,
+                sample_epochs=used.sample_epochs,
+            )
+            self._ports.observer.observe(event)
+
+    def note_state(self) -> None:
+        """The replica has just taken over a state."""
+        self._last_step_s = self._ports.clock.monotonic()
+
+    def note_step(self, decision: Stepped) -> None:
+        """The replica took its step."""
+        used = self._take_used()
+        now_s = self._ports.clock.monotonic()
+        finished = EpochFinished(
+            at_s=self._ports.clock.now(),
+            epoch=self._replica.epoch,
+            lineage=self._replica.lineage,
+            loss=used.loss,
+            own_samples=len(used.sample_ids),
+            sample_ids=used.sample_ids,
+            sample_epochs=used.sample_epochs,
+            swarm_samples=decision.swarm_samples,
+            contributors=decision.contributors,
+            learning_rate=self._replica.learning_rate,
+            seconds=now_s - self._last_step_s,
+        )
+        self._last_step_s = now_s
+        self._ports.observer.observe(finished)
+
+    def _take_used(self) -> Used:
+        """What was used of ours since we last asked; samples of which something is still held are not."""
+        used = self._replica.used
+        if used is self._told_used:
+            return Used()
+        self._told_used = used
+        self.vitals.end_epoch(used)
+        return used
