@@ -2,15 +2,14 @@
 
 import asyncio
 import random
-import threading
-from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 from averaging_engine import Result, Turn, Voice
 from averaging_heartbeats import PROTOCOL as HEARTBEAT_PROTOCOL, Begin, echo
+from averaging_life import Life
 from averaging_setup import Assignment, Part
 
 from collab.averaging.assembly import Expected
@@ -33,14 +32,12 @@ from collab.ports import Ports
 from collab.swarm.identity import load_or_create_identity
 from collab.types import Lineage, PeerId
 
-T = TypeVar("T")
 POLICIES: dict[str, Policy] = {"none": "exact", "half": "half", "auto": "auto"}
 UNKNOWN = {"up_bytes_per_s": 0.0, "up_is_limit": False, "down_bytes_per_s": 0.0, "down_is_limit": False}
 """In a peer's word to its leader."""
 TARGET_SAMPLES = 1e6
 """So that no weight of the benchmark is absurd."""
 DIAL_LIMIT_S = 20.0
-LEAVE_LIMIT_S = 3.0
 PROBE_TURN_S = 2.0
 """A newcomer's probe takes 1.3 s, over long ways 2 s."""
 MARKS = {Phase.SEND_PARTS: "group", Phase.BEFORE_COMMIT: "whole"}
@@ -141,15 +138,11 @@ class CollabEngine:
     def __init__(self, work: Assignment, voice: Voice) -> None:
         self._work, self._voice = work, voice
         self._indices: dict[PeerId, int] = {}
-        self._leaving = asyncio.Event()
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        opened: Future[str] = Future()
-        self._life = asyncio.run_coroutine_threadsafe(self._live(opened), self._loop)
-        self.contact = self._first(opened)
+        self._life = Life(self._live)
+        self.contact = self._life.contact
 
     def connect(self, contacts: Sequence[str]) -> None:
-        self._wait(self._connect([contact.partition(" ")[::2] for contact in contacts]))
+        self._life.wait(self._connect([contact.partition(" ")[::2] for contact in contacts]))
 
     def average(self, turn: Turn) -> Result:
         unchanged = Result(mean=None, epoch=turn.epoch, lineage=turn.lineage, is_committed=False, contributors={})
@@ -158,7 +151,7 @@ class CollabEngine:
         contribution = Contribution(
             epoch=turn.epoch, lineage=Lineage(turn.lineage), vector=turn.vector, weight=turn.weight
         )
-        outcome = self._wait(self._engine.average(contribution))
+        outcome = self._life.wait(self._engine.average(contribution))
         if not isinstance(outcome, Committed):
             return replace(unchanged, reason=outcome.text)
         vector_bytes, result_bytes = self._sizes(len(turn.vector))
@@ -188,15 +181,14 @@ class CollabEngine:
 
     def accompany(self, begin: Begin) -> None:
         """Implements ``Host``."""
-        self._wait(self._accompany(begin))
+        self._life.wait(self._accompany(begin))
 
     def leave(self) -> None:
-        self._loop.call_soon_threadsafe(self._leaving.set)
-        wait([self._life], timeout=LEAVE_LIMIT_S)
+        self._life.leave()
 
     # -- in the event loop -------------------------------------------------------------------------------------------
 
-    async def _live(self, opened: "Future[str]") -> None:
+    async def _live(self, opened: "Future[str]", leaving: asyncio.Event) -> None:
         """From p2pd's start to its end."""
         settings = NetworkSettings(
             identity_path=Path.cwd() / f"collab-{self._work.index}.key",
@@ -220,7 +212,7 @@ class CollabEngine:
             )
             await self._transport.serve(HEARTBEAT_PROTOCOL, echo)
             opened.set_result(" ".join([outer.peer_id, *(await outer.addresses())[:1]]))
-            await self._leaving.wait()
+            await leaving.wait()
         compute.close()
 
     async def _connect(self, others: list[tuple[str, str]]) -> None:
@@ -262,17 +254,3 @@ class CollabEngine:
 
     async def _accompany(self, begin: Begin) -> None:
         await begin(self._transport, list(self._indices), self._tasks)
-
-    # -- from outside it ---------------------------------------------------------------------------------------------
-
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._first(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
-
-    def _first(self, future: "Future[T]") -> T:
-        """Its result; what ended the peer's life is raised here, too."""
-        waited: list[Future[Any]] = [future, self._life]
-        wait(waited, return_when=FIRST_COMPLETED)
-        if not future.done():
-            self._life.result()
-            raise RuntimeError("the peer has left")
-        return future.result()

@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import averaging_vectors as vectors
 from averaging_engine import Engine, Result, Turn, Voice
@@ -147,21 +147,30 @@ class Attendant:
         self._voice.tell("checked", fraction=fraction, digest=digest, payload_bytes=payload_bytes)
 
 
-def main() -> None:
-    """Body of the process."""
+def own_voice() -> Voice:
+    """On what was the output; whatever libraries print goes to the log from now on."""
     voice = Voice(os.dup(1))
-    os.dup2(2, 1)  # whatever libraries print goes to the log
-    work = Assignment.from_json(sys.argv[1])
-    lines = words()
-    engine = open_engine(work, voice)
-    voice.tell("ready", contact=engine.contact)
+    os.dup2(2, 1)
+    return voice
+
+
+def obey(lines: Iterator[list[str]], follow: Callable[[str, str], None], leave: Callable[[], None]) -> None:
+    """Do what the words say until they end, then go with all that this process has started."""
     gc.collect()
     gc.freeze()  # as peers do: a collection that walks through torch's objects stops the event loop for 0.1 s
-    attendant = Attendant(work, engine, voice)
     for word, *rest in lines:
-        attendant.follow(word, rest[0] if rest else "")
-    engine.leave()
+        follow(word, rest[0] if rest else "")
+    leave()
     os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Body of the process."""
+    voice, lines = own_voice(), words()
+    work = Assignment.from_json(sys.argv[1])
+    engine = open_engine(work, voice)
+    voice.tell("ready", contact=engine.contact)
+    obey(lines, Attendant(work, engine, voice).follow, engine.leave)
 
 
 if __name__ == "__main__":

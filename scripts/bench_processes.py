@@ -31,7 +31,7 @@ class Child:
         Args:
             goodbye: signal that asks it to leave; None: it leaves when its input ends, with all that it started.
         """
-        self._log = log
+        self.log = log
         self.goodbye = goodbye
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HIVEMIND_LOGLEVEL": "WARNING"}
         setpriv = shutil.which("setpriv")  # should we be killed ourselves: who watches no input is sent the signal
@@ -78,7 +78,7 @@ class Child:
 
     def log_tail(self) -> str:
         """The last lines it wrote to standard error."""
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     def leave(self) -> None:
         """Ask it to go."""
@@ -99,6 +99,12 @@ class Seen:
     def is_alive(self) -> bool:
         fields = _stat(self.pid)
         return fields is not None and int(fields[19]) == self.started_ticks and fields[0] != "Z"
+
+    @property
+    def is_stopped(self) -> bool:
+        """Frozen by a signal."""
+        fields = _stat(self.pid)
+        return fields is not None and int(fields[19]) == self.started_ticks and fields[0] == "T"
 
 
 def _stat(pid: int) -> list[str] | None:

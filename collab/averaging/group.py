@@ -65,6 +65,8 @@ class Leader:
             assembly.is_open = False
             gone_on = (await self._roster(assembly.epoch, assembly.lineage)).ahead  # it may have taken long
             await self._dismiss_misfits(assembly)
+            if assembly.epoch > 0:  # else nobody made the history; a newcomer does not know who did
+                await self._verdicts.learn_maker(assembly.lineage, assembly.joined.keys() - {self._transport.peer_id})
             group = self._close(assembly, expected, gone_on)
             if isinstance(group, str):
                 everybody = {peer: stream for peer, (stream, _) in assembly.joined.items()}

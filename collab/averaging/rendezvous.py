@@ -35,7 +35,7 @@ class Rendezvous:
         self._roster, self._verdicts, self._electors = roster, verdicts, electors
         self._leader = Leader(ports, settings, roster, verdicts, following, electors)
         me, silence = ports.transport.peer_id, self._leader.silence
-        self._succession = Succession(me, settings.timeouts, silence, self._leader.conduct)
+        self._succession = Succession(me, settings.timeouts, silence, self._leader.conduct, verdicts.committed)
         self._assemblies: dict[tuple[int, Lineage], Assembly] = {}
         self._left_out: dict[tuple[int, Lineage], set[PeerId]] = {}
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from collab.averaging.agreement import CommitRecord
 from collab.averaging.ballots import Ballot
 from collab.averaging.conduct import Conductor
 from collab.averaging.course import Course
@@ -15,12 +16,14 @@ from collab.averaging.timeouts import RoundTimeouts
 from collab.errors import BadMessage
 from collab.net.base import Stream
 from collab.net.wire import Message
-from collab.types import PeerId
+from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
 
 Conduct = Callable[[Conductor], Awaitable[object]]
 """Takes a round to its end, and remembers what came of it."""
+Committed = Callable[[int, Lineage], CommitRecord | None]
+"""What followed a history, if it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,11 @@ class Takeover:
 class Succession:
     """Rounds that this peer leads on with."""
 
-    def __init__(self, me: PeerId, timeouts: RoundTimeouts, silence: Silence, conduct: Conduct) -> None:
+    def __init__(
+        self, me: PeerId, timeouts: RoundTimeouts, silence: Silence, conduct: Conduct, committed: Committed
+    ) -> None:
         self._me, self._timeouts, self._silence, self._conduct = me, timeouts, silence, conduct
+        self._committed = committed
         self._takeovers: dict[str, Takeover] = {}
 
     async def serve(self, stream: Stream, message: Message) -> bool:
@@ -91,6 +97,11 @@ class Succession:
         group = resume.group
         if self._me not in group.successors or stream.remote not in {member.peer for member in group.members}:
             raise BadMessage(f"{stream.remote} resumes a round that is none of ours")
+        record = self._committed(group.epoch, group.lineage)
+        if record is not None:  # it was away for long: nobody else will come, and there is nothing left to do
+            await stream.send(Message("welcome"), timeout_s=self._timeouts.reply_s)
+            await stream.send(Message("commit", {"record": record.to_fields()}), timeout_s=self._timeouts.reply_s)
+            return False
         takeover = self._takeovers.get(group.round_id)
         if takeover is not None and (not takeover.is_open or takeover.group != group):
             return False

@@ -24,6 +24,8 @@ class Verdicts:
     def __init__(self, transport: Transport, timeouts: RoundTimeouts, seats: Seats | None = None) -> None:
         self._transport, self._timeouts, self._seats = transport, timeouts, seats
         self._records: OrderedDict[tuple[int, Lineage], CommitRecord] = OrderedDict()
+        self._maker: CommitRecord | None = None
+        """The newest that we were told because we were not there: what made a history, not what we know of others."""
 
     async def serve(self) -> None:
         """Begin to answer members in doubt."""
@@ -41,7 +43,32 @@ class Verdicts:
 
     def leading_to(self, lineage: Lineage) -> CommitRecord | None:
         """The committed round whose step made the history ``lineage``, if it is known."""
-        return next((record for record in self._records.values() if record.next_lineage() == lineage), None)
+        known = (*self._records.values(), *([self._maker] if self._maker is not None else []))
+        return next((record for record in known if record.next_lineage() == lineage), None)
+
+    async def learn_maker(self, lineage: Lineage, peers: Iterable[PeerId]) -> None:
+        """Ask who was there for the round that made a history, if we were not; its digest is the history's name."""
+        if self.leading_to(lineage) is not None:
+            return
+        asking = [asyncio.create_task(self._ask_maker(peer, lineage)) for peer in peers]
+        try:
+            for answer in asyncio.as_completed(asking):
+                maker = await answer
+                if maker is not None:
+                    self._maker = maker
+                    return
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    async def _ask_maker(self, peer: PeerId, lineage: Lineage) -> CommitRecord | None:
+        try:
+            answer = await self._exchange(peer, Message("made?", {"lineage": lineage}))
+            record = CommitRecord.from_fields(answer.get("record", dict)) if answer.kind == "made" else None
+        except NetworkError:
+            return None
+        return record if record is not None and record.next_lineage() == lineage else None
 
     def forget(self, epoch: int, lineage: Lineage) -> None:
         """Nobody has the result of the round that followed a history, and nobody ever will: it is as if it was not."""
@@ -74,21 +101,27 @@ class Verdicts:
 
     async def _ask_one(self, peer: PeerId, epoch: int, lineage: Lineage) -> CommitRecord | Literal["unknown"] | None:
         try:
-            stream = await self._transport.open(peer, VERDICT_PROTOCOL, timeout_s=self._timeouts.open_s)
-            try:
-                question = Message("verdict?", {"epoch": epoch, "lineage": lineage})
-                await stream.send(question, timeout_s=self._timeouts.reply_s)
-                answer = await stream.receive(timeout_s=self._timeouts.reply_s)
-            finally:
-                stream.close()
+            answer = await self._exchange(peer, Message("verdict?", {"epoch": epoch, "lineage": lineage}))
             if answer.kind != "committed":
                 return "unknown"
             return CommitRecord.from_fields(answer.get("record", dict))
         except NetworkError:
             return None
 
+    async def _exchange(self, peer: PeerId, question: Message) -> Message:
+        """Raises ``NetworkError``."""
+        stream = await self._transport.open(peer, VERDICT_PROTOCOL, timeout_s=self._timeouts.open_s)
+        try:
+            await stream.send(question, timeout_s=self._timeouts.reply_s)
+            return await stream.receive(timeout_s=self._timeouts.reply_s)
+        finally:
+            stream.close()
+
     async def _answer(self, stream: Stream) -> None:
         question = await stream.receive(timeout_s=self._timeouts.reply_s)
-        record = self.committed(question.get("epoch", int), Lineage(question.get("lineage", str)))
-        answer = Message("unknown") if record is None else Message("committed", {"record": record.to_fields()})
+        lineage = Lineage(question.get("lineage", str))
+        is_about_maker = question.kind == "made?"
+        record = self.leading_to(lineage) if is_about_maker else self.committed(question.get("epoch", int), lineage)
+        kind = "made" if is_about_maker else "committed"
+        answer = Message("unknown") if record is None else Message(kind, {"record": record.to_fields()})
         await stream.send(answer, timeout_s=self._timeouts.reply_s)
