@@ -22,13 +22,13 @@ FLOOR_S = 0.3
 class Arrivals:
     """Durations of one kind: from the call to the arrival, or from the announced to the real arrival."""
 
-    def __init__(self, first_s: float, *, enough: int = ENOUGH) -> None:
+    def __init__(self, first_s: float) -> None:
         """
         Args:
-            first_s: deadline before ``enough`` durations are known.
+            first_s: deadline before enough is known.
         """
         self._seen: deque[float] = deque(maxlen=REMEMBERED)
-        self._first_s, self._enough = first_s, enough
+        self._first_s = first_s
 
     def add(self, seconds: float) -> None:
         """Take one arrival; one that was earlier than announced was in time."""
@@ -41,7 +41,7 @@ class Arrivals:
             announced: durations that are not arrivals yet, but as good as.
         """
         seen = [*self._seen, *announced]
-        return max(outlier(seen), FLOOR_S) if len(seen) >= self._enough else self._first_s
+        return max(outlier(seen), FLOOR_S) if len(seen) >= ENOUGH else self._first_s
 
 
 def outlier(durations: Sequence[float]) -> float:

@@ -4,12 +4,41 @@ then.
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from collab.ports import Clock
 
 T = TypeVar("T")
+
+
+REMEMBERED = 16
+"""Rounds; some minutes of a swarm."""
+OVERTIME = 1.5
+"""Of an undisturbed round: whoever waits no longer has lost half a round when it goes on without the outcome."""
+SHORTEST_S = 0.3
+"""Of any patience: what timers, threads and a few round trips are late by."""
+
+
+class Patience:
+    """How long to wait for a round before computing on: somewhat longer than one takes that nothing disturbs.
+
+    The first quartile of the last rounds stands for that, since in bad times most of them are disturbed.
+    """
+
+    def __init__(self) -> None:
+        self._seen: deque[float] = deque(maxlen=REMEMBERED)
+
+    def add(self, seconds: float) -> None:
+        """A round has committed, so long after it was begun."""
+        self._seen.append(seconds)
+
+    def limit_s(self) -> float:
+        """Seconds from the beginning; the first round is waited for."""
+        if not self._seen:
+            return math.inf
+        return max(OVERTIME * sorted(self._seen)[len(self._seen) // 4], SHORTEST_S)
 
 
 class Beside(Generic[T]):

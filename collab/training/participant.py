@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from collab.averaging.base import Committed, Outcome
-from collab.averaging.deadlines import Arrivals
 from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
@@ -28,7 +27,7 @@ from collab.swarm.progress import ProgressBoard
 from collab.swarm.records import PeerState
 from collab.swarm.state_transfer import StateServer
 from collab.swarm.time_sync import serve_time
-from collab.training.beside import Beside
+from collab.training.beside import Beside, Patience
 from collab.training.replica import MicrobatchReport, Replica
 from collab.training.state_sync import StateSync, Update
 from collab.training.teller import Teller
@@ -38,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 URGENT_HANDOVER_S = 2.0
 """For the last trainer to hand its state to a backbone when it is asked to leave."""
-ENOUGH_ROUNDS = 1
-"""Committed rounds after which it is known how long one takes; the first is waited for."""
 STALE_EPOCHS = 4
 """Whoever is further behind the swarm computes nothing until it has its state: such gradients lead nowhere."""
 FINAL_HANDOVER_S = 120.0
@@ -88,7 +85,7 @@ class Participant:
             averager=self._engine,
             worker=ports.compute,
         )
-        self._usual_round = Arrivals(math.inf, enough=ENOUGH_ROUNDS)
+        self._patience = Patience()
         self._round = Beside(self._contribute, ports.clock)
         self._renewal = Beside(self._sync.gather, ports.clock)
 
@@ -116,7 +113,7 @@ class Participant:
         A round that takes longer than usual, and a state that is long on its way, go on beside the next microbatch.
         """
         await self._adopt()
-        has_stepped = await self._end_round(self._usual_round.deadline_s())
+        has_stepped = await self._end_round(self._patience.limit_s())
         if self._round.is_under_way or self._renewal.is_under_way:
             return has_stepped
         if report.skipped:
@@ -126,7 +123,7 @@ class Participant:
         if not isinstance(decision, Ready):
             return await self._follow(decision) or has_stepped
         self._round.begin()
-        return await self._end_round(self._usual_round.deadline_s()) or has_stepped
+        return await self._end_round(self._patience.limit_s()) or has_stepped
 
     async def conclude(self) -> None:
         """No microbatch follows: the round that is still under way is seen to its end."""
@@ -137,7 +134,7 @@ class Participant:
         began_s = self.ports.clock.monotonic()
         outcome = await self._strategy.contribute(self.replica, self._swarm)
         if isinstance(outcome, Committed):
-            self._usual_round.add(self.ports.clock.monotonic() - began_s)
+            self._patience.add(self.ports.clock.monotonic() - began_s)
         return outcome
 
     async def _end_round(self, patience_s: float) -> bool:

@@ -192,13 +192,10 @@ def test_with_a_leader_nobody_waits_for_the_directory() -> None:
     async def test(us: Us) -> None:
         await us.find_leader()
         await Other(us).says(10, 10.0)
-        stores = us.directory.stores
-        for samples in range(60):
-            await us.asks(samples)
-            await asyncio.sleep(0.1)
-        assert us.directory.stores == stores
         us.directory.is_silent = True
-        assert await us.asks(60) == (False, 0.0)
+        for samples in range(60):
+            assert await us.asks(samples) == (False, 0.0)
+            await asyncio.sleep(0.1)
 
     with_us(test, samples_per_s=10.0, microbatch_s=0.1)
 
@@ -206,13 +203,10 @@ def test_with_a_leader_nobody_waits_for_the_directory() -> None:
 def test_with_a_leader_the_directory_still_hears_of_us_beside_the_work() -> None:
     async def test(us: Us) -> None:
         await us.find_leader()
-        heart = asyncio.create_task(us.membership.keep_alive())
         stores = us.directory.stores
         for samples in range(50):
             await us.asks(samples)
             await asyncio.sleep(0.1)
-        heart.cancel()
-        await asyncio.gather(heart, return_exceptions=True)
         assert 5.0 / (2 * REPORT_S) - 1 <= us.directory.stores - stores <= 5.0 / REPORT_S + 1
 
     with_us(test, samples_per_s=10.0, microbatch_s=0.1)

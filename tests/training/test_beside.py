@@ -1,0 +1,72 @@
+"""What goes on beside the training loop."""
+
+import asyncio
+import math
+
+from collab.training.beside import Beside, Patience
+from tests.fakes import FakeClock, run
+
+TOOK_S = 2.0
+
+
+async def work() -> str:
+    await asyncio.sleep(TOOK_S)
+    return "done"
+
+
+def beside(test) -> None:
+    async def main() -> None:
+        thing = Beside(work, FakeClock())
+        task = asyncio.create_task(thing.run())
+        try:
+            await test(thing, asyncio.get_running_loop().time)
+        finally:
+            task.cancel()
+
+    run(main())
+
+
+def test_a_result_that_comes_in_time_is_waited_for_and_taken_once() -> None:
+    async def test(thing: Beside[str], now) -> None:
+        thing.begin()
+        assert thing.is_under_way
+        assert await thing.result(TOOK_S + 1) == "done"
+        assert now() == TOOK_S
+        assert not thing.is_under_way
+        assert await thing.result() is None
+
+    beside(test)
+
+
+def test_one_that_is_late_goes_on_and_is_looked_after_without_waiting() -> None:
+    async def test(thing: Beside[str], now) -> None:
+        thing.begin()
+        assert await thing.result(0.5) is None
+        assert (now(), thing.is_under_way) == (0.5, True)
+        assert await thing.result(0.5) is None
+        assert now() == 0.5, "the patience counts from the beginning"
+        await asyncio.sleep(TOOK_S)
+        assert await thing.result(0.5) == "done"
+
+    beside(test)
+
+
+def test_one_after_the_other() -> None:
+    async def test(thing: Beside[str], now) -> None:
+        for number in (1, 2, 3):
+            thing.begin()
+            assert await thing.result() == "done"
+            assert now() == number * TOOK_S
+
+    beside(test)
+
+
+def test_the_first_round_is_waited_for_and_later_ones_as_long_as_undisturbed_ones_take() -> None:
+    patience = Patience()
+    assert patience.limit_s() == math.inf
+    for seconds in (2.0, 2.2, 9.0, 30.0, 12.0):
+        patience.add(seconds)
+    assert patience.limit_s() == 1.5 * 2.2
+    for _ in range(100):
+        patience.add(0.001)
+    assert patience.limit_s() == 0.3
