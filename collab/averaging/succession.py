@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from collab.averaging.ballots import Ballot
-from collab.averaging.conduct import Conductor
 from collab.averaging.course import Course
 from collab.averaging.division import Division
 from collab.averaging.messages import MAX_BALLOT, Group
@@ -19,8 +18,8 @@ from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
-Conduct = Callable[[Conductor], Awaitable[object]]
-"""Takes a round to its end, and remembers what came of it."""
+Conduct = Callable[[Course, Mapping[PeerId, Stream]], Awaitable[object]]
+"""Takes a round to its end with these members, and remembers what came of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +124,4 @@ class Succession:
         known = {peer: (resume.generation, resume.division) for peer, resume in resumes.items()}
         streams = {peer: stream for peer, (stream, _) in takeover.resumes.items()}
         course = Course.resumed(takeover.group, ballot, known)
-        await self._conduct(Conductor(course, streams, self._timeouts, self._silence))
+        await self._conduct(course, streams)

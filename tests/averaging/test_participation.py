@@ -19,8 +19,9 @@ from collab.errors import NetworkError, StreamClosed
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import PeerId
+from tests.averaging.certifying import make_verdicts
 from tests.averaging.course_lab import PART, A, B, H, make_group
-from tests.fakes import run
+from tests.fakes import FakeNetwork, make_ports, run
 
 GROUP = make_group((Member(A, 1.0), Member(B, 1.0), Member(H, 0.0, receives=False)))
 DIVISION = Division.of(GROUP.spans, PART)
@@ -85,6 +86,7 @@ def told(*messages: Message) -> list[Message]:
             timeouts=RoundTimeouts(),
             silence=Silence(loop.time, 5.0),
             seats=Seats(),
+            verdicts=make_verdicts(make_ports(FakeNetwork().join(H))),
             open=nobody,
             keep_stream=lambda stream: None,
             reach=lambda phase, epoch: None,

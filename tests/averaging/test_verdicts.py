@@ -9,8 +9,9 @@ from collab.averaging.verdicts import REMEMBERED_ROUNDS, Verdicts
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
+from tests.averaging.certifying import certify, make_verdicts
 from tests.averaging.records import make_record
-from tests.fakes import FakeNetwork, run
+from tests.fakes import FakeNetwork, make_ports, run
 
 L = Lineage("l")
 NOBODY: frozenset[PeerId] = frozenset()
@@ -21,28 +22,28 @@ def record(epoch: int = 0) -> CommitRecord:
 
 
 def verdicts(network: FakeNetwork, name: str) -> Verdicts:
-    return Verdicts(network.join(name), RoundTimeouts())
+    return make_verdicts(make_ports(network.join(name)))
 
 
 def test_only_the_last_rounds_are_remembered() -> None:
     ours = verdicts(FakeNetwork(), "a")
     for epoch in range(REMEMBERED_ROUNDS + 5):
-        ours.remember(record(epoch))
+        ours.remember(certify(record(epoch)))
     known = [epoch for epoch in range(REMEMBERED_ROUNDS + 5) if ours.committed(epoch, L)]
     assert known == list(range(5, REMEMBERED_ROUNDS + 5))
 
 
 def test_a_committed_round_is_only_that_of_its_own_epoch_and_history() -> None:
     ours = verdicts(FakeNetwork(), "a")
-    ours.remember(record(3))
-    assert ours.committed(3, L) == record(3)
+    ours.remember(certify(record(3)))
+    assert ours.committed(3, L) == certify(record(3))
     assert not ours.committed(4, L)
     assert not ours.committed(3, Lineage("other"))
 
 
 def test_a_round_that_was_lost_with_everybody_is_forgotten() -> None:
     ours = verdicts(FakeNetwork(), "a")
-    ours.remember(record(3))
+    ours.remember(certify(record(3)))
     ours.forget(3, L)
     ours.forget(4, L)
     assert not ours.committed(3, L)
@@ -50,7 +51,7 @@ def test_a_round_that_was_lost_with_everybody_is_forgotten() -> None:
 
 def test_the_round_that_led_to_a_history_is_found_by_it() -> None:
     ours = verdicts(FakeNetwork(), "a")
-    ours.remember(record(1))
+    ours.remember(certify(record(1)))
     assert ours.leading_to(record(1).next_lineage()) == record(1)
     assert ours.leading_to(record(2).next_lineage()) is None
 
@@ -61,9 +62,9 @@ def test_a_member_in_doubt_learns_the_record_from_whoever_has_it_and_else_who_di
             doubting, ignorant, witness = (verdicts(network, name) for name in "abc")
             await ignorant.serve()
             await witness.serve()
-            witness.remember(record(1))
+            witness.remember(certify(record(1)))
             peers = [PeerId("gone"), PeerId("b"), PeerId("c")]
-            assert await doubting.ask(peers, 1, L) == (record(1), NOBODY)
+            assert await doubting.ask(peers, 1, L) == (certify(record(1)), NOBODY)
             assert await doubting.ask(peers, 2, L) == (None, {PeerId("gone")})
             assert await doubting.ask([], 1, L) == (None, NOBODY)
 
@@ -73,14 +74,15 @@ def test_a_member_in_doubt_learns_the_record_from_whoever_has_it_and_else_who_di
 def test_a_record_of_another_round_and_a_garbled_one_are_no_answer() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
-            for name, fields in (("b", record(7).to_fields()), ("c", {"round_id": "r1", "epoch": float("inf")})):
+            garbled = {**certify(record(1)).to_fields(), "record": {"round_id": "r1", "epoch": float("inf")}}
+            for name, fields in (("b", certify(record(7)).to_fields()), ("c", garbled)):
 
                 async def lie(stream: Stream, fields: dict[str, object] = fields) -> None:
                     await stream.receive(timeout_s=1)
-                    await stream.send(Message("committed", {"record": fields}), timeout_s=1)
+                    await stream.send(Message("committed", fields), timeout_s=1)
 
                 await network.join(name).serve(VERDICT_PROTOCOL, lie)
-            assert await verdicts(network, "a").ask([PeerId("b"), PeerId("c")], 1, L) == (None, {PeerId("c")})
+            assert await verdicts(network, "a").ask([PeerId("b"), PeerId("c")], 1, L) == (None, {PeerId("b"), PeerId("c")})
 
     run(main())
 
@@ -95,10 +97,10 @@ def test_a_silent_member_delays_no_other_member_s_answer_and_costs_a_bounded_tim
             await network.join("b").serve(VERDICT_PROTOCOL, say_nothing)
             witness = verdicts(network, "c")
             await witness.serve()
-            witness.remember(record(1))
+            witness.remember(certify(record(1)))
             doubting = verdicts(network, "a")
             began = asyncio.get_running_loop().time()
-            assert await doubting.ask([PeerId("b"), PeerId("c")], 1, L) == (record(1), NOBODY)
+            assert await doubting.ask([PeerId("b"), PeerId("c")], 1, L) == (certify(record(1)), NOBODY)
             assert asyncio.get_running_loop().time() == began
             assert await doubting.ask([PeerId("b"), PeerId("c")], 2, L) == (None, {PeerId("b")})
             assert 0 < asyncio.get_running_loop().time() - began <= RoundTimeouts().verdict_s
