@@ -1,6 +1,7 @@
 """Records with the proof that they are history, by voters whose keys are their names."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Expected
@@ -10,10 +11,11 @@ from collab.averaging.notary import Notary
 from collab.averaging.seats import Seats
 from collab.averaging.timeouts import RoundTimeouts
 from collab.averaging.verdicts import Verdicts
+from collab.metrics.records import PeerRefused
 from collab.ports import Ports
 from collab.types import Lineage, PeerId
 from tests.averaging.records import X
-from tests.fakes import FakeKeys
+from tests.fakes import FakeKeys, FakeObserver
 
 FINGERPRINT = "f"
 BALLOT = Ballot(1, X)
@@ -32,6 +34,11 @@ def certify(
     paper = ballot_paper(fingerprint, electorate, ballot, record)
     signatures = {peer: FakeKeys(peer).sign(paper) for peer in (electors if voters is None else voters)}
     return Certified(record, Certificate.of(ballot, electorate, signatures))
+
+
+def refusals(ports: Ports) -> list[PeerRefused]:
+    """What a peer has observed to be refused."""
+    return [event for event in cast(FakeObserver, ports.observer).events if isinstance(event, PeerRefused)]
 
 
 def make_notary(ports: Ports, *, present: Sequence[PeerId] = ()) -> Notary:

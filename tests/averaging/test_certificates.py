@@ -85,9 +85,7 @@ def flipped(signature: bytes) -> bytes:
         (vote(A), "vote_repeated"),
     ],
 )
-def test_a_vote_counts_for_what_it_was_given_for_and_for_nothing_else(
-    second: tuple[PeerId, bytes], reason: str
-) -> None:
+def test_a_vote_counts_only_for_what_it_was_given_for(second: tuple[PeerId, bytes], reason: str) -> None:
     assert refused_for(proof(vote(A), second)) == reason
 
 
