@@ -22,7 +22,7 @@ class Notary:
 
     def __init__(self, ports: Ports, fingerprint: str, roster: Roster) -> None:
         self._me, self._keys, self._fingerprint, self._roster = ports.transport.peer_id, ports.keys, fingerprint, roster
-        self._clock, self._observer = ports.clock, ports.observer
+        self._clock, self._compute, self._observer = ports.clock, ports.compute, ports.observer
 
     def ballot_paper(self, electorate: Electorate, ballot: Ballot, record: CommitRecord) -> bytes:
         """What is signed in a vote."""
@@ -51,7 +51,7 @@ class Notary:
             certified = Certified.from_message(message)
             if (certified.record.epoch, certified.record.lineage) != instance:
                 raise BadCertificate("other_round", f"{teller} tells of another step than was asked for")
-            check(certified, self._fingerprint, self._keys.is_signed_by)
+            await self._compute.beside(lambda: check(certified, self._fingerprint, self._keys.is_signed_by))
             if trusted is not None and not trusted.has_quorum(certified.certificate.voters):
                 # whether we could be heard ourselves, the others know better
                 await self.check_electors(certified.certificate.electors, trusted, instance, excused={self._me})
