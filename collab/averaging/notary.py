@@ -48,13 +48,7 @@ class Notary:
             BadMessage: it is not to be believed.
         """
         try:
-            certified = Certified.from_message(message)
-            if (certified.record.epoch, certified.record.lineage) != instance:
-                raise BadCertificate("other_round", f"{teller} tells of another step than was asked for")
-            await self._compute.beside(lambda: check(certified, self._fingerprint, self._keys.is_signed_by))
-            if trusted is not None and not trusted.has_quorum(certified.certificate.voters):
-                # whether we could be heard ourselves, the others know better
-                await self.check_electors(certified.certificate.electors, trusted, instance, excused={self._me})
+            return await self.examine(teller, message, instance, trusted)
         except BadMessage as error:
             reason = error.reason if isinstance(error, BadCertificate) else "bad_record"
             logger.info("not believed peer=%s epoch=%d reason=%s text=%s", teller, instance[0], reason, error)
@@ -63,6 +57,18 @@ class Notary:
             )
             self._observer.observe(refused)
             raise
+
+    async def examine(
+        self, teller: PeerId, message: Message, instance: Instance, trusted: Electorate | None
+    ) -> Certified:
+        """The same, for a caller that says itself whom it refuses."""
+        certified = Certified.from_message(message)
+        if (certified.record.epoch, certified.record.lineage) != instance:
+            raise BadCertificate("other_round", f"{teller} tells of another step than was asked for")
+        await self._compute.beside(lambda: check(certified, self._fingerprint, self._keys.is_signed_by))
+        if trusted is not None and not trusted.has_quorum(certified.certificate.voters):
+            # whether we could be heard ourselves, the others know better
+            await self.check_electors(certified.certificate.electors, trusted, instance, excused={self._me})
         return certified
 
     async def check_electors(

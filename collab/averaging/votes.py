@@ -39,7 +39,7 @@ class Votes:
         seat = seat_from_fields(message.get("seat", dict))
         if seat is not None and seat.decided is not None:
             fields = {"record": seat.decided.to_fields(), "certificate": message.get("certificate", dict)}
-            known = await self._notary.believe(peer, Message(message.kind, fields), self._instance, self._electorate)
+            known = await self._notary.examine(peer, Message(message.kind, fields), self._instance, self._electorate)
             self._known = self._known or known
         return seat
 
