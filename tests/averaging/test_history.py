@@ -1,6 +1,7 @@
 """Catching up on missed rounds."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from collab.net.pieces import PIECE_BYTES
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId, Vector
 from tests.averaging.certifying import certify, make_verdicts
-from tests.averaging.records import make_record
+from tests.averaging.records import X, Y, make_record
 from tests.fakes import FakeNetwork, make_ports, run
 
 L = Lineage("l")
@@ -113,7 +114,17 @@ PROVED = certify(RECORD)
     [
         [Message("unknown")],
         [Message("result", {"record": {}})],
-        [Message("result", {"record": RECORD.to_fields()}), Message("piece", {"start": 0}, HONEST.tobytes())],
+        *[
+            [Message("result", fields), Message("piece", {"start": 0}, HONEST.tobytes())]
+            for fields in (
+                {"record": RECORD.to_fields()},
+                certify(RECORD, (X, Y, PeerId("z")), voters=(Y,)).to_fields(),
+                certify(RECORD, fingerprint="g").to_fields(),
+                {**PROVED.to_fields(), "record": {**RECORD.to_fields(), "digests": ["other"]}},
+                certify(committed(4, HONEST).record).to_fields(),
+                certify(replace(RECORD, lineage=Lineage("m"))).to_fields(),
+            )
+        ],
         [Message("result", {**PROVED.to_fields(), "record": {**RECORD.to_fields(), "epoch": 4}})],
         [Message("result", {**PROVED.to_fields(), "record": {**RECORD.to_fields(), "epoch": float("inf")}})],
         [Message("result", {**PROVED.to_fields(), "record": {**RECORD.to_fields(), "lineage": "m"}})],
