@@ -153,6 +153,7 @@ def test_a_hostile_donor_is_passed_over_and_the_next_one_is_asked(answers: list[
                 await stream.receive(timeout_s=1)
                 for message in answers:
                     await stream.send(message, timeout_s=1)
+                await stream.receive(timeout_s=60)  # thanks, if it is believed
 
             await network.join("liar").serve(RESULTS_PROTOCOL, lie)
             donor = make_history(network, "donor")

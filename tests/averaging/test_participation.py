@@ -6,9 +6,10 @@ from typing import Any, cast
 
 import pytest
 
+from collab.averaging.agreement import CommitRecord
 from collab.averaging.ballots import Ballot
 from collab.averaging.butterfly import Session
-from collab.averaging.certificates import ballot_paper
+from collab.averaging.certificates import Certified, ballot_paper
 from collab.averaging.division import Division, Job
 from collab.averaging.electors import electorate_of
 from collab.averaging.laggards import Progress
@@ -77,8 +78,18 @@ class Leader:
         pass
 
 
-async def follow(leader: Leader) -> Verdict:
-    """A helper's part in the round, under a leader that nobody succeeds."""
+async def follow(leader: Leader, *, learned: CommitRecord | None = None, known: Certified | None = None) -> Verdict:
+    """A helper's part in the round, under a leader that nobody succeeds.
+
+    Args:
+        learned: what it has once known to be decided.
+        known: what it can prove to be.
+    """
+    seats, verdicts = Seats(), make_verdicts(make_ports(FakeNetwork().join(H)), present=(A, B, H))
+    if learned is not None:
+        seats.learn(learned)
+    if known is not None:
+        verdicts.remember(known)
 
     async def nobody(peer: PeerId) -> Stream:
         raise StreamClosed(f"{peer} is not there")
@@ -87,8 +98,8 @@ async def follow(leader: Leader) -> Verdict:
         me=H,
         timeouts=RoundTimeouts(),
         silence=Silence(asyncio.get_running_loop().time, 5.0),
-        seats=Seats(),
-        verdicts=make_verdicts(make_ports(FakeNetwork().join(H)), present=(A, B, H)),
+        seats=seats,
+        verdicts=verdicts,
         open=nobody,
         keep_stream=lambda stream: None,
         reach=lambda phase, epoch: None,
@@ -182,3 +193,17 @@ def test_a_vote_is_signed_and_only_if_it_is_one() -> None:
     paper = ballot_paper(FINGERPRINT, electorate_of(GROUP), ballot, RECORD)
     assert vote.fields["signature"] == FakeKeys(H).sign(paper)
     assert refusal.fields["signature"] == b""
+
+
+@pytest.mark.parametrize("message", [Message("lead", {"ballot": 2}), Message("prepare", {"record": RECORD.to_fields()})])
+def test_what_a_member_knows_to_be_decided_it_tells_with_the_proof_or_not_at_all(message: Message) -> None:
+    async def answer(known: Certified | None) -> dict[str, Any]:
+        leader = Leader(message, Message("wait"))
+        with pytest.raises(NetworkError):
+            await follow(leader, learned=RECORD, known=known)
+        return next(said.fields for said in leader.heard if said.kind in ("promised", "vote"))
+
+    told = run(answer(TRUE))
+    assert told["seat"]["decided"] == RECORD.to_fields()
+    assert told["certificate"] == TRUE.certificate.to_fields()
+    assert run(answer(None))["seat"] == {}
