@@ -195,7 +195,9 @@ def test_a_vote_is_signed_and_only_if_it_is_one() -> None:
     assert refusal.fields["signature"] == b""
 
 
-@pytest.mark.parametrize("message", [Message("lead", {"ballot": 2}), Message("prepare", {"record": RECORD.to_fields()})])
+@pytest.mark.parametrize(
+    "message", [Message("lead", {"ballot": 2}), Message("prepare", {"record": RECORD.to_fields()})]
+)
 def test_what_a_member_knows_to_be_decided_it_tells_with_the_proof_or_not_at_all(message: Message) -> None:
     async def answer(known: Certified | None) -> dict[str, Any]:
         leader = Leader(message, Message("wait"))
