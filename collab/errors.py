@@ -71,6 +71,14 @@ class VersionMismatch(NetworkError):
     """The other side speaks another version of the protocol; the message names both."""
 
 
+class BadCertificate(BadMessage):
+    """A round is told of as history, and votes do not prove it; ``reason`` is one word for counters."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 # -- rounds ----------------------------------------------------------------------------------------------------------
 
 

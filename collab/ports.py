@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from collab.metrics.records import Event
 from collab.net.base import Directory, Transport
+from collab.types import PeerId
 
 T = TypeVar("T")
 
@@ -49,6 +50,18 @@ class Compute(Protocol):
         ...
 
 
+class Keys(Protocol):
+    """The key that this peer's id is made of, and those in the ids of others."""
+
+    def sign(self, content: bytes) -> bytes:
+        """64-byte signature of ``content``."""
+        ...
+
+    def is_signed_by(self, peer: PeerId, content: bytes, signature: bytes) -> bool:
+        """Whether ``peer`` made ``signature`` over ``content``; False for a malformed id."""
+        ...
+
+
 class Observer(Protocol):
     """Who wants to know what happens: terminal, metrics, the fault scripts of the simulation."""
 
@@ -76,6 +89,7 @@ class Ports:
     compute: Compute
     transport: Transport
     directory: Directory
+    keys: Keys
     observer: Observer
     rng: random.Random
     limits: LinkLimits = NO_LIMITS

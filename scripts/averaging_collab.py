@@ -195,7 +195,7 @@ class CollabEngine:
             host=self._work.host,
             is_client=self._work.part is Part.CLIENT,
         )
-        load_or_create_identity(settings.identity_path)
+        identity = load_or_create_identity(settings.identity_path)
         compute = ThreadCompute()
         async with open_transport(settings) as outer, Background() as tasks:
             self._tasks, self._transport = (
@@ -207,6 +207,7 @@ class CollabEngine:
                 compute=compute,
                 transport=self._transport,
                 directory=NullDirectory(),
+                keys=identity,
                 observer=Marker(self._voice),
                 rng=random.Random(self._work.seed * 1000 + self._work.index),
             )

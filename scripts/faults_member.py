@@ -127,6 +127,7 @@ class Member:
                 compute=started.ports.compute,
                 transport=self._transport,
                 directory=started.ports.directory,
+                keys=started.identity,
                 observer=self._told,
                 rng=started.ports.rng,
             )

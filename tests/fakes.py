@@ -1,6 +1,7 @@
 """The ports of a peer, in memory and without any world: for tests of one part at a time, in virtual time."""
 
 import asyncio
+import hashlib
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
@@ -203,6 +204,19 @@ class FakeCompute:
         return work()
 
 
+class FakeKeys:
+    """Implements ``Keys`` for any name; who knows the name can sign for it."""
+
+    def __init__(self, peer: PeerId) -> None:
+        self._peer = peer
+
+    def sign(self, content: bytes) -> bytes:
+        return hashlib.sha512(f"{self._peer} signs ".encode() + content).digest()
+
+    def is_signed_by(self, peer: PeerId, content: bytes, signature: bytes) -> bool:
+        return signature == FakeKeys(peer).sign(content)
+
+
 class FakeObserver:
     """Keeps what it sees."""
 
@@ -220,6 +234,7 @@ def make_ports(transport: FakeTransport, directory: FakeDirectory | None = None)
         compute=FakeCompute(),
         transport=transport,
         directory=directory or FakeDirectory(),
+        keys=FakeKeys(transport.peer_id),
         observer=FakeObserver(),
         rng=random.Random(f"ports of {transport.peer_id}"),
     )

@@ -6,15 +6,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from collab.averaging.agreement import CommitRecord
+from collab.averaging.certificates import Certified
 from collab.averaging.complaints import Case, Complaint
 from collab.averaging.course import Course
 from collab.averaging.laggards import Laggards, Progress
-from collab.averaging.seats import RecordSeat, seat_from_fields
+from collab.averaging.notary import Notary
 from collab.averaging.silence import Silence
 from collab.averaging.steps import Abort, Action, Commit, Halt, Lead, Mend, Prepare, Report, Stage
 from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.votes import Votes
 from collab.concurrency import Background
-from collab.errors import BadMessage, CollabError, NetworkError
+from collab.errors import BadCertificate, BadMessage, CollabError, NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import PeerId
@@ -29,26 +31,32 @@ class Conductor:
     """Takes one round to its end; every member has its verdict when it is over."""
 
     def __init__(
-        self, course: Course, streams: Mapping[PeerId, Stream], timeouts: RoundTimeouts, silence: Silence
+        self,
+        course: Course,
+        streams: Mapping[PeerId, Stream],
+        timeouts: RoundTimeouts,
+        silence: Silence,
+        notary: Notary,
     ) -> None:
         self.course = course
+        self._votes = Votes(course.group, notary)
         self._streams, self._timeouts = dict(streams), timeouts
         self._watches = {peer: silence.watch() for peer in streams}
         self._limit = silence
         self._heard: asyncio.Queue[tuple[PeerId, Message | NetworkError]] = asyncio.Queue()
         self._judge_at_s: float | None = None
-        self._verdict: Commit | Abort | None = None
+        self._verdict: Certified | Abort | None = None
         self._dropped: set[PeerId] = set()
         self._laggards = Laggards(course.group, self._now_s())
         self._is_cut_off = False
         self._listening = set(streams)
         """Members whose stream may still bring something of this round."""
 
-    async def run(self, remember: Callable[[CommitRecord], None]) -> CommitRecord | Abort | None:
+    async def run(self, remember: Callable[[Certified], None]) -> CommitRecord | Abort | None:
         """Lead to the verdict, and tell it to everybody.
 
         Args:
-            remember: takes the record before anybody is told: whoever loses our word and asks must get it.
+            remember: takes record and proof before anybody is told: whoever loses our word and asks must get it.
 
         Returns:
             The record when the round committed; None when members have voted and no quorum of votes can come any more:
@@ -63,19 +71,19 @@ class Conductor:
                 while (action := self.course.next_action()) is not None:
                     await self._do(action)
                 await self._tell_dropped()
-            if isinstance(self._verdict, Commit):
-                remember(self._verdict.record)
+            if isinstance(self._verdict, Certified):
+                remember(self._verdict)
             if self._verdict is not None:
                 await self._announce()
                 await self._hear_thanks()
             for peer in self._listening:
                 self._streams[peer].close()
-        return self._verdict.record if isinstance(self._verdict, Commit) else self._verdict
+        return self._verdict.record if isinstance(self._verdict, Certified) else self._verdict
 
     async def _announce(self) -> None:
         """Tell the verdict to everybody, those included that are not in the round any more."""
-        if isinstance(self._verdict, Commit):
-            await self._tell(Message("commit", {"record": self._verdict.record.to_fields()}), everybody=True)
+        if isinstance(self._verdict, Certified):
+            await self._tell(Message("commit", self._verdict.to_fields()), everybody=True)
         elif isinstance(self._verdict, Abort):
             await self._tell(abort_message(self._verdict.reason, self._verdict.text), everybody=True)
 
@@ -112,13 +120,14 @@ class Conductor:
 
     async def _wait(self) -> None:
         """Take what has come; without anything, look who has been silent too long."""
-        try:
+        first = None
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s()):
-                self._take(*await self._heard.get())
-        except TimeoutError:
-            pass
+                first = await self._heard.get()
+        if first is not None:
+            await self._take(*first)
         while not self._heard.empty():
-            self._take(*self._heard.get_nowait())
+            await self._take(*self._heard.get_nowait())
         left_s = {peer: self._watches[peer].left_s() for peer in sorted(self.course.live)}
         if min(left_s.values(), default=1.0) <= 0:
             quiet = sum(seconds < self._limit.limit_s() / 2 for seconds in left_s.values())
@@ -153,17 +162,19 @@ class Conductor:
             waits.append(self._judge_at_s - self._now_s())
         return max(min(waits), 0.0)
 
-    def _take(self, peer: PeerId, heard: Message | NetworkError) -> None:
+    async def _take(self, peer: PeerId, heard: Message | NetworkError) -> None:
         """One message, or the end of a member's stream; nonsense speaks against its sender."""
         if isinstance(heard, NetworkError):
             self.course.lose(peer, "member_lost", f"{peer}: {heard.message}")
             return
         try:
-            self._understand(peer, heard)
+            await self._understand(peer, heard)
+        except BadCertificate as error:
+            self.course.lose(peer, error.reason, f"{peer}: {error}")
         except CollabError as error:
             self.course.lose(peer, "bad_report", f"{peer}: {error}")
 
-    def _understand(self, peer: PeerId, message: Message) -> None:
+    async def _understand(self, peer: PeerId, message: Message) -> None:
         course = self.course
         if message.kind == "working":
             came = {PeerId(sender): count for sender, count in message.rows("came", str, int)}
@@ -177,16 +188,17 @@ class Conductor:
                 raise BadMessage("a digest that is no text")
             gaps = tuple((PeerId(name), start, stop) for name, start, stop in message.rows("gaps", str, int, int))
             report = Report(tuple(digests), gaps)
-            course.take_report(peer, message.get("generation", int), report, _seat(message))
+            seat = await self._votes.seat_of(peer, message)
+            course.take_report(peer, message.get("generation", int), report, seat)
         elif message.kind == "promised":
-            course.take_promise(peer, _seat(message))
+            course.take_promise(peer, await self._votes.seat_of(peer, message))
         elif message.kind == "held":
             counts = message.get("counts", list)
             if not all(isinstance(count, int) for count in counts):
                 raise BadMessage("a count that is no number")
             course.take_held(peer, message.get("generation", int), counts)
         elif message.kind == "vote":
-            course.take_vote(peer, _seat(message))
+            course.take_vote(peer, await self._votes.voter_of(peer, message))
         elif message.kind == "complaint":
             course.complain(Case(peer, Complaint.from_message(message)))
             if self._judge_at_s is None and course.has_cases:
@@ -213,7 +225,10 @@ class Conductor:
         elif isinstance(action, Lead):
             await self._tell(Message("lead", {"ballot": action.ballot.number}))
         elif isinstance(action, Prepare):
+            self._votes.ask_for(action)
             await self._tell(Message("prepare", {"record": action.record.to_fields()}))
+        elif isinstance(action, Commit):
+            self._verdict = self._votes.certify(action.record)
         else:
             self._verdict = action
 
@@ -239,10 +254,6 @@ class Conductor:
             await self._streams[peer].send(message, timeout_s=self._timeouts.reply_s)
         except NetworkError as error:
             self._heard.put_nowait((peer, error))
-
-
-def _seat(message: Message) -> RecordSeat | None:
-    return seat_from_fields(message.get("seat", dict))
 
 
 def abort_message(reason: str, text: str) -> Message:

@@ -12,9 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collab.averaging.agreement import CommitRecord
-from collab.averaging.ballots import Ballot, Electorate, Proposal
+from collab.averaging.ballots import Ballot, Proposal
 from collab.averaging.complaints import Case, judge
 from collab.averaging.division import Division
+from collab.averaging.electors import electorate_of
 from collab.averaging.messages import Group
 from collab.averaging.reports import agreed_gaps, differing, fault_of, record_of
 from collab.averaging.seats import RecordSeat
@@ -58,7 +59,7 @@ class Course:
         """As the round begins."""
         live = {member.peer for member in group.members}
         division = Division.of(group.spans, group.part_elements)
-        return cls(group, live, division, Proposal(ballot=group.ballot, electorate=_electorate(group)))
+        return cls(group, live, division, Proposal(ballot=group.ballot, electorate=electorate_of(group)))
 
     @classmethod
     def resumed(cls, group: Group, ballot: Ballot, resumes: Mapping[PeerId, tuple[int, Division]]) -> "Course":
@@ -68,7 +69,7 @@ class Course:
             resumes: who goes on, with the generation and division that it knows of.
         """
         generation, division = max(resumes.values(), key=lambda resume: (resume[0], len(resume[1].jobs)))
-        proposal: Proposal[CommitRecord] = Proposal(ballot=ballot, electorate=_electorate(group))
+        proposal: Proposal[CommitRecord] = Proposal(ballot=ballot, electorate=electorate_of(group))
         course = cls(group, set(resumes), division, proposal, Stage.PROMISING, generation)
         course.gone = {
             member.peer: ("lost_with_leader", f"{member.peer} did not go on with its leader's successor")
@@ -293,8 +294,3 @@ class Course:
         self._spoilt.add(index)
         self.relieve(reducer)
         self.lose(reducer, "results_differ", f"{reducer} gave different results to different members")
-
-
-def _electorate(group: Group) -> Electorate:
-    """Who decides: as the history says, before the first step the members themselves."""
-    return Electorate(group.electors or tuple(member.peer for member in group.members))

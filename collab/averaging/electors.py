@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Expected
+from collab.averaging.ballots import Electorate
+from collab.averaging.messages import Group
 from collab.types import PeerId
+
+
+def electorate_of(group: Group) -> Electorate:
+    """Who decides about a round: as the history says, before the first step the members themselves."""
+    return Electorate(group.electors or tuple(member.peer for member in group.members))
 
 
 class Electors:

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 from collab.averaging.agreement import CommitRecord
@@ -74,7 +75,7 @@ class Leader:
                 return ()
             streams = {member.peer: assembly.joined[member.peer][0] for member in group.members}
             await self._tell(streams, group.to_message())
-            return await self.conduct(Conductor(Course.of(group), streams, self._timeouts, self.silence))
+            return await self.conduct(Course.of(group), streams)
         finally:
             assembly.is_open = False
             assembly.finished.set()
@@ -229,14 +230,14 @@ class Leader:
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
-    async def conduct(self, conductor: Conductor) -> CommitRecord | tuple[PeerId, ...]:
+    async def conduct(self, course: Course, streams: Mapping[PeerId, Stream]) -> CommitRecord | tuple[PeerId, ...]:
         """Take a round to its end; the record, or whom to go on without."""
+        conductor = Conductor(course, streams, self._timeouts, self.silence, self._verdicts.notary)
         verdict = await conductor.run(self._verdicts.remember)
-        epoch = conductor.course.group.epoch
-        for peer, (reason, text) in conductor.course.gone.items():
-            refused = PeerRefused(at_s=self._clock.now(), epoch=epoch, peer=peer, reason=reason, text=text)
+        for peer, (reason, text) in course.gone.items():
+            refused = PeerRefused(at_s=self._clock.now(), epoch=course.group.epoch, peer=peer, reason=reason, text=text)
             self._observer.observe(refused)
-        return verdict if isinstance(verdict, CommitRecord) else tuple(sorted(conductor.course.gone))
+        return verdict if isinstance(verdict, CommitRecord) else tuple(sorted(course.gone))
 
     async def _tell(self, streams: dict[PeerId, Stream], message: Message) -> None:
         """Send to every member at once; one that is gone will be met by those who need it."""

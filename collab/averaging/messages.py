@@ -11,8 +11,8 @@ member -> leader   complaint another member is silent, gone, or sends what canno
 leader -> member   halt      these are gone: take nothing more of these jobs, and say how much you have (held) | dropped
 leader -> member   mend      the jobs to go on with
 member -> leader   done      digests of all I hold, and who is missing in it
-leader -> member   prepare   the record that is to be: vote (vote)
-leader -> member   commit    the record | abort
+leader -> member   prepare   the record that is to be: vote (vote, signed)
+leader -> member   commit    the record, certified by a quorum of votes | abort
 member -> reducer  parts     round id and job, then one message a part; the reducer answers with one result a part
 leader -> peer     call      a group for this epoch forms: are you coming?
 peer -> leader     coming    in so many seconds | not at all
@@ -33,10 +33,10 @@ from collab.errors import BadMessage
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
 
-ROUND_PROTOCOL = "collab/round/2"
+ROUND_PROTOCOL = "collab/round/3"
 PARTS_PROTOCOL = "collab/parts/2"
 CALL_PROTOCOL = "collab/call/1"
-VERDICT_PROTOCOL = "collab/verdict/2"
+VERDICT_PROTOCOL = "collab/verdict/3"
 
 MAX_MEMBERS = 256
 MAX_ELEMENTS = 1 << 36

@@ -5,21 +5,26 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from collab.averaging.agreement import CommitRecord
-from collab.averaging.ballots import Ballot
+from collab.averaging.ballots import Ballot, Vote
+from collab.averaging.certificates import Certified
 from collab.averaging.division import MAX_JOBS, Division
+from collab.averaging.electors import electorate_of
+from collab.averaging.holding import Holding, is_held
 from collab.averaging.messages import Group
 from collab.averaging.seats import RecordSeat, Seats, seat_to_fields
 from collab.averaging.session import Session
 from collab.averaging.silence import Silence, Watch
 from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.verdicts import Verdicts
 from collab.concurrency import Background
 from collab.errors import BadMessage, NetworkError, TimedOut
 from collab.metrics.records import Phase
 from collab.net.base import Stream
 from collab.net.wire import Message
-from collab.types import AnyVector, PeerId
+from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +38,7 @@ class Desk:
     silence: Silence
     """How long leaders may say nothing."""
     seats: Seats
+    verdicts: Verdicts
     open: Callable[[PeerId], Awaitable[Stream]]
     """A stream to somebody who is to lead on."""
     keep_stream: Callable[[Stream], None]
@@ -44,12 +50,8 @@ class Desk:
 class Verdict:
     """How a round ended for one member."""
 
-    record: CommitRecord | None
-    """None: it was aborted."""
-    mean: AnyVector | None = None
-    """Of the round; None on a member that only reduces."""
-    is_held: bool = False
-    """Whether ``mean`` is what the record is about."""
+    certified: Certified | None
+    """What was decided, proved; None: it was aborted."""
     reason: str = ""
     text: str = ""
 
@@ -152,7 +154,7 @@ class Participation:
         elif message.kind == "prepare":
             await self._vote(stream, CommitRecord.from_fields(message.get("record", dict)))
         elif message.kind == "commit":
-            return self._committed(CommitRecord.from_fields(message.get("record", dict)))
+            return await self._committed(stream, message)
         elif message.kind == "abort":
             return Verdict(None, reason=message.get("reason", str), text=message.get("text", str))
         elif message.kind == "dropped":
@@ -162,14 +164,26 @@ class Participation:
             raise BadMessage(f"leader {stream.remote} sends {message.kind} in the middle of a round")
         return None
 
-    def verdict(self, record: CommitRecord) -> Verdict:
-        """What a commit, of whoever's telling, means for us."""
-        return Verdict(record, self.session.mean, is_held=not self._is_dropped and self._holds(record))
+    def holding(self, record: CommitRecord) -> Holding:
+        """What we have of what a record is about, whoever told us of it."""
+        return Holding(record, self.session.mean, is_held=not self._is_dropped and self._is_held(record))
 
     # -- votes -------------------------------------------------------------------------------------------------------
 
     def _seat(self) -> RecordSeat | None:
-        return self._desk.seats.of(self._instance, self.group.electors, self._desk.me)
+        seat = self._desk.seats.of(self._instance, self.group.electors, self._desk.me)
+        if seat is not None and seat.decided is not None and self._known() is None:
+            return None  # so long ago that we cannot prove it any more
+        return seat
+
+    def _known(self) -> Certified | None:
+        return self._desk.verdicts.committed(*self._instance)
+
+    def _seat_fields(self, seat: RecordSeat | None) -> dict[str, Any]:
+        """For a message to the leader: our seat, and the proof of what it says was decided."""
+        known = self._known() if seat is not None and seat.decided is not None else None
+        certificate = known.certificate.to_fields() if known is not None else {}
+        return {"seat": seat_to_fields(seat), "certificate": certificate}
 
     def _keep(self, seat: RecordSeat) -> RecordSeat:
         self._desk.seats.keep(self._instance, seat)
@@ -181,7 +195,7 @@ class Participation:
         seat = self._seat()
         if seat is not None:
             seat = self._keep(seat.promise(ballot))
-        await self._send(stream, Message("promised", {"seat": seat_to_fields(seat)}))
+        await self._send(stream, Message("promised", self._seat_fields(seat)))
         self.session.changed.set()
 
     async def _vote(self, stream: Stream, record: CommitRecord) -> None:
@@ -190,9 +204,12 @@ class Participation:
         if (record.epoch, record.lineage) != self._instance:
             raise BadMessage(f"leader {stream.remote} asks for votes about another step")
         seat = self._seat()
-        if seat is not None and (not is_ours or self._ballot != self.group.ballot or self._holds(record)):
+        if seat is not None and (not is_ours or self._ballot != self.group.ballot or self._is_held(record)):
             seat = self._keep(seat.accept(self._ballot, record))
-        await self._send(stream, Message("vote", {"seat": seat_to_fields(seat)}))
+        signature = b""
+        if seat is not None and seat.vote == Vote(self._ballot, record):
+            signature = self._desk.verdicts.notary.sign(electorate_of(self.group), self._ballot, record)
+        await self._send(stream, Message("vote", {**self._seat_fields(seat), "signature": signature}))
 
     # -- work --------------------------------------------------------------------------------------------------------
 
@@ -217,43 +234,21 @@ class Participation:
             self._is_halted = False
             self.session.mend(division)
 
-    def _holds(self, record: CommitRecord) -> bool:
-        group, session = self.group, self.session
-        if (record.round_id, record.epoch, record.lineage) != (group.round_id, group.epoch, group.lineage):
-            return False
-        if not set(record.contributors) <= {(member.peer, member.weight) for member in group.contributors}:
-            return False
-        standing = [i for i, job in enumerate(session.division.jobs) if job.valid]
-        pieces = tuple((session.division.jobs[i].span.reducer, *session.division.extent(i)) for i in standing)
-        mine = session.digests()
-        if not session.is_whole or record.pieces != pieces:
-            return False
-        if any(mine[i] not in (None, digest) for i, digest in zip(standing, record.digests, strict=True)):
-            return False
-        return session.mean is None or self._has_gaps(record)
-
-    def _has_gaps(self, record: CommitRecord) -> bool:
-        """Whether the record says of contributors what the results say."""
-        names = dict(record.contributors)
-        gaps = self.session.gaps()
-        absent = {member.peer for member in self.group.contributors} - names.keys()
-        filled = {peer: sum(stop - start for name, start, stop in gaps if name == peer) for peer in absent}
-        return list(record.gaps) == [gap for gap in gaps if gap[0] in names] and all(
-            filled[peer] == self.group.num_elements for peer in absent
-        )
-
-    def _committed(self, record: CommitRecord) -> Verdict:
-        if (record.epoch, record.lineage) != self._instance:
-            raise BadMessage("the leader commits another round than ours")
+    async def _committed(self, stream: Stream, message: Message) -> Verdict:
+        electorate = electorate_of(self.group)
+        certified = await self._desk.verdicts.notary.believe(stream.remote, message, self._instance, electorate)
+        record = certified.record
         vote = seat.vote if (seat := self._seat()) is not None else None
         if vote is not None and vote.ballot == self._ballot and vote.value not in (None, record):
             raise BadMessage("the leader commits another round than it had us vote for")
-        verdict = self.verdict(record)
         is_ours = record.round_id == self.group.round_id and not self._is_dropped and self.session.is_whole
-        if is_ours and not verdict.is_held:
+        if is_ours and not self._is_held(record):
             raise BadMessage("the leader commits other bytes than we hold")
         self._desk.reach(Phase.COMMIT, self.group.epoch)
-        return verdict
+        return Verdict(certified)
+
+    def _is_held(self, record: CommitRecord) -> bool:
+        return is_held(record, self.group, self.session)
 
     # -- telling the leader ------------------------------------------------------------------------------------------
 
@@ -284,7 +279,7 @@ class Participation:
             "generation": self._generation,
             "digests": self.session.digests(),
             "gaps": [list(gap) for gap in self.session.gaps()],
-            "seat": seat_to_fields(self._seat()),
+            **self._seat_fields(self._seat()),
         }
         await self._send(stream, Message("done", fields))
 

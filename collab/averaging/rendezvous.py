@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly, Roster
+from collab.averaging.certificates import Certified
 from collab.averaging.electors import Electors
 from collab.averaging.group import Leader
 from collab.averaging.messages import ROUND_PROTOCOL, Join
@@ -78,7 +79,7 @@ class Rendezvous:
     async def _place(self, stream: Stream, join: Join) -> bool:
         """Find a joiner its round, and see it through; whether it can join another one over the same stream."""
         key = (join.epoch, join.lineage)
-        while (record := await self._superseding(key, stream.remote)) is None:
+        while (known := await self._superseding(key, stream.remote)) is None:
             assembly = self._assemblies.get(key)
             if assembly is None:
                 await self._lead(key, stream, join)
@@ -89,8 +90,7 @@ class Rendezvous:
                 return True
             await assembly.finished.wait()
         text = f"epoch {join.epoch} was committed without {stream.remote}"
-        fields = {"text": text, "record": record.to_fields()}
-        await stream.send(Message("superseded", fields), timeout_s=self._times.reply_s)
+        await stream.send(Message("superseded", {"text": text, **known.to_fields()}), timeout_s=self._times.reply_s)
         return False
 
     async def _lead(self, key: tuple[int, Lineage], stream: Stream, join: Join) -> None:
@@ -109,23 +109,24 @@ class Rendezvous:
         if len(self._left_out) > REMEMBERED_ROUNDS:
             del self._left_out[next(iter(self._left_out))]
 
-    async def _superseding(self, key: tuple[int, Lineage], joiner: PeerId) -> CommitRecord | None:
+    async def _superseding(self, key: tuple[int, Lineage], joiner: PeerId) -> Certified | None:
         """The round that the swarm has left (epoch, lineage) behind with, if it has.
 
         That we remember the round is not enough: when everybody with its result is dead or has lost it, the run goes on
         from before. Records tell who went on, but may be older than the step, so those who should hold it are asked.
         """
-        record = self._verdicts.committed(*key)
-        if record is None:
+        known = self._verdicts.committed(*key)
+        if known is None:
             return None
         expected = await self._roster(*key)
-        if self._transport.peer_id in dict(record.contributors) or expected.ahead:
-            return record
-        holders = set(dict(record.contributors)) - {joiner, self._transport.peer_id}
+        contributors = dict(known.record.contributors)
+        if self._transport.peer_id in contributors or expected.ahead:
+            return known
+        holders = set(contributors) - {joiner, self._transport.peer_id}
         found, silent = await self._verdicts.ask(holders, *key)
         excused = {peer for peer in silent if self._electors.is_excused(peer, expected)}
         if found is not None or silent - excused:
-            return record
+            return known
         self._verdicts.forget(*key)
         return None
 

@@ -10,14 +10,18 @@ import numpy as np
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Roster
+from collab.averaging.ballots import Electorate
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
 from collab.averaging.butterfly import Butterfly
-from collab.averaging.electors import Electors
+from collab.averaging.certificates import Certified
+from collab.averaging.electors import Electors, electorate_of
 from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import Bring, Ruling
 from collab.averaging.flow import Links
 from collab.averaging.history import History
+from collab.averaging.holding import Holding
 from collab.averaging.messages import CALL_PROTOCOL, NOT_COMING, ROUND_PROTOCOL, Call, Group, Join
+from collab.averaging.notary import Notary
 from collab.averaging.participation import Desk, Participation, Verdict
 from collab.averaging.probe import Probe
 from collab.averaging.rendezvous import Rendezvous
@@ -54,16 +58,18 @@ class RoundEngine:
             ports, self.links, settings.timeouts, Ruling(settings.reduction, settings.max_share)
         )
         self._seats = Seats()
-        self._verdicts = Verdicts(ports.transport, settings.timeouts, self._seats)
-        self._electors, self._roster = Electors(ports.clock.monotonic, settings.timeouts.reform_s), roster
+        self._notary = Notary(ports, settings.fingerprint, roster)
+        self._verdicts = Verdicts(ports.transport, settings.timeouts, self._notary, self._seats)
+        self._electors = Electors(ports.clock.monotonic, settings.timeouts.reform_s)
         self._following = Following(ports, settings)
-        self._undecided: Verdict | None = None
+        self._undecided: Holding | None = None
         """What we have voted for and hold, while nobody knows whether it was decided."""
         self._desk = Desk(
             me=ports.transport.peer_id,
             timeouts=settings.timeouts,
             silence=Silence(ports.clock.monotonic, settings.timeouts.silence_s),
             seats=self._seats,
+            verdicts=self._verdicts,
             open=lambda peer: ports.transport.open(peer, ROUND_PROTOCOL, timeout_s=settings.timeouts.open_s),
             keep_stream=self._keep_stream,
             reach=self._reach,
@@ -72,7 +78,7 @@ class RoundEngine:
         self._idle: dict[PeerId, Stream] = {}
         self._newest_round_id = ""
         """Of which ``_encodings`` still knows what was encoded."""
-        self.history = History(ports.transport, settings.fingerprint)
+        self.history = History(ports.transport, settings.fingerprint, self._verdicts.believe)
 
     async def serve(self) -> None:
         """Begin to answer: contributors, joiners, calls, and members in doubt."""
@@ -86,7 +92,8 @@ class RoundEngine:
 
     async def what_followed(self, peers: list[PeerId], epoch: int, lineage: Lineage) -> CommitRecord | None:
         """The round that continued a history, as far as one of ``peers`` knows."""
-        return (await self._verdicts.ask(peers, epoch, lineage))[0]
+        certified, _ = await self._verdicts.ask(peers, epoch, lineage)
+        return None if certified is None else certified.record
 
     # -- member side -------------------------------------------------------------------------------------------------
 
@@ -180,10 +187,9 @@ class RoundEngine:
                 message = await stream.receive(timeout_s=max(watch.left_s(), 0.001))
                 watch.heard()
             if message.kind == "superseded":
-                record = CommitRecord.from_fields(message.get("record", dict))
-                if (record.epoch, record.lineage) != (join.epoch, join.lineage):
-                    raise BadMessage(f"leader {stream.remote} tells of another epoch than ours")
-                return self._decided(record, None, message.get("text", str))
+                text = message.get("text", str)
+                certified = await self._verdicts.believe(stream.remote, message, (join.epoch, join.lineage))
+                return self._decided(certified, None, text)
             if message.kind in ("abort", "refused"):
                 reason = "refused" if message.kind == "refused" else message.get("reason", str)
                 return Aborted(reason=reason, text=message.get("text", str))
@@ -205,11 +211,9 @@ class RoundEngine:
     async def _check_electors(self, group: Group) -> None:
         """A leader may leave out those who decide only if we have not heard of them either."""
         maker = self._verdicts.leading_to(group.lineage)
-        if maker is None or group.electors == maker.members:
-            return
-        present = (await self._roster(group.epoch, group.lineage)).present
-        if not group.electors or any(peer in present for peer in set(maker.members) - set(group.electors)):
-            raise BadMessage(f"leader {group.leader} leaves out some of those who decide what follows this history")
+        if maker is not None:
+            instance = group.epoch, group.lineage
+            await self._notary.check_electors(group.electors, Electorate(maker.members), instance)
 
     async def _take_part(self, stream: Stream, group: Group, bring: Bring) -> Outcome:
         """From BEGIN to the verdict."""
@@ -222,44 +226,42 @@ class RoundEngine:
                 verdict = await part.run(stream)
             except NetworkError as error:
                 verdict = await self._resolve_doubt(part, f"leader {group.leader} was lost: {error.message}")
-            voted = self._seats.voted(group.epoch, group.lineage)
-            if verdict.record is None and voted is not None and part.verdict(voted).is_held:
-                self._undecided = part.verdict(voted)
-        return self._conclude(group, verdict)
+            certified, voted = verdict.certified, self._seats.voted(group.epoch, group.lineage)
+            record = certified.record if certified is not None else voted
+            holding = part.holding(record) if record is not None else None
+        if certified is not None:
+            return self._decided(certified, holding, f"epoch {group.epoch} was committed without us to the end")
+        if holding is not None and holding.is_held:
+            self._undecided = holding
+        return Aborted(reason=verdict.reason, text=verdict.text)
 
     async def _resolve_doubt(self, part: Participation, text: str) -> Verdict:
         """Nobody leads on: ask the other members what they know."""
         group = part.group
         others = [member.peer for member in group.members if member.peer != self._desk.me]
-        record, _ = await self._verdicts.ask(others, group.epoch, group.lineage)
-        if record is not None:
-            return part.verdict(record)
-        return Verdict(None, reason="leader_lost", text=text)
+        certified, _ = await self._verdicts.ask(others, group.epoch, group.lineage, electorate_of(group))
+        return Verdict(certified, reason="leader_lost", text=text)
 
-    def _conclude(self, group: Group, verdict: Verdict) -> Outcome:
-        """Settle what the verdict says of us."""
-        if verdict.record is None:
-            return Aborted(reason=verdict.reason, text=verdict.text)
-        return self._decided(verdict.record, verdict, f"epoch {group.epoch} was committed without us to the end")
-
-    def _decided(self, record: CommitRecord, verdict: Verdict | None, text: str) -> Committed | Superseded:
+    def _decided(self, certified: Certified, holding: Holding | None, text: str) -> Committed | Superseded:
         """A round is history; ours, if we hold what it is about."""
+        record = certified.record
         kept, self._undecided = self._undecided, None
         if kept is not None and kept.record == record:
-            verdict = kept
-        is_held = verdict is not None and verdict.is_held
-        self._settle(record, is_member=is_held and self._desk.me in record.members)
-        if verdict is None or not is_held:
+            holding = kept
+        is_held = holding is not None and holding.is_held
+        self._settle(certified, is_member=is_held and self._desk.me in record.members)
+        if holding is None or not is_held:
             return Superseded(text=text, record=record)
-        if verdict.mean is None:
+        if holding.mean is None:
             return Committed(mean=np.empty(0, np.float32), record=record)
-        committed = Committed(mean=verdict.mean, record=record)
-        self.history.remember(committed)
+        committed = Committed(mean=holding.mean, record=record)
+        self.history.remember(committed, certified.certificate)
         return committed
 
-    def _settle(self, record: CommitRecord, *, is_member: bool) -> None:
+    def _settle(self, certified: Certified, *, is_member: bool) -> None:
         """Remember, and owe what the round's encodings lost."""
-        self._verdicts.remember(record)
+        record = certified.record
+        self._verdicts.remember(certified)
         if is_member:  # a word about what others hold may become void with them
             self._seats.learn(record)
         if record.round_id == self._newest_round_id:

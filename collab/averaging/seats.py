@@ -89,8 +89,8 @@ def seat_to_fields(ours: RecordSeat | None) -> dict[str, Any]:
         return {}
     vote = ours.vote
     return {
-        "promised": _ballot_to_row(ours.promised),
-        "voted": _ballot_to_row(vote.ballot if vote else None),
+        "promised": ballot_to_row(ours.promised),
+        "voted": ballot_to_row(vote.ballot if vote else None),
         "value": _record_to_fields(vote.value if vote else None),
         "decided": _record_to_fields(ours.decided),
     }
@@ -105,19 +105,25 @@ def seat_from_fields(fields: dict[str, Any]) -> RecordSeat | None:
     if not fields:
         return None
     message = Message("seat", fields)
-    voted, value = _ballot_from(message, "voted"), _record_from(message, "value")
+    voted, value = ballot_from(message, "voted"), _record_from(message, "value")
     return Acceptor(
-        promised=_ballot_from(message, "promised"),
+        promised=ballot_from(message, "promised"),
         vote=Vote(voted, value) if voted is not None else None,
         decided=_record_from(message, "decided"),
     )
 
 
-def _ballot_to_row(ballot: Ballot | None) -> list[Any]:
+def ballot_to_row(ballot: Ballot | None) -> list[Any]:
+    """As plain values for a message; [] for none."""
     return [] if ballot is None else [ballot.number, ballot.proposer]
 
 
-def _ballot_from(message: Message, name: str) -> Ballot | None:
+def ballot_from(message: Message, name: str) -> Ballot | None:
+    """From a field of a message.
+
+    Raises:
+        BadMessage: it is missing or malformed.
+    """
     if message.get(name, list) == []:
         return None
     ((number, proposer),) = Message(message.kind, {name: [message.get(name, list)]}).rows(name, int, str)

@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from collab.averaging.agreement import CommitRecord
 from collab.averaging.ballots import Ballot
-from collab.averaging.conduct import Conductor
+from collab.averaging.certificates import Certified
 from collab.averaging.course import Course
 from collab.averaging.division import Division
 from collab.averaging.messages import MAX_BALLOT, Group
@@ -20,9 +19,9 @@ from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
 
-Conduct = Callable[[Conductor], Awaitable[object]]
-"""Takes a round to its end, and remembers what came of it."""
-Committed = Callable[[int, Lineage], CommitRecord | None]
+Conduct = Callable[[Course, Mapping[PeerId, Stream]], Awaitable[object]]
+"""Takes a round to its end with these members, and remembers what came of it."""
+Committed = Callable[[int, Lineage], Certified | None]
 """What followed a history, if it is known."""
 
 
@@ -97,10 +96,10 @@ class Succession:
         group = resume.group
         if self._me not in group.successors or stream.remote not in {member.peer for member in group.members}:
             raise BadMessage(f"{stream.remote} resumes a round that is none of ours")
-        record = self._committed(group.epoch, group.lineage)
-        if record is not None:  # it was away for long: nobody else will come, and there is nothing left to do
+        known = self._committed(group.epoch, group.lineage)
+        if known is not None:  # it was away for long: nobody else will come, and there is nothing left to do
             await stream.send(Message("welcome"), timeout_s=self._timeouts.reply_s)
-            await stream.send(Message("commit", {"record": record.to_fields()}), timeout_s=self._timeouts.reply_s)
+            await stream.send(Message("commit", known.to_fields()), timeout_s=self._timeouts.reply_s)
             return False
         takeover = self._takeovers.get(group.round_id)
         if takeover is not None and (not takeover.is_open or takeover.group != group):
@@ -136,4 +135,4 @@ class Succession:
         known = {peer: (resume.generation, resume.division) for peer, resume in resumes.items()}
         streams = {peer: stream for peer, (stream, _) in takeover.resumes.items()}
         course = Course.resumed(takeover.group, ballot, known)
-        await self._conduct(Conductor(course, streams, self._timeouts, self._silence))
+        await self._conduct(course, streams)

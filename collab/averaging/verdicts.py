@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from typing import Literal
 
 from collab.averaging.agreement import CommitRecord
+from collab.averaging.ballots import Electorate
+from collab.averaging.certificates import Certified
 from collab.averaging.messages import VERDICT_PROTOCOL
-from collab.averaging.seats import Seats
+from collab.averaging.notary import Notary
+from collab.averaging.seats import Instance, Seats
 from collab.averaging.timeouts import RoundTimeouts
 from collab.errors import NetworkError
 from collab.net.base import Stream, Transport
@@ -19,11 +22,12 @@ REMEMBERED_ROUNDS = 16
 
 
 class Verdicts:
-    """The last committed rounds that this peer knows of."""
+    """The last committed rounds that this peer knows of, and can prove."""
 
-    def __init__(self, transport: Transport, timeouts: RoundTimeouts, seats: Seats | None = None) -> None:
+    def __init__(self, transport: Transport, timeouts: RoundTimeouts, notary: Notary, seats: Seats) -> None:
         self._transport, self._timeouts, self._seats = transport, timeouts, seats
-        self._records: OrderedDict[tuple[int, Lineage], CommitRecord] = OrderedDict()
+        self.notary = notary
+        self._known: OrderedDict[Instance, Certified] = OrderedDict()
         self._maker: CommitRecord | None = None
         """The newest that we were told because we were not there: what made a history, not what we know of others."""
 
@@ -31,19 +35,21 @@ class Verdicts:
         """Begin to answer members in doubt."""
         await self._transport.serve(VERDICT_PROTOCOL, self._answer)
 
-    def remember(self, record: CommitRecord) -> None:
-        """Keep a record."""
-        self._records[record.epoch, record.lineage] = record
-        while len(self._records) > REMEMBERED_ROUNDS:
-            self._records.popitem(last=False)
+    def remember(self, certified: Certified) -> None:
+        """Keep a record and its certificate, which have been checked."""
+        self._known[certified.record.epoch, certified.record.lineage] = certified
+        while len(self._known) > REMEMBERED_ROUNDS:
+            self._known.popitem(last=False)
 
-    def committed(self, epoch: int, lineage: Lineage) -> CommitRecord | None:
+    def committed(self, epoch: int, lineage: Lineage) -> Certified | None:
         """The round that continued ``lineage`` after ``epoch`` steps, if it is known to have committed."""
-        return self._records.get((epoch, lineage))
+        return self._known.get((epoch, lineage))
 
     def leading_to(self, lineage: Lineage) -> CommitRecord | None:
         """The committed round whose step made the history ``lineage``, if it is known."""
-        known = (*self._records.values(), *([self._maker] if self._maker is not None else []))
+        known = [certified.record for certified in self._known.values()]
+        if self._maker is not None:
+            known.append(self._maker)
         return next((record for record in known if record.next_lineage() == lineage), None)
 
     async def learn_maker(self, lineage: Lineage, peers: Iterable[PeerId]) -> None:
@@ -70,26 +76,45 @@ class Verdicts:
             return None
         return record if record is not None and record.next_lineage() == lineage else None
 
+    async def believe(
+        self, teller: PeerId, message: Message, instance: Instance, electorate: Electorate | None = None
+    ) -> Certified:
+        """Take over what a message tells of the round that followed a history, if votes prove it.
+
+        Args:
+            electorate: who decides, if we do not know the round that made the history; None: nor do we know that.
+
+        Raises:
+            BadMessage: it is not to be believed.
+        """
+        maker = self.leading_to(instance[1])
+        trusted = Electorate(maker.members) if maker is not None else electorate
+        certified = await self.notary.believe(teller, message, instance, trusted)
+        self.remember(certified)
+        return certified
+
     def forget(self, epoch: int, lineage: Lineage) -> None:
         """Nobody has the result of the round that followed a history, and nobody ever will: it is as if it was not."""
-        self._records.pop((epoch, lineage), None)
-        if self._seats is not None:
-            self._seats.forget((epoch, lineage))
+        self._known.pop((epoch, lineage), None)
+        self._seats.forget((epoch, lineage))
 
     async def ask(
-        self, peers: Iterable[PeerId], epoch: int, lineage: Lineage
-    ) -> tuple[CommitRecord | None, frozenset[PeerId]]:
-        """What followed a history, from the first who knows it, and who has not answered at all.
+        self, peers: Iterable[PeerId], epoch: int, lineage: Lineage, electorate: Electorate | None = None
+    ) -> tuple[Certified | None, frozenset[PeerId]]:
+        """What followed a history, from the first who can prove it, and who has not answered anything of use.
 
         When several are asked and nobody knows, that takes until all have answered, or the time is over.
+
+        Args:
+            electorate: see ``believe``.
         """
-        asking = {peer: asyncio.create_task(self._ask_one(peer, epoch, lineage)) for peer in peers}
+        asking = {peer: asyncio.create_task(self._ask_one(peer, (epoch, lineage), electorate)) for peer in peers}
         try:
             async with asyncio.timeout(self._timeouts.verdict_s):
                 for answer in asyncio.as_completed(asking.values()):
-                    record = await answer
-                    if isinstance(record, CommitRecord) and (record.epoch, record.lineage) == (epoch, lineage):
-                        return record, frozenset()
+                    certified = await answer
+                    if isinstance(certified, Certified):
+                        return certified, frozenset()
         except TimeoutError:
             pass
         finally:
@@ -99,12 +124,15 @@ class Verdicts:
         answered = {peer for peer, task in asking.items() if not task.cancelled() and task.result() is not None}
         return None, frozenset(asking.keys() - answered)
 
-    async def _ask_one(self, peer: PeerId, epoch: int, lineage: Lineage) -> CommitRecord | Literal["unknown"] | None:
+    async def _ask_one(
+        self, peer: PeerId, instance: Instance, electorate: Electorate | None
+    ) -> Certified | Literal["unknown"] | None:
         try:
-            answer = await self._exchange(peer, Message("verdict?", {"epoch": epoch, "lineage": lineage}))
+            question = Message("verdict?", {"epoch": instance[0], "lineage": instance[1]})
+            answer = await self._exchange(peer, question)
             if answer.kind != "committed":
                 return "unknown"
-            return CommitRecord.from_fields(answer.get("record", dict))
+            return await self.believe(peer, answer, instance, electorate)
         except NetworkError:
             return None
 
@@ -120,8 +148,10 @@ class Verdicts:
     async def _answer(self, stream: Stream) -> None:
         question = await stream.receive(timeout_s=self._timeouts.reply_s)
         lineage = Lineage(question.get("lineage", str))
-        is_about_maker = question.kind == "made?"
-        record = self.leading_to(lineage) if is_about_maker else self.committed(question.get("epoch", int), lineage)
-        kind = "made" if is_about_maker else "committed"
-        answer = Message("unknown") if record is None else Message(kind, {"record": record.to_fields()})
+        if question.kind == "made?":
+            maker = self.leading_to(lineage)
+            answer = Message("unknown") if maker is None else Message("made", {"record": maker.to_fields()})
+        else:
+            known = self.committed(question.get("epoch", int), lineage)
+            answer = Message("unknown") if known is None else Message("committed", known.to_fields())
         await stream.send(answer, timeout_s=self._timeouts.reply_s)

@@ -95,6 +95,7 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
             compute=compute,
             transport=transport,
             directory=directory,
+            keys=identity,
             observer=observer,
             rng=random.Random(random.SystemRandom().getrandbits(64)),
         )

@@ -220,6 +220,7 @@ class World:
             compute=compute,
             transport=transport,
             directory=MemoryDirectory(self.network, transport),
+            keys=Identity.from_seed(self._derive("key", index)),
             observer=_Recorder(self, index, transport),
             rng=random.Random(int.from_bytes(self._derive(f"rng {life}", index), "big")),
         )

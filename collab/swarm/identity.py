@@ -19,7 +19,7 @@ PUBLIC_PREFIX = bytes((0x00, 0x24, 0x08, 0x01, 0x12, 0x20))
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A key pair. Never logged, never sent."""
+    """A key pair. Never logged, never sent. Implements ``Keys``."""
 
     key: Ed25519PrivateKey
 
@@ -36,6 +36,11 @@ class Identity:
     def sign(self, content: bytes) -> bytes:
         """64-byte signature of ``content``."""
         return self.key.sign(content)
+
+    @staticmethod
+    def is_signed_by(peer: PeerId, content: bytes, signature: bytes) -> bool:
+        """See the function of this name."""
+        return is_signed_by(peer, content, signature)
 
     def to_libp2p(self) -> bytes:
         """Content of a libp2p key file."""

@@ -12,6 +12,7 @@ from collab.averaging.contribution_plan import Policy
 from collab.averaging.messages import Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import MAX_WEIGHT_IN_TARGETS, RoundSettings
+from collab.ports import Ports
 from collab.types import Lineage, PeerId, Vector
 from tests.fakes import FakeNetwork, make_ports
 
@@ -28,6 +29,7 @@ class Rounds:
         self.network, self._policy = network, policy
         self.leaders = [PeerId(name) for name in leaders]
         self.engines: dict[str, RoundEngine] = {}
+        self.ports: dict[str, Ports] = {}
         self.trainers: set[PeerId] = set()
         self.helpers: set[PeerId] = set()
         self.ahead: set[PeerId] = set()
@@ -51,8 +53,9 @@ class Rounds:
             can_reduce=can_reduce,
             target_samples=target,
         )
+        self.ports[name] = make_ports(self.network.join(name))
         self.engines[name] = RoundEngine(
-            make_ports(self.network.join(name)),
+            self.ports[name],
             settings,
             leaders=lambda lineage, epoch: list(self.leaders),
             roster=self._roster,
@@ -66,8 +69,9 @@ class Rounds:
         self.helpers.add(PeerId(name))
         assistant = Assistant()
         settings = RoundSettings(fingerprint="f", policy=self._policy, can_reduce=True, target_samples=TARGET)
+        self.ports[name] = make_ports(self.network.join(name))
         engine = RoundEngine(
-            make_ports(self.network.join(name)),
+            self.ports[name],
             settings,
             leaders=lambda lineage, epoch: list(self.leaders),
             roster=self._roster,

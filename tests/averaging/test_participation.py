@@ -6,11 +6,15 @@ from typing import Any, cast
 
 import pytest
 
+from collab.averaging.agreement import CommitRecord
+from collab.averaging.ballots import Ballot
 from collab.averaging.butterfly import Session
+from collab.averaging.certificates import Certified, ballot_paper
 from collab.averaging.division import Division, Job
+from collab.averaging.electors import electorate_of
 from collab.averaging.laggards import Progress
 from collab.averaging.messages import Member
-from collab.averaging.participation import Desk, Participation
+from collab.averaging.participation import Desk, Participation, Verdict
 from collab.averaging.plan import Span
 from collab.averaging.seats import Seats
 from collab.averaging.silence import Silence
@@ -18,9 +22,11 @@ from collab.averaging.timeouts import RoundTimeouts
 from collab.errors import NetworkError, StreamClosed
 from collab.net.base import Stream
 from collab.net.wire import Message
-from collab.types import PeerId
+from collab.types import Lineage, PeerId
+from tests.averaging.certifying import FINGERPRINT, certify, make_verdicts
 from tests.averaging.course_lab import PART, A, B, H, make_group
-from tests.fakes import run
+from tests.averaging.records import make_record
+from tests.fakes import FakeKeys, FakeNetwork, make_ports, run
 
 GROUP = make_group((Member(A, 1.0), Member(B, 1.0), Member(H, 0.0, receives=False)))
 DIVISION = Division.of(GROUP.spans, PART)
@@ -72,26 +78,42 @@ class Leader:
         pass
 
 
+async def follow(leader: Leader, *, learned: CommitRecord | None = None, known: Certified | None = None) -> Verdict:
+    """A helper's part in the round, under a leader that nobody succeeds.
+
+    Args:
+        learned: what it has once known to be decided.
+        known: what it can prove to be.
+    """
+    seats, verdicts = Seats(), make_verdicts(make_ports(FakeNetwork().join(H)), present=(A, B, H))
+    if learned is not None:
+        seats.learn(learned)
+    if known is not None:
+        verdicts.remember(known)
+
+    async def nobody(peer: PeerId) -> Stream:
+        raise StreamClosed(f"{peer} is not there")
+
+    desk = Desk(
+        me=H,
+        timeouts=RoundTimeouts(),
+        silence=Silence(asyncio.get_running_loop().time, 5.0),
+        seats=seats,
+        verdicts=verdicts,
+        open=nobody,
+        keep_stream=lambda stream: None,
+        reach=lambda phase, epoch: None,
+    )
+    return await Participation(GROUP, cast(Session, Work()), desk).run(cast(Stream, leader))
+
+
 def told(*messages: Message) -> list[Message]:
     """What a helper says to its leader, signs of life apart, until the leader is gone."""
 
     async def main() -> list[Message]:
-        async def nobody(peer: PeerId) -> Stream:
-            raise StreamClosed(f"{peer} is not there")
-
-        loop = asyncio.get_running_loop()
-        desk = Desk(
-            me=H,
-            timeouts=RoundTimeouts(),
-            silence=Silence(loop.time, 5.0),
-            seats=Seats(),
-            open=nobody,
-            keep_stream=lambda stream: None,
-            reach=lambda phase, epoch: None,
-        )
         leader = Leader(*messages)
         with pytest.raises(NetworkError):
-            await Participation(GROUP, cast(Session, Work()), desk).run(cast(Stream, leader))
+            await follow(leader)
         return [message for message in leader.heard if message.kind != "working"]
 
     return run(main())
@@ -131,3 +153,59 @@ def test_a_loss_that_stops_nothing_asks_for_no_other_report() -> None:
 def test_work_that_is_not_the_old_one_divided_anew_is_not_taken_up(jobs: tuple[Job, ...]) -> None:
     said = told(halt(1, 1), mend(1, Division(jobs, PART)), Message("wait"))
     assert [message.kind for message in said] == ["held"]
+
+
+RECORD = make_record(round_id="earlier", lineage=GROUP.lineage, members=(A, B, H))
+"""Of an attempt before, so that nobody here holds what it is about."""
+TRUE = certify(RECORD, (A, B, H), voters=(A, B))
+
+
+def test_a_commit_with_its_proof_ends_the_round() -> None:
+    assert run(follow(Leader(Message("commit", TRUE.to_fields())))) == Verdict(TRUE)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"record": RECORD.to_fields()},
+        {"record": RECORD.to_fields(), "certificate": {}},
+        certify(RECORD, (A, B, H), voters=(B,)).to_fields(),
+        certify(RECORD, (A,)).to_fields(),
+        certify(RECORD, (A, B, H), fingerprint="another run").to_fields(),
+        {**TRUE.to_fields(), "record": replace(RECORD, digests=("other",)).to_fields()},
+        certify(replace(RECORD, epoch=1), (A, B, H)).to_fields(),
+        certify(replace(RECORD, lineage=Lineage("other")), (A, B, H)).to_fields(),
+    ],
+)
+def test_a_commit_that_proves_nothing_does_not(fields: dict[str, Any]) -> None:
+    assert not told(Message("commit", fields))  # else it would be thanked for
+
+
+def test_a_vote_is_signed_and_only_if_it_is_one() -> None:
+    ballot = Ballot(2, A)
+    (_, _, vote, refusal) = told(
+        Message("lead", {"ballot": 2}),
+        Message("prepare", {"record": RECORD.to_fields()}),
+        Message("prepare", {"record": replace(RECORD, round_id="other").to_fields()}),
+        Message("wait"),
+    )[-4:]
+    assert (vote.kind, refusal.kind) == ("vote", "vote")
+    paper = ballot_paper(FINGERPRINT, electorate_of(GROUP), ballot, RECORD)
+    assert vote.fields["signature"] == FakeKeys(H).sign(paper)
+    assert refusal.fields["signature"] == b""
+
+
+@pytest.mark.parametrize(
+    "message", [Message("lead", {"ballot": 2}), Message("prepare", {"record": RECORD.to_fields()})]
+)
+def test_what_a_member_knows_to_be_decided_it_tells_with_the_proof_or_not_at_all(message: Message) -> None:
+    async def answer(known: Certified | None) -> dict[str, Any]:
+        leader = Leader(message, Message("wait"))
+        with pytest.raises(NetworkError):
+            await follow(leader, learned=RECORD, known=known)
+        return next(said.fields for said in leader.heard if said.kind in ("promised", "vote"))
+
+    told = run(answer(TRUE))
+    assert told["seat"]["decided"] == RECORD.to_fields()
+    assert told["certificate"] == TRUE.certificate.to_fields()
+    assert run(answer(None))["seat"] == {}

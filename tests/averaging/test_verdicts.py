@@ -1,16 +1,22 @@
 """What followed a history: remembered, and asked for when in doubt."""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
 
 from collab.averaging.agreement import CommitRecord
+from collab.averaging.ballots import Electorate
 from collab.averaging.messages import VERDICT_PROTOCOL
 from collab.averaging.timeouts import RoundTimeouts
 from collab.averaging.verdicts import REMEMBERED_ROUNDS, Verdicts
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
-from tests.averaging.records import make_record
-from tests.fakes import FakeNetwork, run
+from tests.averaging.certifying import certify, make_verdicts, refusals
+from tests.averaging.records import X, Y, make_record
+from tests.fakes import FakeNetwork, make_ports, run
 
 L = Lineage("l")
 NOBODY: frozenset[PeerId] = frozenset()
@@ -21,28 +27,28 @@ def record(epoch: int = 0) -> CommitRecord:
 
 
 def verdicts(network: FakeNetwork, name: str) -> Verdicts:
-    return Verdicts(network.join(name), RoundTimeouts())
+    return make_verdicts(make_ports(network.join(name)))
 
 
 def test_only_the_last_rounds_are_remembered() -> None:
     ours = verdicts(FakeNetwork(), "a")
     for epoch in range(REMEMBERED_ROUNDS + 5):
-        ours.remember(record(epoch))
+        ours.remember(certify(record(epoch)))
     known = [epoch for epoch in range(REMEMBERED_ROUNDS + 5) if ours.committed(epoch, L)]
     assert known == list(range(5, REMEMBERED_ROUNDS + 5))
 
 
 def test_a_committed_round_is_only_that_of_its_own_epoch_and_history() -> None:
     ours = verdicts(FakeNetwork(), "a")
-    ours.remember(record(3))
-    assert ours.committed(3, L) == record(3)
+    ours.remember(certify(record(3)))
+    assert ours.committed(3, L) == certify(record(3))
     assert not ours.committed(4, L)
     assert not ours.committed(3, Lineage("other"))
 
 
 def test_a_round_that_was_lost_with_everybody_is_forgotten() -> None:
     ours = verdicts(FakeNetwork(), "a")
-    ours.remember(record(3))
+    ours.remember(certify(record(3)))
     ours.forget(3, L)
     ours.forget(4, L)
     assert not ours.committed(3, L)
@@ -50,7 +56,7 @@ def test_a_round_that_was_lost_with_everybody_is_forgotten() -> None:
 
 def test_the_round_that_led_to_a_history_is_found_by_it() -> None:
     ours = verdicts(FakeNetwork(), "a")
-    ours.remember(record(1))
+    ours.remember(certify(record(1)))
     assert ours.leading_to(record(1).next_lineage()) == record(1)
     assert ours.leading_to(record(2).next_lineage()) is None
 
@@ -61,9 +67,9 @@ def test_a_member_in_doubt_learns_the_record_from_whoever_has_it_and_else_who_di
             doubting, ignorant, witness = (verdicts(network, name) for name in "abc")
             await ignorant.serve()
             await witness.serve()
-            witness.remember(record(1))
+            witness.remember(certify(record(1)))
             peers = [PeerId("gone"), PeerId("b"), PeerId("c")]
-            assert await doubting.ask(peers, 1, L) == (record(1), NOBODY)
+            assert await doubting.ask(peers, 1, L) == (certify(record(1)), NOBODY)
             assert await doubting.ask(peers, 2, L) == (None, {PeerId("gone")})
             assert await doubting.ask([], 1, L) == (None, NOBODY)
 
@@ -73,14 +79,95 @@ def test_a_member_in_doubt_learns_the_record_from_whoever_has_it_and_else_who_di
 def test_a_record_of_another_round_and_a_garbled_one_are_no_answer() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
-            for name, fields in (("b", record(7).to_fields()), ("c", {"round_id": "r1", "epoch": float("inf")})):
+            garbled = {**certify(record(1)).to_fields(), "record": {"round_id": "r1", "epoch": float("inf")}}
+            for name, fields in (("b", certify(record(7)).to_fields()), ("c", garbled)):
 
                 async def lie(stream: Stream, fields: dict[str, object] = fields) -> None:
                     await stream.receive(timeout_s=1)
-                    await stream.send(Message("committed", {"record": fields}), timeout_s=1)
+                    await stream.send(Message("committed", fields), timeout_s=1)
 
                 await network.join(name).serve(VERDICT_PROTOCOL, lie)
-            assert await verdicts(network, "a").ask([PeerId("b"), PeerId("c")], 1, L) == (None, {PeerId("c")})
+            liars = frozenset((PeerId("b"), PeerId("c")))
+            assert await verdicts(network, "a").ask(liars, 1, L) == (None, liars)
+
+    run(main())
+
+
+def without_proof(record: CommitRecord) -> dict[str, object]:
+    return {"record": record.to_fields()}
+
+
+def with_proof_of_another(record: CommitRecord) -> dict[str, object]:
+    another = replace(record, digests=("true",))
+    return {**certify(record).to_fields(), "certificate": certify(another).certificate.to_fields()}
+
+
+def voted_by_too_few(record: CommitRecord) -> dict[str, object]:
+    return certify(record, (X, Y, PeerId("z")), voters=(X,)).to_fields()
+
+
+def voted_in_another_run(record: CommitRecord) -> dict[str, object]:
+    return certify(record, fingerprint="g").to_fields()
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        (without_proof, "no_certificate"),
+        (with_proof_of_another, "not_signed"),
+        (voted_by_too_few, "too_few_votes"),
+        (voted_in_another_run, "not_signed"),
+    ],
+)
+def test_a_lie_is_named_and_the_next_answer_counts(
+    lie: Callable[[CommitRecord], dict[str, object]], reason: str
+) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            told = asyncio.Event()
+
+            async def tell_lies(stream: Stream) -> None:
+                await stream.receive(timeout_s=1)
+                await stream.send(Message("committed", lie(replace(record(1), round_id="never was"))), timeout_s=1)
+                told.set()
+
+            async def tell_the_truth(stream: Stream) -> None:
+                await stream.receive(timeout_s=1)
+                await told.wait()
+                await asyncio.sleep(0.1)
+                await stream.send(Message("committed", certify(record(1)).to_fields()), timeout_s=1)
+
+            await network.join("b").serve(VERDICT_PROTOCOL, tell_lies)
+            await network.join("c").serve(VERDICT_PROTOCOL, tell_the_truth)
+            ports = make_ports(network.join("a"))
+            ours = make_verdicts(ports)
+            assert await ours.ask([PeerId("b"), PeerId("c")], 1, L) == (certify(record(1)), NOBODY)
+            assert ours.committed(1, L) == certify(record(1))
+            assert [(event.peer, event.reason) for event in refusals(ports)] == [("b", reason)]
+
+    run(main())
+
+
+def test_who_decides_is_known_from_the_round_that_made_the_history_or_from_the_round_one_is_in() -> None:
+    """A liar with a few keys of its own is believed by nobody who knows either."""
+    maker = replace(record(1), members=(X, Y, PeerId("z")))
+    following = make_record(epoch=2, lineage=maker.next_lineage())
+    of_nobody = certify(following, (PeerId("sybil-1"), PeerId("sybil-2")))
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+
+            async def lie(stream: Stream) -> None:
+                await stream.receive(timeout_s=1)
+                await stream.send(Message("committed", of_nobody.to_fields()), timeout_s=1)
+
+            await network.join("b").serve(VERDICT_PROTOCOL, lie)
+            question = [PeerId("b")], 2, maker.next_lineage()
+            doubting = verdicts(network, "a")
+            assert await doubting.ask(*question, Electorate((X, Y))) == (None, {PeerId("b")})
+            doubting.remember(certify(maker))
+            assert await doubting.ask(*question) == (None, {PeerId("b")})
+            assert await verdicts(network, "newcomer").ask(*question) == (of_nobody, NOBODY)
 
     run(main())
 
@@ -95,10 +182,10 @@ def test_a_silent_member_delays_no_other_member_s_answer_and_costs_a_bounded_tim
             await network.join("b").serve(VERDICT_PROTOCOL, say_nothing)
             witness = verdicts(network, "c")
             await witness.serve()
-            witness.remember(record(1))
+            witness.remember(certify(record(1)))
             doubting = verdicts(network, "a")
             began = asyncio.get_running_loop().time()
-            assert await doubting.ask([PeerId("b"), PeerId("c")], 1, L) == (record(1), NOBODY)
+            assert await doubting.ask([PeerId("b"), PeerId("c")], 1, L) == (certify(record(1)), NOBODY)
             assert asyncio.get_running_loop().time() == began
             assert await doubting.ask([PeerId("b"), PeerId("c")], 2, L) == (None, {PeerId("b")})
             assert 0 < asyncio.get_running_loop().time() - began <= RoundTimeouts().verdict_s
