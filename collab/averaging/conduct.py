@@ -14,13 +14,15 @@ from collab.averaging.silence import Silence
 from collab.averaging.steps import Abort, Action, Commit, Halt, Lead, Mend, Prepare, Report, Stage
 from collab.averaging.timeouts import RoundTimeouts
 from collab.concurrency import Background
-from collab.errors import BadMessage, CollabError, NetworkError
+from collab.errors import BadMessage, CollabError, NetworkError, SplitDecision
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
+SPLIT = "split_decision"
+"""Why somebody leaves the round that knows of another decision than ours."""
 IDLE_S = 3600.0
 """Silence is judged by signs of life, not by a stream's own limit."""
 
@@ -160,6 +162,8 @@ class Conductor:
             return
         try:
             self._understand(peer, heard)
+        except SplitDecision as error:
+            self.course.lose(peer, SPLIT, f"{peer}: {error}")
         except CollabError as error:
             self.course.lose(peer, "bad_report", f"{peer}: {error}")
 

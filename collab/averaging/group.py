@@ -9,16 +9,17 @@ import hashlib
 import logging
 import math
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly, Expected, Gathering, Roster
 from collab.averaging.ballots import Electorate
-from collab.averaging.conduct import Conductor, abort_message
+from collab.averaging.conduct import SPLIT, Conductor, abort_message
 from collab.averaging.course import Course
 from collab.averaging.deadlines import Arrivals
 from collab.averaging.electors import Electors
 from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, NOT_COMING, Call, Group, Reply
+from collab.averaging.news import News
 from collab.averaging.planning import Planner
 from collab.averaging.settings import RoundSettings
 from collab.averaging.silence import Silence
@@ -34,23 +35,35 @@ from collab.types import PeerId
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chair:
+    """What the rounds that a peer leads have in common."""
+
+    ports: Ports
+    settings: RoundSettings
+    roster: Roster
+    verdicts: Verdicts
+    following: Following
+    electors: Electors
+
+
 class Leader:
     """Leads the rounds of others' choice: any peer that can be dialled may be asked to."""
 
-    def __init__(
-        self,
-        ports: Ports,
-        settings: RoundSettings,
-        roster: Roster,
-        verdicts: Verdicts,
-        following: Following,
-        electors: Electors,
-    ) -> None:
-        self._transport, self._rng, self._roster, self._following = ports.transport, ports.rng, roster, following
-        self._fingerprint, self._timeouts, self._verdicts = settings.fingerprint, settings.timeouts, verdicts
+    def __init__(self, chair: Chair) -> None:
+        ports, settings = chair.ports, chair.settings
+        self._transport, self._rng, self._clock, self._observer = (
+            ports.transport,
+            ports.rng,
+            ports.clock,
+            ports.observer,
+        )
+        self._roster, self._verdicts = chair.roster, chair.verdicts
+        self._following, self._electors = chair.following, chair.electors
+        self._fingerprint, self._timeouts = settings.fingerprint, settings.timeouts
+        self._news = News(ports)
         self._lateness = Arrivals(self._timeouts.gather_slack_s)
         self._until_epoch = settings.until_epoch
-        self._electors, self._clock, self._observer = electors, ports.clock, ports.observer
         self.silence = Silence(ports.clock.monotonic, self._timeouts.silence_s)
         self._planner = Planner(settings.policy, settings.target_samples)
 
@@ -234,6 +247,8 @@ class Leader:
         for peer, (reason, text) in conductor.course.gone.items():
             refused = PeerRefused(at_s=self._clock.now(), epoch=epoch, peer=peer, reason=reason, text=text)
             self._observer.observe(refused)
+            if reason == SPLIT:
+                self._news.split_in_words(text)
         return verdict if isinstance(verdict, CommitRecord) else tuple(sorted(conductor.course.gone))
 
     async def _tell(self, streams: dict[PeerId, Stream], message: Message) -> None:

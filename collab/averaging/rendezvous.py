@@ -4,38 +4,26 @@ import asyncio
 from contextlib import suppress
 
 from collab.averaging.agreement import CommitRecord
-from collab.averaging.assembly import Assembly, Roster
-from collab.averaging.electors import Electors
-from collab.averaging.group import Leader
+from collab.averaging.assembly import Assembly
+from collab.averaging.group import Chair, Leader
 from collab.averaging.messages import ROUND_PROTOCOL, Join
-from collab.averaging.settings import RoundSettings
-from collab.averaging.standing import IDLE_S, Following
+from collab.averaging.standing import IDLE_S
 from collab.averaging.succession import Succession
-from collab.averaging.verdicts import REMEMBERED_ROUNDS, Verdicts
+from collab.averaging.verdicts import REMEMBERED_ROUNDS
 from collab.errors import NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
-from collab.ports import Ports
 from collab.types import Lineage, PeerId
 
 
 class Rendezvous:
     """Takes joiners in, one assembly at a time for each epoch and lineage, and leads it to its verdict."""
 
-    def __init__(
-        self,
-        ports: Ports,
-        settings: RoundSettings,
-        roster: Roster,
-        verdicts: Verdicts,
-        following: Following,
-        electors: Electors,
-    ) -> None:
-        self._transport, self._settings, self._times = ports.transport, settings, settings.timeouts
-        self._roster, self._verdicts, self._electors = roster, verdicts, electors
-        self._leader = Leader(ports, settings, roster, verdicts, following, electors)
-        me, silence = ports.transport.peer_id, self._leader.silence
-        self._succession = Succession(me, settings.timeouts, silence, self._leader.conduct)
+    def __init__(self, chair: Chair) -> None:
+        self._transport, self._settings, self._times = chair.ports.transport, chair.settings, chair.settings.timeouts
+        self._roster, self._verdicts, self._electors = chair.roster, chair.verdicts, chair.electors
+        self._leader = Leader(chair)
+        self._succession = Succession(self._transport.peer_id, self._times, self._leader.silence, self._leader.conduct)
         self._assemblies: dict[tuple[int, Lineage], Assembly] = {}
         self._left_out: dict[tuple[int, Lineage], set[PeerId]] = {}
 

@@ -16,8 +16,10 @@ from collab.averaging.electors import Electors
 from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import Bring, Ruling
 from collab.averaging.flow import Links
+from collab.averaging.group import Chair
 from collab.averaging.history import History
 from collab.averaging.messages import CALL_PROTOCOL, NOT_COMING, ROUND_PROTOCOL, Call, Group, Join
+from collab.averaging.news import News
 from collab.averaging.participation import Desk, Participation, Verdict
 from collab.averaging.probe import Probe
 from collab.averaging.rendezvous import Rendezvous
@@ -27,7 +29,7 @@ from collab.averaging.silence import Silence
 from collab.averaging.standing import Attendance, Following, Leaders
 from collab.averaging.verdicts import Verdicts
 from collab.errors import BadMessage, NetworkError, StreamClosed
-from collab.metrics.records import Phase, PhaseReached, RoundEnded
+from collab.metrics.records import Phase
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
@@ -53,10 +55,9 @@ class RoundEngine:
         self._butterfly = Butterfly(
             ports, self.links, settings.timeouts, Ruling(settings.reduction, settings.max_share)
         )
-        self._seats = Seats()
+        self._seats, self._news = Seats(), News(ports)
         self._verdicts = Verdicts(ports.transport, settings.timeouts, self._seats)
-        self._electors, self._roster = Electors(ports.clock.monotonic, settings.timeouts.reform_s), roster
-        self._following = Following(ports, settings)
+        self._roster, self._following = roster, Following(ports, settings)
         self._undecided: Verdict | None = None
         """What we have voted for and hold, while nobody knows whether it was decided."""
         self._desk = Desk(
@@ -66,9 +67,18 @@ class RoundEngine:
             seats=self._seats,
             open=lambda peer: ports.transport.open(peer, ROUND_PROTOCOL, timeout_s=settings.timeouts.open_s),
             keep_stream=self._keep_stream,
-            reach=self._reach,
+            reach=self._news.reach,
         )
-        self._rendezvous = Rendezvous(ports, settings, roster, self._verdicts, self._following, self._electors)
+        self._rendezvous = Rendezvous(
+            Chair(
+                ports=ports,
+                settings=settings,
+                roster=roster,
+                verdicts=self._verdicts,
+                following=self._following,
+                electors=Electors(ports.clock.monotonic, settings.timeouts.reform_s),
+            )
+        )
         self._idle: dict[PeerId, Stream] = {}
         self._newest_round_id = ""
         """Of which ``_encodings`` still knows what was encoded."""
@@ -129,7 +139,7 @@ class RoundEngine:
 
     async def _attempt(self, leader: PeerId, join: Join, bring: Bring) -> Outcome:
         started_s = self._ports.clock.monotonic()
-        self._reach(Phase.JOIN_GROUP, join.epoch)
+        self._news.reach(Phase.JOIN_GROUP, join.epoch)
         join = replace(join, promised=self._seats.promised((join.epoch, join.lineage)))  # also in an attempt before
         try:
             stream, answer = await self._ask(leader, join)
@@ -140,7 +150,7 @@ class RoundEngine:
             stream.close()
             return begun
         outcome = await self._take_part(stream, begun, bring)
-        self._report(begun, outcome, started_s)
+        self._news.ended(begun, outcome, started_s)
         return outcome
 
     def _keep_stream(self, stream: Stream) -> None:
@@ -211,7 +221,7 @@ class RoundEngine:
 
     async def _take_part(self, stream: Stream, group: Group, bring: Bring) -> Outcome:
         """From BEGIN to the verdict."""
-        self._reach(Phase.SEND_PARTS, group.epoch)
+        self._news.reach(Phase.SEND_PARTS, group.epoch)
         self._newest_round_id = group.round_id
         session = self._butterfly.session(group, bring, self._encodings)
         async with session:
@@ -241,7 +251,14 @@ class RoundEngine:
         return self._decided(verdict.record, verdict, f"epoch {group.epoch} was committed without us to the end")
 
     def _decided(self, record: CommitRecord, verdict: Verdict | None, text: str) -> Committed | Superseded:
-        """A round is history; ours, if we hold what it is about."""
+        """A round is history; ours, if we hold what it is about.
+
+        Where we hold another one, somebody lies, or what agreement rests on did not hold: what we hold stays, we vote
+        no more about this history, and take over what most others have.
+        """
+        ours = self._seats.decided((record.epoch, record.lineage))
+        if ours is not None and ours != record:
+            return Superseded(text=self._news.split(ours, record), record=record)
         kept, self._undecided = self._undecided, None
         if kept is not None and kept.record == record:
             verdict = kept
@@ -276,20 +293,3 @@ class RoundEngine:
         if call.get("fingerprint", str) == self._settings.fingerprint:
             reply = self._attend(Call.from_message(call), stream.remote)
         await stream.send(reply.to_message(), timeout_s=self._times.reply_s)
-
-    def _reach(self, phase: Phase, epoch: int) -> None:
-        self._ports.observer.observe(PhaseReached(at_s=self._ports.clock.now(), phase=phase, epoch=epoch))
-
-    def _report(self, group: Group, outcome: Outcome, started_s: float) -> None:
-        record = outcome.record if isinstance(outcome, Committed) else None
-        ended = RoundEnded(
-            at_s=self._ports.clock.now(),
-            epoch=group.epoch,
-            round_id=group.round_id,
-            committed=record is not None,
-            contributors=len(record.contributors) if record else 0,
-            samples=record.weight if record else 0.0,
-            seconds=self._ports.clock.monotonic() - started_s,
-            reason="" if record else getattr(outcome, "text", ""),
-        )
-        self._ports.observer.observe(ended)

@@ -58,6 +58,11 @@ class Seats:
         ours = self._seats.get((epoch, lineage))
         return ours.vote.value if ours is not None and ours.vote is not None else None
 
+    def decided(self, instance: Instance) -> CommitRecord | None:
+        """What followed a history, of which we hold the result."""
+        ours = self._seats.get(instance)
+        return ours.decided if ours is not None else None
+
     def forget(self, instance: Instance) -> None:
         """What was decided is void, since nobody has it."""
         self._seats.pop(instance, None)

@@ -1,6 +1,7 @@
 """A few round engines over in-memory transports."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from collab.averaging.messages import Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import MAX_WEIGHT_IN_TARGETS, RoundSettings
 from collab.types import Lineage, PeerId, Vector
-from tests.fakes import FakeNetwork, make_ports
+from tests.fakes import FakeNetwork, FakeObserver, make_ports
 
 L = Lineage("history")
 MAX_WEIGHT = 1000.0
@@ -28,6 +29,7 @@ class Rounds:
         self.network, self._policy = network, policy
         self.leaders = [PeerId(name) for name in leaders]
         self.engines: dict[str, RoundEngine] = {}
+        self.observers: dict[str, FakeObserver] = {}
         self.trainers: set[PeerId] = set()
         self.helpers: set[PeerId] = set()
         self.ahead: set[PeerId] = set()
@@ -49,8 +51,9 @@ class Rounds:
             can_reduce=can_reduce,
             target_samples=TARGET,
         )
+        self.observers[name] = FakeObserver()
         self.engines[name] = RoundEngine(
-            make_ports(self.network.join(name)),
+            replace(make_ports(self.network.join(name)), observer=self.observers[name]),
             settings,
             leaders=lambda lineage, epoch: list(self.leaders),
             roster=self._roster,
@@ -64,8 +67,9 @@ class Rounds:
         self.helpers.add(PeerId(name))
         assistant = Assistant()
         settings = RoundSettings(fingerprint="f", policy=self._policy, can_reduce=True, target_samples=TARGET)
+        self.observers[name] = FakeObserver()
         engine = RoundEngine(
-            make_ports(self.network.join(name)),
+            replace(make_ports(self.network.join(name)), observer=self.observers[name]),
             settings,
             leaders=lambda lineage, epoch: list(self.leaders),
             roster=self._roster,
