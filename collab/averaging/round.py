@@ -229,20 +229,22 @@ class RoundEngine:
             try:
                 verdict = await part.run(stream)
             except NetworkError as error:
-                verdict = await self._resolve_doubt(part, f"leader {group.leader} was lost: {error.message}")
+                text = f"leader {group.leader} was lost: {error.message}"
+                verdict = await self._resolve_doubt(part, Verdict(None, reason="leader_lost", text=text))
+            else:
+                if verdict.record is None and self._seats.voted(group.epoch, group.lineage) is not None:
+                    verdict = await self._resolve_doubt(part, verdict)  # others may have a quorum of votes with ours
             voted = self._seats.voted(group.epoch, group.lineage)
             if verdict.record is None and voted is not None and part.verdict(voted).is_held:
                 self._undecided = part.verdict(voted)
         return self._conclude(group, verdict)
 
-    async def _resolve_doubt(self, part: Participation, text: str) -> Verdict:
-        """Nobody leads on: ask the other members what they know."""
+    async def _resolve_doubt(self, part: Participation, verdict: Verdict) -> Verdict:
+        """Nobody leads on, or nobody who has a quorum: ask the other members; ``verdict`` when none of them knows."""
         group = part.group
         others = [member.peer for member in group.members if member.peer != self._desk.me]
         record, _ = await self._verdicts.ask(others, group.epoch, group.lineage)
-        if record is not None:
-            return part.verdict(record)
-        return Verdict(None, reason="leader_lost", text=text)
+        return verdict if record is None else part.verdict(record)
 
     def _conclude(self, group: Group, verdict: Verdict) -> Outcome:
         """Settle what the verdict says of us."""
