@@ -14,6 +14,7 @@ from collab.averaging.seats import RecordSeat, Seats, seat_to_fields
 from collab.averaging.session import Session
 from collab.averaging.silence import Silence, Watch
 from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.transcript import Transcript
 from collab.concurrency import Background
 from collab.errors import BadMessage, NetworkError, TimedOut
 from collab.metrics.records import Phase
@@ -50,6 +51,8 @@ class Verdict:
     """Of the round; None on a member that only reduces."""
     is_held: bool = False
     """Whether ``mean`` is what the record is about."""
+    transcript: Transcript | None = None
+    """How it travelled, when it is held."""
     reason: str = ""
     text: str = ""
 
@@ -164,7 +167,9 @@ class Participation:
 
     def verdict(self, record: CommitRecord) -> Verdict:
         """What a commit, of whoever's telling, means for us."""
-        return Verdict(record, self.session.mean, is_held=not self._is_dropped and self._holds(record))
+        is_held = not self._is_dropped and self._holds(record)
+        transcript = self.session.transcript() if is_held else None
+        return Verdict(record, self.session.mean, is_held=is_held, transcript=transcript)
 
     # -- votes -------------------------------------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ class RoundEngine:
         self._idle: dict[PeerId, Stream] = {}
         self._newest_round_id = ""
         """Of which ``_encodings`` still knows what was encoded."""
-        self.history = History(ports.transport, settings.fingerprint)
+        self.history = History(ports.transport, settings.fingerprint, self.links, self._verdicts.committed)
 
     async def serve(self) -> None:
         """Begin to answer: contributors, joiners, calls, and members in doubt."""
@@ -271,7 +271,8 @@ class RoundEngine:
         if verdict.mean is None:
             return Committed(mean=np.empty(0, np.float32), record=record)
         committed = Committed(mean=verdict.mean, record=record)
-        self.history.remember(committed)
+        if verdict.transcript is not None:
+            self.history.remember(committed, verdict.transcript)
         return committed
 
     def _settle(self, record: CommitRecord, *, is_member: bool) -> None:

@@ -1,4 +1,5 @@
 """One member's work in one exchange: fetches, reduces, hands on, and starts anew what the leader divides anew."""
+
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -15,6 +16,8 @@ from collab.averaging.messages import PARTS_PROTOCOL
 from collab.averaging.reducer import Hosted, Kept, Reducer
 from collab.averaging.reduction import Reduction, Result, SenderFailed
 from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.transcript import Place, Transcript
+from collab.compression.base import Buffer
 from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed, TimedOut
 from collab.net.base import Stream, Transport
 from collab.net.wire import Message
@@ -88,6 +91,16 @@ class Session:
     def gaps(self) -> list[tuple[PeerId, int, int]]:
         """Contributors of whom something is missing in the result, with the elements (start, stop)."""
         return sorted(gap for index in self._ours() for gap in self._holdings[index].gaps())
+
+    def transcript(self) -> Transcript:
+        """How what stands has travelled, with the jobs that stand in the order of the record."""
+        holdings = [self._holdings[index] for index, job in enumerate(self.division.jobs) if job.valid]
+        missing, kept = dict[Place, tuple[int, ...]](), dict[Place, Buffer]()
+        for piece, holding in enumerate(holdings):
+            missing |= {(piece, part): who for part, who in holding.missing.items()}
+            kept |= {(piece, part): data for part, data in holding.kept.items()}
+        group = self._exchange.group
+        return Transcript(codec=group.result_codec, part_elements=group.part_elements, missing=missing, kept=kept)
 
     def progress(self) -> Progress:
         """How far we are."""
