@@ -111,7 +111,7 @@ class Rendezvous:
             return record
         holders = set(dict(record.contributors)) - {joiner, self._transport.peer_id}
         found, silent = await self._verdicts.ask(holders, *key)
-        excused = {peer for peer in silent if self._electors.is_excused(peer, expected)}
+        excused = {peer for peer in silent if self._electors.is_gone(peer, expected)}
         if found is not None or silent - excused:
             return record
         self._verdicts.forget(*key)

@@ -284,9 +284,10 @@ class RoundEngine:
             me = self._ports.transport.peer_id
             self._encodings.commit(sent=record.used_of(me), reduced=record.reduced_by(me))
 
-    def retire(self) -> bool:
-        """Vote no more; whether all that we have voted for is history, so that nobody has to wait for us."""
-        return all(self._verdicts.committed(*instance) is not None for instance in self._seats.close())
+    def retire(self) -> int | None:
+        """Vote no more. From which epoch on others may decide without us; None: not for certain at any."""
+        is_settled = all(self._verdicts.committed(*instance) is not None for instance in self._seats.close())
+        return self._seats.free_from() if is_settled else None
 
     # -- serving others ----------------------------------------------------------------------------------------------
 

@@ -82,6 +82,7 @@ class Participant:
         )
         self._aside = Aside(self._strategy, replica, self._swarm)
         self._last_step_s = 0.0
+        self._free_from: int | None = None
         self._told_used = replica.used
 
     def _attend(self, call: Call, _leader: PeerId) -> Reply:
@@ -185,7 +186,8 @@ class Participant:
             return
         clock = self.ports.clock
         give_up_s = clock.monotonic() + (URGENT_HANDOVER_S if is_urgent else FINAL_HANDOVER_S)
-        farewell = PeerState.LEFT if self._engine.retire() else PeerState.LEAVING
+        self._free_from = self._engine.retire()
+        farewell = PeerState.LEAVING if self._free_from is None else PeerState.LEFT
         if self.is_finished:
             await self._hand_over(give_up_s - clock.monotonic())
         self.vitals.state = farewell
@@ -227,7 +229,7 @@ class Participant:
             name=self._settings.name,
             role=Role.TRAINER,
             state=vitals.state,
-            epoch=replica.epoch,
+            epoch=replica.epoch if vitals.state is not PeerState.LEFT else self._free_from or 0,
             lineage=replica.lineage,
             samples=replica.samples,
             samples_per_s=vitals.samples_per_s,
