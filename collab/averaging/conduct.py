@@ -41,6 +41,7 @@ class Conductor:
         self._judge_at_s: float | None = None
         self._verdict: Commit | Abort | None = None
         self._dropped: set[PeerId] = set()
+        self._relieved: set[PeerId] = set()
         self._laggards = Laggards(course.group, self._now_s())
         self._is_cut_off = False
         self._listening = set(streams)
@@ -65,6 +66,7 @@ class Conductor:
                 while (action := self.course.next_action()) is not None:
                     await self._do(action)
                 await self._tell_dropped()
+                self._log_relieved()
             if isinstance(self._verdict, Commit):
                 remember(self._verdict.record)
             if self._verdict is not None:
@@ -142,7 +144,7 @@ class Conductor:
                 logger.info("peer sends too slowly peer=%s epoch=%d", peer, course.group.epoch)
                 course.silence(peer)
             for peer in self._laggards.late_reducers(course.live, course.division, course.generation, now_s):
-                course.relieve(peer)
+                course.relieve(peer, "slow_reducer", f"{peer} brings its results long after most others have theirs")
         if course.stage in (Stage.WORKING, Stage.HALTED, Stage.PROMISING):
             stage = 2 * course.generation + (course.stage is Stage.HALTED)
             for peer in self._laggards.late_members(course.live, course.awaited(), stage, now_s):
@@ -227,6 +229,13 @@ class Conductor:
             self._dropped.add(peer)
             reason, text = self.course.gone[peer]
             await self._send(peer, Message("dropped", {"reason": reason, "text": text}))
+
+    def _log_relieved(self) -> None:
+        for peer in self.course.relieved.keys() - self._relieved:
+            self._relieved.add(peer)
+            reason, text = self.course.relieved[peer]
+            epoch = self.course.group.epoch
+            logger.info("peer reduces no more peer=%s epoch=%d reason=%s text=%s", peer, epoch, reason, text)
 
     async def _pulse(self) -> None:
         while True:

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from collab.averaging.agreement import CommitRecord
@@ -67,11 +68,11 @@ class Leader:
         self.silence = Silence(ports.clock.monotonic, self._timeouts.silence_s)
         self._planner = Planner(settings.policy, settings.target_samples)
 
-    async def lead(self, assembly: Assembly) -> CommitRecord | tuple[PeerId, ...]:
+    async def lead(self, assembly: Assembly) -> CommitRecord | Mapping[PeerId, str]:
         """Take one assembly to its end; every joined stream has its verdict when this returns.
 
         Returns:
-            The record when the round committed; when it was aborted, the peers to leave out of the next attempt.
+            The record when the round committed; when it was aborted, who left it, and for what reason.
         """
         try:
             expected = await self._gather(assembly)
@@ -82,7 +83,7 @@ class Leader:
             if isinstance(group, str):
                 everybody = {peer: stream for peer, (stream, _) in assembly.joined.items()}
                 await self._tell(everybody, abort_message("no_quorum", group))
-                return ()
+                return {}
             streams = {member.peer: assembly.joined[member.peer][0] for member in group.members}
             await self._tell(streams, group.to_message())
             return await self.conduct(Conductor(Course.of(group), streams, self._timeouts, self.silence))
@@ -240,16 +241,18 @@ class Leader:
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
-    async def conduct(self, conductor: Conductor) -> CommitRecord | tuple[PeerId, ...]:
-        """Take a round to its end; the record, or whom to go on without."""
+    async def conduct(self, conductor: Conductor) -> CommitRecord | Mapping[PeerId, str]:
+        """Take a round to its end; the record, or who left it for what reason."""
         verdict = await conductor.run(self._verdicts.remember)
-        epoch = conductor.course.group.epoch
-        for peer, (reason, text) in conductor.course.gone.items():
+        course, epoch = conductor.course, conductor.course.group.epoch
+        for peer, (reason, text) in (course.relieved | course.gone).items():
             refused = PeerRefused(at_s=self._clock.now(), epoch=epoch, peer=peer, reason=reason, text=text)
             self._observer.observe(refused)
             if reason == SPLIT:
                 self._news.split_in_words(text)
-        return verdict if isinstance(verdict, CommitRecord) else tuple(sorted(conductor.course.gone))
+        if isinstance(verdict, CommitRecord):
+            return verdict
+        return {peer: reason for peer, (reason, _) in sorted(course.gone.items())}
 
     async def _tell(self, streams: dict[PeerId, Stream], message: Message) -> None:
         """Send to every member at once; one that is gone will be met by those who need it."""

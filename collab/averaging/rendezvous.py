@@ -1,10 +1,12 @@
 """Where members come to join a round that this peer leads."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly
+from collab.averaging.conduct import SPLIT
 from collab.averaging.group import Chair, Leader
 from collab.averaging.messages import ROUND_PROTOCOL, Join
 from collab.averaging.standing import IDLE_S
@@ -14,6 +16,16 @@ from collab.errors import NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
+
+FAULTS = {
+    *("bad_report", SPLIT, "bad_message", "BadMessage"),
+    *("not_finite", "wrong_length", "twice", "no_such_part", "bad_weight", "not_a_contributor"),
+}
+"""Why a peer that comes again is refused, when an attempt has failed: it sent what no honest peer sends.
+
+Whoever was silent, or lost its streams, may be back; and one that held other bytes than most (``results_differ``) may
+have its reducer to thank for it, or a link, also when it is lost before anybody has judged that.
+"""
 
 
 class Rendezvous:
@@ -25,7 +37,8 @@ class Rendezvous:
         self._leader = Leader(chair)
         self._succession = Succession(self._transport.peer_id, self._times, self._leader.silence, self._leader.conduct)
         self._assemblies: dict[tuple[int, Lineage], Assembly] = {}
-        self._left_out: dict[tuple[int, Lineage], set[PeerId]] = {}
+        self._left_out: dict[tuple[int, Lineage], Mapping[PeerId, str]] = {}
+        """Who left an attempt that failed, and for what reason: they are not called again."""
 
     async def serve(self) -> None:
         """Begin to take joiners in."""
@@ -83,7 +96,7 @@ class Rendezvous:
 
     async def _lead(self, key: tuple[int, Lineage], stream: Stream, join: Join) -> None:
         """The first joiner's handler leads the round for everybody."""
-        assembly = Assembly(join.epoch, join.lineage, left_out=self._left_out.get(key, set()))
+        assembly = Assembly(join.epoch, join.lineage, left_out=set(self._left_out.get(key, ())))
         self._assemblies[key] = assembly
         assembly.add(stream, join)
         try:
@@ -93,7 +106,7 @@ class Rendezvous:
         if isinstance(result, CommitRecord) or not result:  # without a quorum everybody gets another chance
             self._left_out.pop(key, None)
             return
-        self._left_out[key] = assembly.left_out | set(result)
+        self._left_out[key] = {**self._left_out.get(key, {}), **result}
         if len(self._left_out) > REMEMBERED_ROUNDS:
             del self._left_out[next(iter(self._left_out))]
 
@@ -122,6 +135,6 @@ class Rendezvous:
             return f"your run's fingerprint is {join.fingerprint}, this run's is {self._settings.fingerprint}"
         if join.weight > self._settings.max_weight:
             return f"a weight of {join.weight} samples is over the limit of {self._settings.max_weight}"
-        if peer in self._left_out.get((join.epoch, join.lineage), ()):
+        if self._left_out.get((join.epoch, join.lineage), {}).get(peer) in FAULTS:
             return f"your part made an attempt at epoch {join.epoch} fail; you can take part in the next epoch"
         return ""

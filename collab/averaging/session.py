@@ -13,7 +13,7 @@ from collab.averaging.exchange import Exchange, Holding
 from collab.averaging.flow import Inflow, Links, Outflow, kept_alive
 from collab.averaging.laggards import Progress
 from collab.averaging.messages import PARTS_PROTOCOL
-from collab.averaging.reducer import Hosted, Kept, Reducer
+from collab.averaging.reducer import Hosted, Kept, NoResults, Reducer
 from collab.averaging.reduction import Reduction, Result, SenderFailed
 from collab.averaging.timeouts import RoundTimeouts
 from collab.averaging.transcript import Place, Transcript
@@ -155,6 +155,8 @@ class Session:
     def _start(self, index: int) -> None:
         holding = self._holdings[index]
         job, me = holding.job, self._exchange.me
+        if not job.valid:
+            return  # nothing of it stands: nobody sends its reducer anything any more, which may be us
         if job.source == me:
             self._host(index, holding)
         elif self._exchange.vector is not None and not holding.is_whole:
@@ -206,8 +208,8 @@ class Session:
             if holding.is_frozen:
                 return
             is_hostile = isinstance(error, BadMessage)
-            text = f"reducer {source}: {error}"
-            self._complain(Complaint(source, type(error).__name__, text, is_hostile=is_hostile, is_reducer=True))
+            text, reason = f"reducer {source}: {error}", getattr(error, "reason", type(error).__name__)
+            self._complain(Complaint(source, reason, text, is_hostile=is_hostile, is_reducer=True))
 
     async def _fetch_over(self, stream: Stream, index: int, holding: Holding) -> None:
         """The same over a stream, which is kept for the next round if all goes well."""
@@ -272,7 +274,7 @@ class Session:
                     holding.take(message.get("index", int), Result(message.payload, missing))
                     inflow.took(message)
                 elif message.kind == "failed":
-                    raise StreamClosed(f"{stream.remote} gives no results: {message.get('text', str)}")
+                    raise NoResults(message.get("reason", str), f"no results: {message.get('text', str)}")
                 else:
                     raise BadMessage(f"reducer {stream.remote} sends {message.kind} instead of a result")
 
