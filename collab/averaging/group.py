@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly, Expected, Gathering, Roster
-from collab.averaging.ballots import Electorate
+from collab.averaging.ballots import Electorate, ballot_above
 from collab.averaging.conduct import SPLIT, Conductor, abort_message
 from collab.averaging.course import Course
 from collab.averaging.deadlines import Arrivals
@@ -236,7 +236,7 @@ class Leader:
             result_codec=plan.result_codec,
             electors=electors,
             expected_s=plan.seconds if any(join.up_bytes_per_s > 0 for join in joins.values()) else 0.0,
-            ballot_number=1 + max(join.promised for join in joins.values()),
+            ballot_number=ballot_above((join.promised for join in joins.values()), self._transport.peer_id).number,
         )
 
     # -- deciding ----------------------------------------------------------------------------------------------------

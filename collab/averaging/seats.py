@@ -115,9 +115,11 @@ def seat_from_fields(fields: dict[str, Any]) -> RecordSeat | None:
         return None
     message = Message("seat", fields)
     voted, value = _ballot_from(message, "voted"), _record_from(message, "value")
+    if (voted is None) != (value is None):
+        raise BadMessage("a seat has a vote without a value, or a value without a vote")
     return Acceptor(
         promised=_ballot_from(message, "promised"),
-        vote=Vote(voted, value) if voted is not None else None,
+        vote=Vote(voted, value) if voted is not None and value is not None else None,
         decided=_record_from(message, "decided"),
     )
 

@@ -23,7 +23,7 @@ BALLOTS = st.builds(Ballot, st.integers(1, (1 << 53) - 1), st.sampled_from([X, Y
 SEATS = st.builds(
     Acceptor,
     promised=st.none() | BALLOTS,
-    vote=st.none() | st.builds(Vote, BALLOTS, st.none() | RECORDS),
+    vote=st.none() | st.builds(Vote, BALLOTS, RECORDS),
     decided=st.none() | RECORDS,
 )
 NO_BALLOTS: tuple[Any, ...] = (None, 5, {}, [1], [1, "x", 2], ["1", "x"])
