@@ -28,6 +28,7 @@ class Auxiliary:
     def __init__(self, ports: Ports, identity: Identity, bundle: Bundle, settings: AuxiliarySettings) -> None:
         self._ports, self._bundle, self._settings = ports, bundle, settings
         self._state = PeerState.SERVING
+        self._free_from: int | None = None
         self.assistant = Assistant()
         self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
         self._engine = assisting_engine(ports, bundle, self.membership, self.assistant)
@@ -41,7 +42,8 @@ class Auxiliary:
         await run_until_first(
             self.membership.keep_alive(), self.assistant.run(self._engine), self._finished(), stop.wait()
         )
-        self._state = PeerState.LEFT if self._engine.retire() else PeerState.LEAVING
+        self._free_from = self._engine.retire()
+        self._state = PeerState.LEAVING if self._free_from is None else PeerState.LEFT
         await self.membership.report()
 
     async def _finished(self) -> None:
@@ -59,5 +61,6 @@ class Auxiliary:
             role=Role.AUXILIARY,
             state=self._state,
             can_be_dialled=True,
+            epoch=self._free_from or 0,
             said_at=self._ports.clock.now(),
         )

@@ -58,6 +58,7 @@ class Backbone:
         self._packed: PackedSnapshot | None = None
         self._state = PeerState.SERVING
         self._saved_epoch = -1
+        self._free_from: int | None = None
         self._saving = asyncio.Lock()
         self._reported: tuple[int, Lineage] | None = None
         self.assistant = Assistant()
@@ -81,7 +82,8 @@ class Backbone:
             self.membership.keep_alive(), self.assistant.run(self._engine), self._follow(), stop.wait()
         )
         await self._saving.acquire()  # a checkpoint under way is finished first
-        self._state = PeerState.LEFT if self._engine.retire() else PeerState.LEAVING
+        self._free_from = self._engine.retire()
+        self._state = PeerState.LEAVING if self._free_from is None else PeerState.LEFT
         await self.membership.report()
 
     # -- state -------------------------------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ class Backbone:
             name=self._settings.name,
             role=Role.BACKBONE,
             state=self._state,
-            epoch=manifest.epoch if manifest else 0,
+            epoch=self._free_from if self._free_from is not None else manifest.epoch if manifest else 0,
             lineage=manifest.lineage if manifest else Lineage(""),
             can_be_dialled=True,
             checkpoint_epoch=self._saved_epoch,

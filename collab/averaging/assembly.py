@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from collab.averaging.messages import Join, Reply
@@ -22,8 +22,8 @@ class Expected:
     """Trainers that have gone on beyond the group's epoch."""
     behind: frozenset[PeerId] = frozenset()
     """Fresh trainers whose last word is of an epoch too early for this group; it may be older than their last step."""
-    left: frozenset[PeerId] = frozenset()
-    """Peers that have said goodbye."""
+    left: Mapping[PeerId, int] = field(default_factory=dict)
+    """Peers that have said goodbye, and the first epoch about which each has promised nothing."""
 
     @property
     def present(self) -> frozenset[PeerId]:

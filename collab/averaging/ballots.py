@@ -39,13 +39,13 @@ class Ballot:
     """Breaks ties, so that no two proposers share a ballot."""
 
 
-def ballot_above(heard: Iterable[Ballot | None], proposer: PeerId) -> Ballot:
-    """The lowest ballot of ``proposer`` that no elector who promised ``heard`` would refuse.
+def ballot_above(promised: Iterable[int], proposer: PeerId) -> Ballot:
+    """The lowest ballot of ``proposer`` that none refuses who has promised ballots of these numbers; 0: none yet.
 
     A proposer that has lost its memory must hear a quorum first: whatever ballot it put to the vote in an earlier
     life was promised by a quorum, so it is heard of and not used again.
     """
-    return Ballot(max((ballot.number for ballot in heard if ballot is not None), default=0) + 1, proposer)
+    return Ballot(1 + max(promised, default=0), proposer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +67,6 @@ class Electorate:
         half_with_first = 2 * present == len(self.members) and self.members[0] in voters
         return 2 * present > len(self.members) or half_with_first
 
-    def without(self, excused: Collection[PeerId]) -> "Electorate":
-        """The electorate after a reform: members silent for very long no longer count.
-
-        NOT covered by the agreement of this module. A quorum of what is left need not meet a quorum of the whole: if
-        one of ``excused`` is merely cut off, both sides can decide. Safety then rests on the caller: they are really
-        gone, or a fence outside (a lease that only one side can hold) lets one side go on.
-
-        Raises:
-            ValueError: nobody would be left.
-        """
-        return Electorate(tuple(member for member in self.members if member not in excused))
-
 
 # No slots from here on: Python 3.11 cannot make ``Acceptor[str]()`` of a frozen generic class that has them.
 
@@ -88,8 +76,7 @@ class Vote(Generic[V]):
     """An elector's vote in one ballot."""
 
     ballot: Ballot
-    value: V | None
-    """None: "nothing". It decides nothing; it says that no value of a lower ballot was decided, and buries them."""
+    value: V
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +94,9 @@ class Acceptor(Generic[V]):
         """Phase 1: refuse lower ballots from now on. Refused (nothing changes) below what was promised already."""
         return self if self._refuses(ballot) else replace(self, promised=ballot)
 
-    def accept(self, ballot: Ballot, value: V | None) -> "Acceptor[V]":
-        """Phase 2: vote for ``value`` in ``ballot``, None being nothing. Refused below what was promised.
-
-        In one ballot a vote for nothing may become a vote for a value, and never the other way round; a second value
-        in the same ballot is refused.
-        """
-        has_voted = self.vote is not None and self.vote.ballot == ballot and self.vote.value is not None
-        if self._refuses(ballot) or has_voted:
+    def accept(self, ballot: Ballot, value: V) -> "Acceptor[V]":
+        """Phase 2: vote for ``value`` in ``ballot``. Refused below what was promised; so is a second value."""
+        if self._refuses(ballot) or (self.vote is not None and self.vote.ballot == ballot):
             return self
         return replace(self, promised=ballot, vote=Vote(ballot, value))
 
@@ -140,15 +122,13 @@ class Proposal(Generic[V]):
     electorate: Electorate
     promised_by: frozenset[PeerId] = field(default_factory=frozenset)
     highest: Vote[V] | None = None
-    """Of the votes among the promises that of the highest ballot; in one ballot a value stands above nothing."""
+    """Of the votes among the promises that of the highest ballot."""
     is_proposed: bool = False
     """Votes were asked for; promises that come later change nothing."""
     value: V | None = None
-    """What votes were last asked for, or what was found decided. None: nothing."""
-    voted_by: frozenset[PeerId] = field(default_factory=frozenset)
-    """Electors that voted in this ballot, for nothing or for the value."""
+    """What votes were asked for, or what was found decided."""
     supporters: frozenset[PeerId] = field(default_factory=frozenset)
-    """Those that voted for the value."""
+    """Electors that voted for it in this ballot."""
     is_known_decided: bool = False
     """An elector answered that ``value`` is decided."""
 
@@ -160,7 +140,7 @@ class Proposal(Generic[V]):
         if heard.is_known_decided or self.is_proposed or answer.promised != self.ballot:
             return heard
         votes = [vote for vote in (self.highest, answer.vote) if vote is not None]
-        highest = max(votes, key=lambda vote: (vote.ballot, vote.value is not None), default=None)
+        highest = max(votes, key=lambda vote: vote.ballot, default=None)
         return replace(self, promised_by=self.promised_by | {peer}, highest=highest)
 
     @property
@@ -169,15 +149,15 @@ class Proposal(Generic[V]):
         return self.electorate.has_quorum(self.promised_by)
 
     def value_to_propose(self, own: V | None) -> V | None:
-        """What this ballot must stand for: the value of the highest vote found, else ``own``, else nothing.
+        """What this ballot must stand for: the value of the highest vote found, else ``own``.
 
         Args:
             own: what the round of this very ballot made; None where it made nothing. Never the value of an older
                 attempt: that comes back by a vote that was found, or not at all.
 
         Returns:
-            None: no ballot below has decided or can. That alone does not bury the values voted there: a later ballot
-            may find such a vote and carry it on. Ask for votes for nothing; with ``is_buried`` they are gone for good.
+            None: no ballot below has decided or can by itself. A value that was voted for there is not gone: a later
+            ballot may find such a vote and carry it on.
 
         Raises:
             ValueError: there is no quorum of promises yet.
@@ -186,11 +166,10 @@ class Proposal(Generic[V]):
             return self.value
         if not self.has_promises:
             raise ValueError(f"ballot {self.ballot} proposes without a quorum of promises: {sorted(self.promised_by)}")
-        found = self.highest.value if self.highest is not None else None
-        return own if found is None else found
+        return own if self.highest is None else self.highest.value
 
-    def propose(self, own: V | None) -> "Proposal[V]":
-        """Fix what votes are asked for: ``value``. After a vote for nothing, ``own`` may still follow, once.
+    def propose(self, own: V) -> "Proposal[V]":
+        """Fix what votes are asked for: ``value``.
 
         Raises:
             ValueError: there is no quorum of promises yet.
@@ -206,25 +185,13 @@ class Proposal(Generic[V]):
         heard, vote = self._hear_decision(answer), answer.vote
         if heard.is_known_decided or not self.is_proposed or vote is None or vote.ballot != self.ballot:
             return heard
-        supports = vote.value is not None and vote.value == self.value
-        supporters = self.supporters | {peer} if supports else self.supporters
-        return replace(self, voted_by=self.voted_by | {peer}, supporters=supporters)
+        return replace(self, supporters=self.supporters | {peer}) if vote.value == self.value else self
 
     @property
     def is_decided(self) -> bool:
         """Whether ``value`` is what follows the history, for everybody and for good."""
         has_votes = self.value is not None and self.electorate.has_quorum(self.supporters)
         return self.is_known_decided or has_votes
-
-    @property
-    def is_buried(self) -> bool:
-        """Whether no value voted below this ballot will ever be decided: those rounds never happened.
-
-        A quorum voted in this ballot after a quorum of promises showed no value: any later ballot finds a vote of
-        this ballot or above, so it never meets the votes below. Contributors keep all that they gave to those rounds.
-        """
-        found = self.highest is not None and self.highest.value is not None
-        return not found and self.electorate.has_quorum(self.voted_by)
 
     def _hear_decision(self, answer: Acceptor[V]) -> "Proposal[V]":
         if answer.decided is None:

@@ -32,7 +32,7 @@ class Butterfly:
             transport=ports.transport,
             links=links,
             timeouts=timeouts,
-            reducer=Reducer(ports.transport, links, timeouts),
+            reducer=Reducer(ports.transport, links, timeouts, self._refuse),
             idle={},
             refuse=self._refuse,
         )

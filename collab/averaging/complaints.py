@@ -1,7 +1,7 @@
 """Whom to go on without when members complain of each other: pure."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from collab.net.wire import Message
@@ -96,6 +96,38 @@ def judge(cases: Iterable[Case]) -> Judgement:
             unsettled = [case for case in unsettled if culprit not in case.pair]
     gone = {case.complaint.culprit for case in dropped}
     return Judgement(tuple(dropped), tuple(case for case in relieved if case.complaint.culprit not in gone))
+
+
+def with_a_reducer(
+    judgement: Judgement, cases: Iterable[Case], able: Collection[PeerId], live: Collection[PeerId], leader: PeerId
+) -> Judgement:
+    """The same, unless it would take the work from all who can reduce, which ends the round.
+
+    Then the one keeps it whose results are missed by fewest, as long as no more members miss them than do not; those
+    who miss them leave. Where half or more miss everybody's, nothing shows who is at fault, and the round ends: all
+    come again, and have what they brought.
+
+    Args:
+        able: members that can reduce, and do.
+        leader: of equals it stays.
+    """
+    gone = {case.complaint.culprit for case in judgement.dropped}
+    relieved = {case.complaint.culprit for case in judgement.relieved}
+    if not relieved or set(able) - gone - relieved:
+        return judgement
+    missed_by: dict[PeerId, set[PeerId]] = {
+        peer: {case.accuser for case in cases if case.complaint.culprit == peer} - gone for peer in relieved & set(able)
+    }
+    kept = min(missed_by, key=lambda peer: (len(missed_by[peer]), peer != leader, peer), default=leader)
+    if kept not in missed_by or 2 * len(missed_by[kept]) > len(set(live) - gone - {kept}):
+        return judgement
+    text = "{} alone misses results of {}, and nobody else could reduce"
+    dropped = (Case(kept, Complaint(peer, "cut_off", text.format(peer, kept))) for peer in sorted(missed_by[kept]))
+    spared = missed_by[kept] | {kept}
+    return Judgement(
+        (*judgement.dropped, *dropped),
+        tuple(case for case in judgement.relieved if case.complaint.culprit not in spared),
+    )
 
 
 def _is_settled(case: Case, relieved: PeerId) -> bool:

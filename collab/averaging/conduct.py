@@ -16,13 +16,15 @@ from collab.averaging.steps import Abort, Action, Commit, Halt, Lead, Mend, Prep
 from collab.averaging.timeouts import RoundTimeouts
 from collab.averaging.votes import Votes
 from collab.concurrency import Background
-from collab.errors import BadCertificate, BadMessage, CollabError, NetworkError
+from collab.errors import BadCertificate, BadMessage, CollabError, NetworkError, SplitDecision
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
+SPLIT = "split_decision"
+"""Why somebody leaves the round that knows of another decision than ours."""
 IDLE_S = 3600.0
 """Silence is judged by signs of life, not by a stream's own limit."""
 
@@ -47,6 +49,7 @@ class Conductor:
         self._judge_at_s: float | None = None
         self._verdict: Certified | Abort | None = None
         self._dropped: set[PeerId] = set()
+        self._relieved: set[PeerId] = set()
         self._laggards = Laggards(course.group, self._now_s())
         self._is_cut_off = False
         self._listening = set(streams)
@@ -71,6 +74,7 @@ class Conductor:
                 while (action := self.course.next_action()) is not None:
                     await self._do(action)
                 await self._tell_dropped()
+                self._log_relieved()
             if isinstance(self._verdict, Certified):
                 remember(self._verdict)
             if self._verdict is not None:
@@ -149,7 +153,7 @@ class Conductor:
                 logger.info("peer sends too slowly peer=%s epoch=%d", peer, course.group.epoch)
                 course.silence(peer)
             for peer in self._laggards.late_reducers(course.live, course.division, course.generation, now_s):
-                course.relieve(peer)
+                course.relieve(peer, "slow_reducer", f"{peer} brings its results long after most others have theirs")
         if course.stage in (Stage.WORKING, Stage.HALTED, Stage.PROMISING):
             stage = 2 * course.generation + (course.stage is Stage.HALTED)
             for peer in self._laggards.late_members(course.live, course.awaited(), stage, now_s):
@@ -171,6 +175,8 @@ class Conductor:
             await self._understand(peer, heard)
         except BadCertificate as error:
             self.course.lose(peer, error.reason, f"{peer}: {error}")
+        except SplitDecision as error:
+            self.course.lose(peer, SPLIT, f"{peer}: {error}")
         except CollabError as error:
             self.course.lose(peer, "bad_report", f"{peer}: {error}")
 
@@ -238,6 +244,13 @@ class Conductor:
             self._dropped.add(peer)
             reason, text = self.course.gone[peer]
             await self._send(peer, Message("dropped", {"reason": reason, "text": text}))
+
+    def _log_relieved(self) -> None:
+        for peer in self.course.relieved.keys() - self._relieved:
+            self._relieved.add(peer)
+            reason, text = self.course.relieved[peer]
+            epoch = self.course.group.epoch
+            logger.info("peer reduces no more peer=%s epoch=%d reason=%s text=%s", peer, epoch, reason, text)
 
     async def _pulse(self) -> None:
         while True:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.ballots import Ballot, Proposal
-from collab.averaging.complaints import Case, judge
+from collab.averaging.complaints import Case, judge, with_a_reducer
 from collab.averaging.division import Division
 from collab.averaging.electors import electorate_of
 from collab.averaging.messages import Group
@@ -38,8 +38,8 @@ class Course:
     """Members that are not in the round any more: reason and words."""
     silenced: set[PeerId] = field(default_factory=set)
     """Members of whom nothing more goes into the mean."""
-    relieved: set[PeerId] = field(default_factory=set)
-    """Members that reduce nothing any more."""
+    relieved: dict[PeerId, tuple[str, str]] = field(default_factory=dict)
+    """Members that reduce nothing any more: reason and words."""
     _news: set[PeerId] = field(default_factory=set)
     """Gone, and the others do not know it yet."""
     _spoilt: set[int] = field(default_factory=set)  # jobs of which nothing stands
@@ -95,12 +95,12 @@ class Course:
         if peer in self.live and peer not in self.silenced:
             self.silenced.add(peer)
             self._news.add(peer)
-            self.relieve(peer)
+            self.relieve(peer, "slow_sender", f"{peer} sends its parts long after most others")
 
-    def relieve(self, peer: PeerId) -> None:
+    def relieve(self, peer: PeerId, reason: str, text: str) -> None:
         """A member does not bring its results; others shall do its work."""
         if self.stage in (Stage.WORKING, Stage.HALTED):
-            self.relieved.add(peer)
+            self.relieved.setdefault(peer, (reason, text))
 
     def complain(self, case: Case) -> None:
         """Keep a complaint, to be judged with those that follow it."""
@@ -118,11 +118,12 @@ class Course:
         """Decide about all complaints that nobody's death has settled."""
         open_cases = [case for case in self._cases if case.accuser in self.live and case.complaint.culprit in self.live]
         self._cases.clear()
-        judgement = judge(open_cases)
+        able = (self.live & set(self.group.reducers)) - self.relieved.keys()
+        judgement = with_a_reducer(judge(open_cases), open_cases, able, self.live, self.group.leader)
         for case in judgement.dropped:
             self.lose(case.complaint.culprit, case.complaint.reason, case.complaint.text)
         for case in judgement.relieved:
-            self.relieve(case.complaint.culprit)
+            self.relieve(case.complaint.culprit, case.complaint.reason, case.complaint.text)
 
     def take_held(self, peer: PeerId, generation: int, counts: Sequence[int]) -> None:
         """A member's answer to ``Halt``."""
@@ -233,7 +234,7 @@ class Course:
 
     def _unhalted(self) -> tuple[int, ...]:
         """Broken jobs of which members may still take something."""
-        lost = self.gone.keys() | self.relieved
+        lost = self.gone.keys() | self.relieved.keys()
         broken = {*self.division.broken(lost), *self._spoilt}
         if self._is_uneven:
             broken.update(range(len(self.division.jobs)))
@@ -278,7 +279,7 @@ class Course:
             for peer in liars or ():
                 self.lose(peer, "results_differ", f"{peer} holds other bytes than most")
         receivers = {member.peer for member in self.group.members if member.receives}
-        gaps, others = agreed_gaps({peer: each for peer, each in self._reports.items() if peer in receivers})
+        gaps, others = agreed_gaps(self._reports, receivers, self.division)
         for peer in others:
             self.lose(peer, "bad_report", f"{peer} names other gaps than most")
         if self._news or self._spoilt:
@@ -292,5 +293,6 @@ class Course:
         """Members hold different bytes of a job, and none are most: its reducer gave them, and is not trusted again."""
         reducer = self.division.jobs[index].span.reducer
         self._spoilt.add(index)
-        self.relieve(reducer)
-        self.lose(reducer, "results_differ", f"{reducer} gave different results to different members")
+        why = "results_differ", f"{reducer} gave different results to different members"
+        self.relieve(reducer, *why)
+        self.lose(reducer, *why)

@@ -160,8 +160,10 @@ class Holding:
         self.is_frozen = False
         """Nothing is taken until the leader has said how to go on."""
         self._digests: list[bytes] = []
-        self._missing: dict[int, tuple[int, ...]] = {}
-        self._kept: dict[int, Buffer] = {}
+        self.missing: dict[int, tuple[int, ...]] = {}
+        """Of each result that lacks somebody, whom."""
+        self.kept: dict[int, Buffer] = {}
+        """Results whose bytes the mean cannot tell again."""
         self._advanced = asyncio.Event()
         peers = exchange.peers
         places = (peers.index(job.span.reducer) - peers.index(exchange.me)) % len(peers)
@@ -181,8 +183,8 @@ class Holding:
         """Go on as the leader has said: so many parts stand, and come from there; drop what does not stand."""
         self.job, self.is_frozen = job, False
         for index in range(job.valid, len(self._digests)):
-            self._missing.pop(index, None)
-            self._kept.pop(index, None)
+            self.missing.pop(index, None)
+            self.kept.pop(index, None)
         del self._digests[job.valid :]
 
     def take(self, index: int, result: Result) -> None:
@@ -199,9 +201,9 @@ class Holding:
         start, stop = self._elements(index)
         kept = self._exchange.take_result(start, stop, result)
         if kept is not None:
-            self._kept[index] = kept
+            self.kept[index] = kept
         if result.missing:
-            self._missing[index] = result.missing
+            self.missing[index] = result.missing
         self._digests.append(result.digest())
         self._advanced.set()
 
@@ -213,8 +215,8 @@ class Holding:
         """
         if index >= self.num_held:
             raise BadPart("over", f"part {index} is not here")
-        data = self._kept[index] if index in self._kept else self._exchange.encode_again(*self._elements(index))
-        result = Result(data, self._missing.get(index, ()))
+        data = self.kept[index] if index in self.kept else self._exchange.encode_again(*self._elements(index))
+        result = Result(data, self.missing.get(index, ()))
         if result.digest() != self._digests[index]:
             raise BadPart("results_differ", f"part {index} was encoded as no honest reducer does")
         return result
@@ -252,7 +254,7 @@ class Holding:
         contributors = self._exchange.group.contributors
         return [
             (contributors[place].peer, *self._elements(index))
-            for index, places in sorted(self._missing.items())
+            for index, places in sorted(self.missing.items())
             for place in places
             if index < self.job.valid
         ]

@@ -10,16 +10,17 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly, Expected, Gathering, Roster
-from collab.averaging.ballots import Electorate
-from collab.averaging.conduct import Conductor, abort_message
+from collab.averaging.ballots import Electorate, ballot_above
+from collab.averaging.conduct import SPLIT, Conductor, abort_message
 from collab.averaging.course import Course
 from collab.averaging.deadlines import Arrivals
 from collab.averaging.electors import Electors
 from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, NOT_COMING, Call, Group, Reply
+from collab.averaging.news import News
 from collab.averaging.planning import Planner
 from collab.averaging.settings import RoundSettings
 from collab.averaging.silence import Silence
@@ -35,31 +36,43 @@ from collab.types import PeerId
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chair:
+    """What the rounds that a peer leads have in common."""
+
+    ports: Ports
+    settings: RoundSettings
+    roster: Roster
+    verdicts: Verdicts
+    following: Following
+    electors: Electors
+
+
 class Leader:
     """Leads the rounds of others' choice: any peer that can be dialled may be asked to."""
 
-    def __init__(
-        self,
-        ports: Ports,
-        settings: RoundSettings,
-        roster: Roster,
-        verdicts: Verdicts,
-        following: Following,
-        electors: Electors,
-    ) -> None:
-        self._transport, self._rng, self._roster, self._following = ports.transport, ports.rng, roster, following
-        self._fingerprint, self._timeouts, self._verdicts = settings.fingerprint, settings.timeouts, verdicts
+    def __init__(self, chair: Chair) -> None:
+        ports, settings = chair.ports, chair.settings
+        self._transport, self._rng, self._clock, self._observer = (
+            ports.transport,
+            ports.rng,
+            ports.clock,
+            ports.observer,
+        )
+        self._roster, self._verdicts = chair.roster, chair.verdicts
+        self._following, self._electors = chair.following, chair.electors
+        self._fingerprint, self._timeouts = settings.fingerprint, settings.timeouts
+        self._news = News(ports)
         self._lateness = Arrivals(self._timeouts.gather_slack_s)
         self._until_epoch = settings.until_epoch
-        self._electors, self._clock, self._observer = electors, ports.clock, ports.observer
         self.silence = Silence(ports.clock.monotonic, self._timeouts.silence_s)
         self._planner = Planner(settings.policy, settings.target_samples)
 
-    async def lead(self, assembly: Assembly) -> CommitRecord | tuple[PeerId, ...]:
+    async def lead(self, assembly: Assembly) -> CommitRecord | Mapping[PeerId, str]:
         """Take one assembly to its end; every joined stream has its verdict when this returns.
 
         Returns:
-            The record when the round committed; when it was aborted, the peers to leave out of the next attempt.
+            The record when the round committed; when it was aborted, who left it, and for what reason.
         """
         try:
             expected = await self._gather(assembly)
@@ -72,7 +85,7 @@ class Leader:
             if isinstance(group, str):
                 everybody = {peer: stream for peer, (stream, _) in assembly.joined.items()}
                 await self._tell(everybody, abort_message("no_quorum", group))
-                return ()
+                return {}
             streams = {member.peer: assembly.joined[member.peer][0] for member in group.members}
             await self._tell(streams, group.to_message())
             return await self.conduct(Course.of(group), streams)
@@ -225,19 +238,24 @@ class Leader:
             result_codec=plan.result_codec,
             electors=electors,
             expected_s=plan.seconds if any(join.up_bytes_per_s > 0 for join in joins.values()) else 0.0,
-            ballot_number=1 + max(join.promised for join in joins.values()),
+            ballot_number=ballot_above((join.promised for join in joins.values()), self._transport.peer_id).number,
         )
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
-    async def conduct(self, course: Course, streams: Mapping[PeerId, Stream]) -> CommitRecord | tuple[PeerId, ...]:
-        """Take a round to its end; the record, or whom to go on without."""
+    async def conduct(self, course: Course, streams: Mapping[PeerId, Stream]) -> CommitRecord | Mapping[PeerId, str]:
+        """Take a round to its end; the record, or who left it for what reason."""
         conductor = Conductor(course, streams, self._timeouts, self.silence, self._verdicts.notary)
         verdict = await conductor.run(self._verdicts.remember)
-        for peer, (reason, text) in course.gone.items():
-            refused = PeerRefused(at_s=self._clock.now(), epoch=course.group.epoch, peer=peer, reason=reason, text=text)
+        epoch = course.group.epoch
+        for peer, (reason, text) in (course.relieved | course.gone).items():
+            refused = PeerRefused(at_s=self._clock.now(), epoch=epoch, peer=peer, reason=reason, text=text)
             self._observer.observe(refused)
-        return verdict if isinstance(verdict, CommitRecord) else tuple(sorted(course.gone))
+            if reason == SPLIT:
+                self._news.split_in_words(text)
+        if isinstance(verdict, CommitRecord):
+            return verdict
+        return {peer: reason for peer, (reason, _) in sorted(course.gone.items())}
 
     async def _tell(self, streams: dict[PeerId, Stream], message: Message) -> None:
         """Send to every member at once; one that is gone will be met by those who need it."""

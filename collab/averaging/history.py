@@ -1,19 +1,30 @@
-"""The last committed means, kept for peers that missed them: catching up costs one vector, not a whole state."""
+"""The last committed means, kept for peers that missed them: catching up costs one vector, not a whole state.
 
+Results travel as they did in their round, encoded, so that the asker can check them against the record's digests.
+"""
+
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import numpy as np
 
+from collab.averaging.agreement import CommitRecord
 from collab.averaging.base import Committed
-from collab.averaging.certificates import Certificate, Certified
+from collab.averaging.certificates import Certified
+from collab.averaging.flow import Links
+from collab.averaging.reduction import Result, span_digest
 from collab.averaging.seats import Instance
-from collab.errors import BadMessage, NetworkError
+from collab.averaging.silence import Silence
+from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.transcript import Transcript
+from collab.errors import BadMessage, CollabError
 from collab.net.base import Stream, Transport
 from collab.net.pieces import receive_bytes, send_bytes
 from collab.net.wire import Message
-from collab.types import Lineage, PeerId, Vector
+from collab.types import AnyVector, Lineage, PeerId, Vector
 
 logger = logging.getLogger(__name__)
 
@@ -24,50 +35,94 @@ is not much more than two of them."""
 KEPT_ROUNDS = 8
 """As far back as a peer can be and still catch up step by step."""
 TIMEOUT_S = 20.0
+AT_ONCE = 2
+"""Donors that are asked at a time; each costs its uplink what the others' rounds may need."""
+LOOK_S = 0.25
+"""How often donors are looked after."""
+SLOW = 16.0
+"""A donor that brings this much less than our link carries is slow: uplinks have a tenth of downlinks, often."""
 
 Believe = Callable[[PeerId, Message, Instance], Awaitable[Certified]]
 """What a peer's message tells of a round that followed a history; raises ``BadMessage`` if nothing proves it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    certified: Certified
+    mean: AnyVector
+    transcript: Transcript
+
+
 class History:
     """Remembers committed rounds by the history that they continue."""
 
-    def __init__(self, transport: Transport, fingerprint: str, believe: Believe) -> None:
-        self._transport, self._fingerprint, self._believe = transport, fingerprint, believe
-        self._rounds: OrderedDict[Instance, tuple[Committed, Certificate]] = OrderedDict()
+    def __init__(self, transport: Transport, fingerprint: str, links: Links, believe: Believe) -> None:
+        self._transport, self._fingerprint, self._links, self._believe = transport, fingerprint, links, believe
+        self._silence = Silence(links.clock, RoundTimeouts().silence_s)
+        self._rounds: OrderedDict[Instance, _Kept] = OrderedDict()
 
     async def serve(self) -> None:
         """Begin to answer peers that missed a round."""
         await self._transport.serve(RESULTS_PROTOCOL, self._answer)
 
-    def remember(self, committed: Committed, certificate: Certificate) -> None:
+    def remember(self, certified: Certified, mean: AnyVector, transcript: Transcript) -> None:
         """Keep one committed round, and the proof that it was."""
-        self._rounds[committed.record.epoch, committed.record.lineage] = committed, certificate
+        self._rounds[certified.record.epoch, certified.record.lineage] = _Kept(certified, mean, transcript)
         while self._rounds and (len(self._rounds) > KEPT_ROUNDS or self._kept_bytes() > KEPT_BYTES):
             self._rounds.popitem(last=False)
 
     def _kept_bytes(self) -> int:
-        return sum(committed.mean.nbytes for committed, _ in self._rounds.values())
+        return sum(kept.mean.nbytes + kept.transcript.kept_bytes for kept in self._rounds.values())
 
     async def fetch(self, peers: list[PeerId], epoch: int, lineage: Lineage, num_elements: int) -> Committed | None:
-        """The round that continued ``lineage`` after ``epoch`` steps, from the first of ``peers`` that has it."""
-        for peer in peers:
-            try:
-                return await self._fetch_from(peer, epoch, lineage, num_elements)
-            except NetworkError as error:
-                logger.debug("no result from peer=%s epoch=%d reason=%s", peer, epoch, error)
-        return None
+        """The round that continued ``lineage`` after ``epoch`` steps, from the first of ``peers`` that brings it.
 
-    async def _fetch_from(self, peer: PeerId, epoch: int, lineage: Lineage, num_elements: int) -> Committed:
-        stream = await self._transport.open(peer, RESULTS_PROTOCOL, timeout_s=TIMEOUT_S)
+        A donor that says nothing for longer than donors pause, or brings far less than our link carries, is not waited
+        for: the next one is asked beside it. What does not fit its record, or the record that we know, is refused.
+        """
+        waiting, asked = list(peers), dict[asyncio.Task[Committed], _Donor]()
+        try:
+            while waiting or asked:
+                if waiting and all(donor.is_behind() for donor in asked.values()):
+                    await self._make_room(asked)
+                    donor = _Donor(waiting.pop(0), self._links, self._silence)
+                    fetching = self._fetch_from(donor, epoch, lineage, num_elements)
+                    asked[asyncio.create_task(fetching)] = donor
+                done, _ = await asyncio.wait(asked, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    donor = asked.pop(task)
+                    try:
+                        return task.result()
+                    except CollabError as error:
+                        logger.info("no result from peer=%s epoch=%d reason=%s", donor.peer, epoch, error)
+            return None
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    async def _make_room(self, asked: "dict[asyncio.Task[Committed], _Donor]") -> None:
+        """For one more donor: whoever brought least is given up."""
+        while len(asked) >= AT_ONCE:
+            task = min(asked, key=lambda task: asked[task].num_bytes)
+            logger.info("donor is too slow peer=%s bytes=%d", asked[task].peer, asked.pop(task).num_bytes)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _fetch_from(self, donor: "_Donor", epoch: int, lineage: Lineage, num_elements: int) -> Committed:
+        stream = donor.heard(await self._transport.open(donor.peer, RESULTS_PROTOCOL, timeout_s=TIMEOUT_S))
         try:
             fields = {"fingerprint": self._fingerprint, "epoch": epoch, "lineage": lineage}
             await stream.send(Message("get", fields), timeout_s=TIMEOUT_S)
             answer = await stream.receive(timeout_s=TIMEOUT_S)
             if answer.kind != "result":
-                raise BadMessage(f"{peer} does not have the round after epoch {epoch}")
-            certified = await self._believe(peer, answer, (epoch, lineage))
-            mean = await _receive_vector(stream, num_elements)
+                raise BadMessage(f"{donor.peer} does not have the round after epoch {epoch}")
+            certified = await self._believe(donor.peer, answer, (epoch, lineage))
+            record = certified.record
+            if record.num_elements != num_elements:
+                raise BadMessage(f"{donor.peer} sent {record.num_elements} elements of {num_elements}")
+            transcript = Transcript.from_fields(answer.get("transcript", dict))
+            mean = await _receive_results(stream, record, transcript)
             await stream.send(Message("thanks"), timeout_s=TIMEOUT_S)
             return Committed(mean=mean, record=certified.record)
         finally:
@@ -79,17 +134,72 @@ class History:
         if kept is None or request.get("fingerprint", str) != self._fingerprint:
             await stream.send(Message("unknown"), timeout_s=TIMEOUT_S)
             return
-        committed, certificate = kept
-        fields = Certified(committed.record, certificate).to_fields()
+        fields = {**kept.certified.to_fields(), "transcript": kept.transcript.to_fields()}
         await stream.send(Message("result", fields), timeout_s=TIMEOUT_S)
-        mean = committed.mean.astype("<f4", copy=False)
-        await send_bytes(stream, mean.data, timeout_s=TIMEOUT_S)
+        for result in kept.transcript.results(kept.certified.record, kept.mean):
+            await send_bytes(stream, result.data, timeout_s=TIMEOUT_S)
         await stream.receive(timeout_s=TIMEOUT_S)  # "thanks": everything arrived
 
 
-async def _receive_vector(stream: Stream, num_elements: int) -> Vector:
-    data = await receive_bytes(stream, 4 * num_elements, timeout_s=TIMEOUT_S)
-    vector = np.frombuffer(data, dtype="<f4").astype(np.float32, copy=False)
-    if not np.isfinite(vector).all():
-        raise BadMessage("the mean has NaN or Inf")
-    return vector
+class _Donor:
+    """One peer that was asked, and how it does."""
+
+    def __init__(self, peer: PeerId, links: Links, silence: Silence) -> None:
+        self.peer, self.num_bytes = peer, 0
+        self._links, self._silence, self._watch = links, silence, silence.watch()
+        self._began_s = links.clock()
+
+    def heard(self, stream: Stream) -> Stream:
+        """``stream``, watched."""
+        return _WatchedStream(stream, self._take)
+
+    def _take(self, message: Message) -> None:
+        self.num_bytes += memoryview(message.payload).nbytes
+        self._watch.heard()
+
+    def is_behind(self) -> bool:
+        """Whether somebody else should be asked, too."""
+        seconds, rate = self._links.clock() - self._began_s, self._links.downlink.rate()
+        is_slow = rate is not None and self.num_bytes < seconds * rate.bytes_per_s / SLOW
+        return self._watch.left_s() <= 0 or (seconds > self._silence.limit_s() and is_slow)
+
+
+class _WatchedStream:
+    """Implements ``Stream``: somebody is told of all that comes."""
+
+    def __init__(self, inner: Stream, took: Callable[[Message], None]) -> None:
+        self._inner, self._took = inner, took
+
+    @property
+    def remote(self) -> PeerId:
+        return self._inner.remote
+
+    async def send(self, message: Message, *, timeout_s: float) -> None:
+        await self._inner.send(message, timeout_s=timeout_s)
+
+    async def receive(self, *, timeout_s: float) -> Message:
+        message = await self._inner.receive(timeout_s=timeout_s)
+        self._took(message)
+        return message
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+async def _receive_results(stream: Stream, record: CommitRecord, transcript: Transcript) -> Vector:
+    """[num_elements] of what the record is about.
+
+    Raises:
+        BadMessage: it is not, or not finite.
+    """
+    mean, codec = np.empty(record.num_elements, np.float32), transcript.encoding()
+    digests: list[list[bytes]] = [[] for _ in record.pieces]
+    for place, start, stop in transcript.parts(record):
+        data = await receive_bytes(stream, codec.encoded_bytes(stop - start), timeout_s=TIMEOUT_S)
+        digests[place[0]].append(Result(data, transcript.missing.get(place, ())).digest())
+        mean[start:stop] = codec.decode(data, stop - start)
+        if not np.isfinite(mean[start:stop]).all():
+            raise BadMessage("the mean has NaN or Inf")
+    if tuple(span_digest(piece) for piece in digests) != record.digests:
+        raise BadMessage(f"{stream.remote} sent other bytes than the record is about")
+    return mean

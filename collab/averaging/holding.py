@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.messages import Group
 from collab.averaging.session import Session
+from collab.averaging.transcript import Transcript
 from collab.types import AnyVector
 
 
@@ -17,6 +18,8 @@ class Holding:
     """Of the round; None on a member that only reduces."""
     is_held: bool
     """Whether ``mean`` is what the record is about."""
+    transcript: Transcript | None = None
+    """How it travelled, when it is held."""
 
 
 def is_held(record: CommitRecord, group: Group, session: Session) -> bool:

@@ -166,7 +166,8 @@ class Participation:
 
     def holding(self, record: CommitRecord) -> Holding:
         """What we have of what a record is about, whoever told us of it."""
-        return Holding(record, self.session.mean, is_held=not self._is_dropped and self._is_held(record))
+        is_held = not self._is_dropped and self._is_held(record)
+        return Holding(record, self.session.mean, is_held, self.session.transcript() if is_held else None)
 
     # -- votes -------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from collab.averaging.messages import PARTS_PROTOCOL
 from collab.averaging.reduction import Reduction, Result, Runs
 from collab.averaging.timeouts import RoundTimeouts
 from collab.compression.base import Buffer
-from collab.errors import BadMessage, BadPart, NetworkError
+from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed
 from collab.net.base import Stream, Transport
 from collab.net.wire import Message
 from collab.types import PeerId
@@ -26,6 +26,18 @@ IDLE_S = 3600.0
 
 JobKey = tuple[str, int]
 """Round id and place of the job in its division."""
+
+
+REFUSALS = ("unknown_round", "not_a_contributor", "over", "nobody_left", "not_finite", "results_differ")
+"""Reasons for which a reducer gives no results."""
+
+
+class NoResults(StreamClosed):
+    """A reducer says that it has nothing for us; ``reason`` is one word."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason if reason in REFUSALS else "refused"
 
 
 class Source(Protocol):
@@ -83,8 +95,14 @@ class Hosted:
 class Reducer:
     """Serves this peer's jobs, of any number of rounds."""
 
-    def __init__(self, transport: Transport, links: Links, timeouts: RoundTimeouts) -> None:
-        self._transport, self._links, self._timeouts = transport, links, timeouts
+    def __init__(
+        self, transport: Transport, links: Links, timeouts: RoundTimeouts, refused: Callable[[Complaint, int], None]
+    ) -> None:
+        """
+        Args:
+            refused: told of who wants what we do not serve, and in which epoch; -1: that is not known.
+        """
+        self._transport, self._links, self._timeouts, self._refused = transport, links, timeouts, refused
         self._hosted: dict[JobKey, asyncio.Future[Hosted]] = {}
         self._heard_s: dict[PeerId, float] = {}
         """When a contributor last said anything, by our clock."""
@@ -176,7 +194,7 @@ class Reducer:
             async with asyncio.timeout(self._timeouts.reply_s):
                 hosted = await asyncio.shield(announced)
         except TimeoutError:
-            await self._refuse(stream, BadPart("unknown_round", f"no round {key[0]} here"))
+            await self._turn_away(stream, BadPart("unknown_round", f"no round {key[0]} here"))
             return None
         finally:
             self._visitors[key] -= 1
@@ -185,9 +203,16 @@ class Reducer:
                 if not announced.done():  # nobody waits for this job any more, and it may never come
                     self._hosted.pop(key, None)
         if stream.remote not in hosted.receivers:
-            await self._refuse(stream, BadPart("not_a_contributor", f"{stream.remote} is no member of round {key[0]}"))
+            error = BadPart("not_a_contributor", f"{stream.remote} is no member of round {key[0]}")
+            await self._turn_away(stream, error)
             return None
         return hosted
+
+    async def _turn_away(self, stream: Stream, error: BadPart) -> None:
+        """A stranger, or a member that names another round: others may see our results missing, and this is why."""
+        logger.info("peer is turned away peer=%s reason=%s text=%s", stream.remote, error.reason, error)
+        self._refused(Complaint(stream.remote, error.reason, str(error)), -1)
+        await self._refuse(stream, error)
 
     async def _serve_job(
         self, stream: Stream, hosted: Hosted, outflow: Outflow, inflow: Inflow, opening: Message

@@ -1,44 +1,46 @@
 """Where members come to join a round that this peer leads."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 
 from collab.averaging.agreement import CommitRecord
-from collab.averaging.assembly import Assembly, Roster
+from collab.averaging.assembly import Assembly
 from collab.averaging.certificates import Certified
-from collab.averaging.electors import Electors
-from collab.averaging.group import Leader
+from collab.averaging.conduct import SPLIT
+from collab.averaging.group import Chair, Leader
 from collab.averaging.messages import ROUND_PROTOCOL, Join
-from collab.averaging.settings import RoundSettings
-from collab.averaging.standing import IDLE_S, Following
+from collab.averaging.standing import IDLE_S
 from collab.averaging.succession import Succession
-from collab.averaging.verdicts import REMEMBERED_ROUNDS, Verdicts
+from collab.averaging.verdicts import REMEMBERED_ROUNDS
 from collab.errors import NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
-from collab.ports import Ports
 from collab.types import Lineage, PeerId
+
+FAULTS = {
+    *("bad_report", SPLIT, "bad_message", "BadMessage"),
+    *("not_finite", "wrong_length", "twice", "no_such_part", "bad_weight", "not_a_contributor"),
+}
+"""Why a peer that comes again is refused, when an attempt has failed: it sent what no honest peer sends.
+
+Whoever was silent, or lost its streams, may be back; and one that held other bytes than most (``results_differ``) may
+have its reducer to thank for it, or a link, also when it is lost before anybody has judged that.
+"""
 
 
 class Rendezvous:
     """Takes joiners in, one assembly at a time for each epoch and lineage, and leads it to its verdict."""
 
-    def __init__(
-        self,
-        ports: Ports,
-        settings: RoundSettings,
-        roster: Roster,
-        verdicts: Verdicts,
-        following: Following,
-        electors: Electors,
-    ) -> None:
-        self._transport, self._settings, self._times = ports.transport, settings, settings.timeouts
-        self._roster, self._verdicts, self._electors = roster, verdicts, electors
-        self._leader = Leader(ports, settings, roster, verdicts, following, electors)
-        me, silence = ports.transport.peer_id, self._leader.silence
-        self._succession = Succession(me, settings.timeouts, silence, self._leader.conduct, verdicts.committed)
+    def __init__(self, chair: Chair) -> None:
+        self._transport, self._settings, self._times = chair.ports.transport, chair.settings, chair.settings.timeouts
+        self._roster, self._verdicts, self._electors = chair.roster, chair.verdicts, chair.electors
+        self._leader = Leader(chair)
+        me, silence = self._transport.peer_id, self._leader.silence
+        self._succession = Succession(me, self._times, silence, self._leader.conduct, self._verdicts.committed)
         self._assemblies: dict[tuple[int, Lineage], Assembly] = {}
-        self._left_out: dict[tuple[int, Lineage], set[PeerId]] = {}
+        self._left_out: dict[tuple[int, Lineage], Mapping[PeerId, str]] = {}
+        """Who left an attempt that failed, and for what reason: they are not called again."""
 
     async def serve(self) -> None:
         """Begin to take joiners in."""
@@ -95,7 +97,7 @@ class Rendezvous:
 
     async def _lead(self, key: tuple[int, Lineage], stream: Stream, join: Join) -> None:
         """The first joiner's handler leads the round for everybody."""
-        assembly = Assembly(join.epoch, join.lineage, left_out=self._left_out.get(key, set()))
+        assembly = Assembly(join.epoch, join.lineage, left_out=set(self._left_out.get(key, ())))
         self._assemblies[key] = assembly
         assembly.add(stream, join)
         try:
@@ -105,7 +107,7 @@ class Rendezvous:
         if isinstance(result, CommitRecord) or not result:  # without a quorum everybody gets another chance
             self._left_out.pop(key, None)
             return
-        self._left_out[key] = assembly.left_out | set(result)
+        self._left_out[key] = {**self._left_out.get(key, {}), **result}
         if len(self._left_out) > REMEMBERED_ROUNDS:
             del self._left_out[next(iter(self._left_out))]
 
@@ -124,7 +126,7 @@ class Rendezvous:
             return known
         holders = set(contributors) - {joiner, self._transport.peer_id}
         found, silent = await self._verdicts.ask(holders, *key)
-        excused = {peer for peer in silent if self._electors.is_excused(peer, expected)}
+        excused = {peer for peer in silent if self._electors.is_gone(peer, expected)}
         if found is not None or silent - excused:
             return known
         self._verdicts.forget(*key)
@@ -135,6 +137,6 @@ class Rendezvous:
             return f"your run's fingerprint is {join.fingerprint}, this run's is {self._settings.fingerprint}"
         if join.weight > self._settings.max_weight:
             return f"a weight of {join.weight} samples is over the limit of {self._settings.max_weight}"
-        if peer in self._left_out.get((join.epoch, join.lineage), ()):
+        if self._left_out.get((join.epoch, join.lineage), {}).get(peer) in FAULTS:
             return f"your part made an attempt at epoch {join.epoch} fail; you can take part in the next epoch"
         return ""

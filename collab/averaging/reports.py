@@ -1,7 +1,7 @@
 """What the members of a round say they hold, and the record that comes of it: pure."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from collab.averaging.agreement import CommitRecord, are_gaps_of
 from collab.averaging.division import Division
@@ -24,11 +24,27 @@ def differing(reports: Reports, index: int) -> tuple[PeerId, ...] | None:
     return tuple(peer for peer, report in reports.items() if report.digests[index] not in (None, digest))
 
 
-def agreed_gaps(reports: Reports) -> tuple[tuple[Gap, ...], tuple[PeerId, ...]]:
-    """What most receivers say is missing, and who says otherwise."""
-    counts = Counter(report.gaps for report in reports.values())
-    agreed = max(counts, key=lambda gaps: (counts[gaps], gaps), default=())
-    return agreed, tuple(peer for peer, report in reports.items() if report.gaps != agreed)
+def agreed_gaps(
+    reports: Reports, receivers: Collection[PeerId], division: Division
+) -> tuple[tuple[Gap, ...], tuple[PeerId, ...]]:
+    """What most receivers say is missing, and who of them says otherwise.
+
+    Of equally many, those are believed whom more of the members confirm that only reduce, each about what it reduced
+    itself; without a witness the larger gaps: what counts as missing is brought again, and what does not may be lost.
+    """
+    told = {peer: report.gaps for peer, report in reports.items() if peer in receivers}
+    witnesses = {peer: report.gaps for peer, report in reports.items() if peer not in receivers}
+    counts = Counter(told.values())
+
+    def confirmed(gaps: tuple[Gap, ...]) -> int:
+        return sum(_within(gaps, division.extents_of(peer)) == seen for peer, seen in witnesses.items())
+
+    agreed = max(counts, key=lambda gaps: (counts[gaps], confirmed(gaps), gaps), default=())
+    return agreed, tuple(peer for peer, gaps in told.items() if gaps != agreed)
+
+
+def _within(gaps: tuple[Gap, ...], extents: Collection[tuple[int, int]]) -> tuple[Gap, ...]:
+    return tuple(gap for gap in gaps if any(start <= gap[1] and gap[2] <= stop for start, stop in extents))
 
 
 def fault_of(report: Report, group: Group, division: Division) -> str | None:

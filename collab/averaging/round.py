@@ -18,9 +18,11 @@ from collab.averaging.electors import Electors, electorate_of
 from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import Bring, Ruling
 from collab.averaging.flow import Links
+from collab.averaging.group import Chair
 from collab.averaging.history import History
 from collab.averaging.holding import Holding
 from collab.averaging.messages import CALL_PROTOCOL, NOT_COMING, ROUND_PROTOCOL, Call, Group, Join
+from collab.averaging.news import News
 from collab.averaging.notary import Notary
 from collab.averaging.participation import Desk, Participation, Verdict
 from collab.averaging.probe import Probe
@@ -31,7 +33,7 @@ from collab.averaging.silence import Silence
 from collab.averaging.standing import Attendance, Following, Leaders
 from collab.averaging.verdicts import Verdicts
 from collab.errors import BadMessage, NetworkError, StreamClosed
-from collab.metrics.records import Phase, PhaseReached, RoundEnded
+from collab.metrics.records import Phase
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
@@ -57,10 +59,9 @@ class RoundEngine:
         self._butterfly = Butterfly(
             ports, self.links, settings.timeouts, Ruling(settings.reduction, settings.max_share)
         )
-        self._seats = Seats()
-        self._notary = Notary(ports, settings.fingerprint, roster)
-        self._verdicts = Verdicts(ports.transport, settings.timeouts, self._notary, self._seats)
-        self._electors = Electors(ports.clock.monotonic, settings.timeouts.reform_s)
+        self._seats, self._news = Seats(), News(ports)
+        notary = Notary(ports, settings.fingerprint, roster)
+        self._verdicts = Verdicts(ports.transport, settings.timeouts, notary, self._seats)
         self._following = Following(ports, settings)
         self._undecided: Holding | None = None
         """What we have voted for and hold, while nobody knows whether it was decided."""
@@ -72,13 +73,22 @@ class RoundEngine:
             verdicts=self._verdicts,
             open=lambda peer: ports.transport.open(peer, ROUND_PROTOCOL, timeout_s=settings.timeouts.open_s),
             keep_stream=self._keep_stream,
-            reach=self._reach,
+            reach=self._news.reach,
         )
-        self._rendezvous = Rendezvous(ports, settings, roster, self._verdicts, self._following, self._electors)
+        self._rendezvous = Rendezvous(
+            Chair(
+                ports=ports,
+                settings=settings,
+                roster=roster,
+                verdicts=self._verdicts,
+                following=self._following,
+                electors=Electors(ports.clock.monotonic, settings.timeouts.reform_s),
+            )
+        )
         self._idle: dict[PeerId, Stream] = {}
         self._newest_round_id = ""
         """Of which ``_encodings`` still knows what was encoded."""
-        self.history = History(ports.transport, settings.fingerprint, self._verdicts.believe)
+        self.history = History(ports.transport, settings.fingerprint, self.links, self._verdicts.believe)
 
     async def serve(self) -> None:
         """Begin to answer: contributors, joiners, calls, and members in doubt."""
@@ -138,7 +148,7 @@ class RoundEngine:
 
     async def _attempt(self, leader: PeerId, join: Join, bring: Bring) -> Outcome:
         started_s = self._ports.clock.monotonic()
-        self._reach(Phase.JOIN_GROUP, join.epoch)
+        self._news.reach(Phase.JOIN_GROUP, join.epoch)
         join = replace(join, promised=self._seats.promised((join.epoch, join.lineage)))  # also in an attempt before
         try:
             stream, answer = await self._ask(leader, join)
@@ -149,7 +159,7 @@ class RoundEngine:
             stream.close()
             return begun
         outcome = await self._take_part(stream, begun, bring)
-        self._report(begun, outcome, started_s)
+        self._news.ended(begun, outcome, started_s)
         return outcome
 
     def _keep_stream(self, stream: Stream) -> None:
@@ -213,11 +223,11 @@ class RoundEngine:
         maker = self._verdicts.leading_to(group.lineage)
         if maker is not None:
             instance = group.epoch, group.lineage
-            await self._notary.check_electors(group.electors, Electorate(maker.members), instance)
+            await self._verdicts.notary.check_electors(group.electors, Electorate(maker.members), instance)
 
     async def _take_part(self, stream: Stream, group: Group, bring: Bring) -> Outcome:
         """From BEGIN to the verdict."""
-        self._reach(Phase.SEND_PARTS, group.epoch)
+        self._news.reach(Phase.SEND_PARTS, group.epoch)
         self._newest_round_id = group.round_id
         session = self._butterfly.session(group, bring, self._encodings)
         async with session:
@@ -225,7 +235,11 @@ class RoundEngine:
             try:
                 verdict = await part.run(stream)
             except NetworkError as error:
-                verdict = await self._resolve_doubt(part, f"leader {group.leader} was lost: {error.message}")
+                text = f"leader {group.leader} was lost: {error.message}"
+                verdict = await self._resolve_doubt(part, Verdict(None, reason="leader_lost", text=text))
+            else:
+                if verdict.certified is None and self._seats.voted(group.epoch, group.lineage) is not None:
+                    verdict = await self._resolve_doubt(part, verdict)  # others may have a quorum of votes with ours
             certified, voted = verdict.certified, self._seats.voted(group.epoch, group.lineage)
             record = certified.record if certified is not None else voted
             holding = part.holding(record) if record is not None else None
@@ -235,16 +249,23 @@ class RoundEngine:
             self._undecided = holding
         return Aborted(reason=verdict.reason, text=verdict.text)
 
-    async def _resolve_doubt(self, part: Participation, text: str) -> Verdict:
-        """Nobody leads on: ask the other members what they know."""
+    async def _resolve_doubt(self, part: Participation, verdict: Verdict) -> Verdict:
+        """Nobody leads on, or nobody who has a quorum: ask the other members; ``verdict`` when none of them knows."""
         group = part.group
         others = [member.peer for member in group.members if member.peer != self._desk.me]
         certified, _ = await self._verdicts.ask(others, group.epoch, group.lineage, electorate_of(group))
-        return Verdict(certified, reason="leader_lost", text=text)
+        return verdict if certified is None else Verdict(certified)
 
     def _decided(self, certified: Certified, holding: Holding | None, text: str) -> Committed | Superseded:
-        """A round is history; ours, if we hold what it is about."""
+        """A round is history; ours, if we hold what it is about.
+
+        Where we hold another one, somebody lies, or what agreement rests on did not hold: what we hold stays, we vote
+        no more about this history, and take over what most others have.
+        """
         record = certified.record
+        ours = self._seats.decided((record.epoch, record.lineage))
+        if ours is not None and ours != record:
+            return Superseded(text=self._news.split(ours, record), record=record)
         kept, self._undecided = self._undecided, None
         if kept is not None and kept.record == record:
             holding = kept
@@ -255,7 +276,8 @@ class RoundEngine:
         if holding.mean is None:
             return Committed(mean=np.empty(0, np.float32), record=record)
         committed = Committed(mean=holding.mean, record=record)
-        self.history.remember(committed, certified.certificate)
+        if holding.transcript is not None:
+            self.history.remember(certified, committed.mean, holding.transcript)
         return committed
 
     def _settle(self, certified: Certified, *, is_member: bool) -> None:
@@ -268,9 +290,10 @@ class RoundEngine:
             me = self._ports.transport.peer_id
             self._encodings.commit(sent=record.used_of(me), reduced=record.reduced_by(me))
 
-    def retire(self) -> bool:
-        """Vote no more; whether all that we have voted for is history, so that nobody has to wait for us."""
-        return all(self._verdicts.committed(*instance) is not None for instance in self._seats.close())
+    def retire(self) -> int | None:
+        """Vote no more. From which epoch on others may decide without us; None: not for certain at any."""
+        is_settled = all(self._verdicts.committed(*instance) is not None for instance in self._seats.close())
+        return self._seats.free_from() if is_settled else None
 
     # -- serving others ----------------------------------------------------------------------------------------------
 
@@ -280,20 +303,3 @@ class RoundEngine:
         if call.get("fingerprint", str) == self._settings.fingerprint:
             reply = self._attend(Call.from_message(call), stream.remote)
         await stream.send(reply.to_message(), timeout_s=self._times.reply_s)
-
-    def _reach(self, phase: Phase, epoch: int) -> None:
-        self._ports.observer.observe(PhaseReached(at_s=self._ports.clock.now(), phase=phase, epoch=epoch))
-
-    def _report(self, group: Group, outcome: Outcome, started_s: float) -> None:
-        record = outcome.record if isinstance(outcome, Committed) else None
-        ended = RoundEnded(
-            at_s=self._ports.clock.now(),
-            epoch=group.epoch,
-            round_id=group.round_id,
-            committed=record is not None,
-            contributors=len(record.contributors) if record else 0,
-            samples=record.weight if record else 0.0,
-            seconds=self._ports.clock.monotonic() - started_s,
-            reason="" if record else getattr(outcome, "text", ""),
-        )
-        self._ports.observer.observe(ended)

@@ -35,6 +35,10 @@ class Seats:
         self._is_closed = True
         return [instance for instance, ours in self._seats.items() if ours.vote is not None]
 
+    def free_from(self) -> int | None:
+        """First epoch about which we have promised nothing; None: not known, as an earlier life of ours may have."""
+        return 1 + max(epoch for epoch, _ in self._seats) if self._made and self._seats else None
+
     def of(self, instance: Instance, electors: tuple[PeerId, ...], me: PeerId) -> RecordSeat | None:
         """Our seat, as it is; None: we abstain.
 
@@ -57,6 +61,11 @@ class Seats:
         """What we have put our name to, about what follows a history."""
         ours = self._seats.get((epoch, lineage))
         return ours.vote.value if ours is not None and ours.vote is not None else None
+
+    def decided(self, instance: Instance) -> CommitRecord | None:
+        """What followed a history, of which we hold the result."""
+        ours = self._seats.get(instance)
+        return ours.decided if ours is not None else None
 
     def forget(self, instance: Instance) -> None:
         """What was decided is void, since nobody has it."""
@@ -106,9 +115,11 @@ def seat_from_fields(fields: dict[str, Any]) -> RecordSeat | None:
         return None
     message = Message("seat", fields)
     voted, value = ballot_from(message, "voted"), _record_from(message, "value")
+    if (voted is None) != (value is None):
+        raise BadMessage("a seat has a vote without a value, or a value without a vote")
     return Acceptor(
         promised=ballot_from(message, "promised"),
-        vote=Vote(voted, value) if voted is not None else None,
+        vote=Vote(voted, value) if voted is not None and value is not None else None,
         decided=_record_from(message, "decided"),
     )
 

@@ -1,4 +1,5 @@
 """One member's work in one exchange: fetches, reduces, hands on, and starts anew what the leader divides anew."""
+
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -12,9 +13,11 @@ from collab.averaging.exchange import Exchange, Holding
 from collab.averaging.flow import Inflow, Links, Outflow, kept_alive
 from collab.averaging.laggards import Progress
 from collab.averaging.messages import PARTS_PROTOCOL
-from collab.averaging.reducer import Hosted, Kept, Reducer
+from collab.averaging.reducer import Hosted, Kept, NoResults, Reducer
 from collab.averaging.reduction import Reduction, Result, SenderFailed
 from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.transcript import Place, Transcript
+from collab.compression.base import Buffer
 from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed, TimedOut
 from collab.net.base import Stream, Transport
 from collab.net.wire import Message
@@ -89,6 +92,16 @@ class Session:
         """Contributors of whom something is missing in the result, with the elements (start, stop)."""
         return sorted(gap for index in self._ours() for gap in self._holdings[index].gaps())
 
+    def transcript(self) -> Transcript:
+        """How what stands has travelled, with the jobs that stand in the order of the record."""
+        holdings = [self._holdings[index] for index, job in enumerate(self.division.jobs) if job.valid]
+        missing, kept = dict[Place, tuple[int, ...]](), dict[Place, Buffer]()
+        for piece, holding in enumerate(holdings):
+            missing |= {(piece, part): who for part, who in holding.missing.items()}
+            kept |= {(piece, part): data for part, data in holding.kept.items()}
+        group = self._exchange.group
+        return Transcript(codec=group.result_codec, part_elements=group.part_elements, missing=missing, kept=kept)
+
     def progress(self) -> Progress:
         """How far we are."""
         came = sum((self._reductions[index].num_of for index in self._reductions), Counter[PeerId]())
@@ -142,6 +155,8 @@ class Session:
     def _start(self, index: int) -> None:
         holding = self._holdings[index]
         job, me = holding.job, self._exchange.me
+        if not job.valid:
+            return  # nothing of it stands: nobody sends its reducer anything any more, which may be us
         if job.source == me:
             self._host(index, holding)
         elif self._exchange.vector is not None and not holding.is_whole:
@@ -193,8 +208,8 @@ class Session:
             if holding.is_frozen:
                 return
             is_hostile = isinstance(error, BadMessage)
-            text = f"reducer {source}: {error}"
-            self._complain(Complaint(source, type(error).__name__, text, is_hostile=is_hostile, is_reducer=True))
+            text, reason = f"reducer {source}: {error}", getattr(error, "reason", type(error).__name__)
+            self._complain(Complaint(source, reason, text, is_hostile=is_hostile, is_reducer=True))
 
     async def _fetch_over(self, stream: Stream, index: int, holding: Holding) -> None:
         """The same over a stream, which is kept for the next round if all goes well."""
@@ -259,7 +274,7 @@ class Session:
                     holding.take(message.get("index", int), Result(message.payload, missing))
                     inflow.took(message)
                 elif message.kind == "failed":
-                    raise StreamClosed(f"{stream.remote} gives no results: {message.get('text', str)}")
+                    raise NoResults(message.get("reason", str), f"no results: {message.get('text', str)}")
                 else:
                     raise BadMessage(f"reducer {stream.remote} sends {message.kind} instead of a result")
 

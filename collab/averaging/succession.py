@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from collab.averaging.ballots import Ballot
+from collab.averaging.ballots import ballot_above
 from collab.averaging.certificates import Certified
 from collab.averaging.course import Course
 from collab.averaging.division import Division
@@ -130,7 +130,7 @@ class Succession:
             pass  # whoever has not noticed yet that the leader is lost is without us
         takeover.is_open = False
         resumes = {peer: resume for peer, (_, resume) in takeover.resumes.items()}
-        ballot = Ballot(1 + max(resume.promised for resume in resumes.values()), self._me)
+        ballot = ballot_above((resume.promised for resume in resumes.values()), self._me)
         logger.info("leading on epoch=%d members=%d ballot=%d", takeover.group.epoch, len(resumes), ballot.number)
         known = {peer: (resume.generation, resume.division) for peer, resume in resumes.items()}
         streams = {peer: stream for peer, (stream, _) in takeover.resumes.items()}

@@ -73,9 +73,10 @@ class RoundEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRefused(Event):
-    """Something that another peer brought to a round was refused, or the round went on without it."""
+    """Something that another peer brought to a round was refused, or the round went on without it or its reducing."""
 
     epoch: int
+    """-1: it named no round that is known."""
     peer: PeerId
     reason: str
     """One word of a fixed set, to be counted."""

@@ -3,7 +3,10 @@
 import hashlib
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
 
 from collab.config import Run, fingerprint, parse_run
 from collab.errors import BadMessage, BootstrapFailed, ConfigError, NetworkError, RunMismatch
@@ -20,16 +23,20 @@ MAX_ASSETS = 16
 MAX_ASSET_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, which would leave no place for what is computed once
 class Bundle:
     """A validated run file and the files that travel with it (``tokenizer.json``)."""
 
     run: Run
-    assets: dict[str, bytes]
+    assets: Mapping[str, bytes]
+    """A copy of what was given, and read-only: the fingerprint holds for good."""
 
-    @property
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "assets", MappingProxyType(dict(self.assets)))
+
+    @cached_property
     def fingerprint(self) -> str:
-        """64 hex digits; two peers with equal ones mean the same run."""
+        """64 hex digits; two peers with equal ones mean the same run. Computed once: assets may be large."""
         return fingerprint(self.run, {name: hashlib.sha256(data).hexdigest() for name, data in self.assets.items()})
 
 

@@ -7,7 +7,8 @@ import hashlib
 import logging
 import math
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from collab.errors import BadMessage, NetworkError
 from collab.ports import Ports
@@ -32,8 +33,8 @@ class SwarmView:
     """Of peers that are alive, sorted by peer id."""
     at_s: float
     """Swarm time."""
-    left: frozenset[PeerId] = frozenset()
-    """Who has just said goodbye."""
+    left: Mapping[PeerId, int] = field(default_factory=dict)
+    """Who has just said goodbye, and the epoch in its last word."""
 
     def trainers(self, epoch: int, lineage: Lineage) -> tuple[PeerRecord, ...]:
         """Trainers that train on this very history."""
@@ -125,7 +126,7 @@ class ProgressBoard:
             entries = {}
         now = self._ports.clock.now()
         records = {record.peer: record for record in self._view.records if is_fresh(record, now)} if not entries else {}
-        left: set[PeerId] = set() if entries else set(self._view.left)
+        left: dict[PeerId, int] = {} if entries else dict(self._view.left)
         for subkey, entry in entries.items():
             try:
                 record = unpack_record(entry.value, PeerId(subkey))
@@ -134,12 +135,13 @@ class ProgressBoard:
                 continue
             if record.fingerprint == self._fingerprint and is_fresh(record, now):
                 if record.state is PeerState.LEFT:
-                    left.add(record.peer)
+                    left[record.peer] = record.epoch
                 else:
                     records[record.peer] = record
         if self._latest is not None and self._latest.state is not PeerState.LEFT:
             records[self._latest.peer] = self._latest
-        self._view = SwarmView(tuple(records[peer] for peer in sorted(records)), now, frozenset(left - records.keys()))
+        left = {peer: epoch for peer, epoch in left.items() if peer not in records}
+        self._view = SwarmView(tuple(records[peer] for peer in sorted(records)), now, left)
         return self._view
 
 

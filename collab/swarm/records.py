@@ -28,7 +28,7 @@ class PeerState(StrEnum):
     SERVING = "serving"
     """Backbone and auxiliary peers."""
     LEAVING = "leaving"
-    """Takes no part any more, but has voted in a round of which it does not know what became."""
+    """Takes no part any more, but has voted, or may have, in a round of which it does not know what became."""
     LEFT = "left"
     """Said goodbye: it will vote no more, and no vote of its is open. The record only outlives it."""
 
@@ -46,7 +46,7 @@ class PeerRecord:
     """Swarm time."""
     can_be_dialled: bool
     epoch: int = 0
-    """Global steps taken."""
+    """Global steps taken; of one that has left, the first of which it has promised nothing."""
     lineage: Lineage = Lineage("")
     samples: int = 0
     """Accumulated towards the next step."""

@@ -242,7 +242,8 @@ class Participant:
             return
         clock = self.ports.clock
         give_up_s = clock.monotonic() + (URGENT_HANDOVER_S if is_urgent else FINAL_HANDOVER_S)
-        farewell = PeerState.LEFT if self._engine.retire() else PeerState.LEAVING
+        self.teller.free_from = self._engine.retire()
+        farewell = PeerState.LEAVING if self.teller.free_from is None else PeerState.LEFT
         if self.is_finished:
             await self._hand_over(give_up_s - clock.monotonic())
         self.vitals.state = farewell

@@ -5,7 +5,7 @@ import logging
 from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, SamplesUsed
 from collab.ports import Ports
 from collab.strategies.base import Stepped
-from collab.swarm.records import PeerRecord
+from collab.swarm.records import PeerRecord, PeerState
 from collab.training.accumulator import Used
 from collab.training.replica import MicrobatchReport, Replica
 from collab.training.vitals import Vitals
@@ -21,6 +21,8 @@ class Teller:
         self._ports, self._fingerprint, self._name = ports, fingerprint, name
         self._replica, self._can_be_dialled = replica, can_be_dialled
         self.vitals = Vitals()
+        self.free_from: int | None = None
+        """First epoch of which we have promised nothing, when we leave."""
         self._told_used = replica.used
         self._last_step_s = 0.0
 
@@ -33,7 +35,7 @@ class Teller:
             name=self._name,
             role=Role.TRAINER,
             state=vitals.state,
-            epoch=replica.epoch,
+            epoch=replica.epoch if vitals.state is not PeerState.LEFT else self.free_from or 0,
             lineage=replica.lineage,
             samples=replica.samples,
             samples_per_s=vitals.samples_per_s,

@@ -3,9 +3,9 @@
 A state is what every elector remembers, every message that was ever sent, and what every proposer has put to the vote.
 Messages are not taken away when they arrive: so each may come at any time, again and again, in any order, or never,
 which is what a lossy, duplicating, partitioned network does. (What nobody would listen to any more is left out:
-promises after their ballot was put to the vote, a vote for nothing after a vote for a value.) A process that is dead or
-slow is one that takes no further step, and every state is also one in which any of the processes has just died. Only a
-restart is a step of its own, since it changes what an elector does next.
+promises after their ballot was put to the vote.) A process that is dead or slow is one that takes no further step, and
+every state is also one in which any of the processes has just died. Only a restart is a step of its own, since it
+changes what an elector does next.
 
 Proposers hear as late as they can: which of the answers on their way reached one is chosen when it proposes. Electors
 that may be exchanged without changing anything are sorted, so that states which differ by names alone count once.
@@ -107,7 +107,7 @@ class Model:
     def _elector_steps(
         self,
         number: int,
-        offers: tuple[tuple[int, frozenset[str | None]], ...],
+        offers: tuple[tuple[int, frozenset[str]], ...],
         decided: frozenset[str],
         restarts: bool,
     ) -> list[tuple[str, int]]:
@@ -121,7 +121,7 @@ class Model:
             answers = elector.answers if values or answer.promised != self.ballots[b] else elector.answers | {answer}
             steps.append((f"promise {b}", elector._replace(memory=answer, answers=answers)))
         for b, values in offers:
-            for value in sorted(values, key=str):
+            for value in sorted(values):
                 answer = memory.accept(self.ballots[b], value)
                 if answer.vote is not None and answer.vote.ballot == self.ballots[b]:
                     votes = {vote for vote in elector.votes if vote.ballot != self.ballots[b]} | {answer.vote}
@@ -142,9 +142,9 @@ class Model:
         found = set()
         for proposal in self._heard(asked.proposal, answers):
             if proposal.has_promises:
-                for own in (None, self.own[b])[b == 0 :]:  # below the first ballot there is nothing to bury
-                    fixed = settled(proposal.propose(own))
-                    found.add(self._asked.number(Asked(fixed, asked.values | {fixed.value})))
+                fixed = settled(proposal.propose(self.own[b]))
+                values = asked.values | ({fixed.value} if fixed.value is not None else set())
+                found.add(self._asked.number(Asked(fixed, values)))
         return [
             (f"propose {b} {self._asked.values[after].proposal.value}", after) for after in sorted(found - {number})
         ]
@@ -192,12 +192,9 @@ class Model:
         decided = {tally.value for tally in tallies if tally.is_decided}
         if len(decided) > 1:
             return f"two values decided: {sorted(decided, key=str)}"
-        for b, tally in enumerate(() if self.bounds.splits_only else tallies):
+        for tally in () if self.bounds.splits_only else tallies:
             if tally.is_decided and not is_quorum(self.electorate.members, tally.supporters):
                 return f"{tally.value} was decided by {len(tally.supporters)} votes"
-            declared = self.bounds.buries_without_votes and tally.is_proposed and tally.value is None
-            if (tally.is_buried or declared) and any(value in self.own[:b] for value in decided):
-                return f"{sorted(decided, key=str)} was decided, and never happened says ballot {b}"
         return None
 
     def stuck(self, state: State) -> str | None:
@@ -223,8 +220,7 @@ class Model:
     def marks(self, state: State) -> frozenset[str]:
         """What happened on the way, to see that the search got somewhere."""
         tallies = [self.tally(state, b) for b in range(len(self.ballots))]
-        seen = {f"{tally.value} decided in {b}" for b, tally in enumerate(tallies) if tally.is_decided}
-        return frozenset(seen | {f"buried by {b}" for b, tally in enumerate(tallies) if tally.is_buried})
+        return frozenset(f"{tally.value} decided in {b}" for b, tally in enumerate(tallies) if tally.is_decided)
 
 
 def main() -> None:

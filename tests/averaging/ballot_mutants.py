@@ -10,7 +10,7 @@ from collab.types import PeerId
 class AcceptsBelowItsPromise(Acceptor[str]):
     """Votes in any ballot that is not below its latest vote."""
 
-    def accept(self, ballot: Ballot, value: str | None) -> Acceptor[str]:
+    def accept(self, ballot: Ballot, value: str) -> Acceptor[str]:
         if self.vote is not None and ballot <= self.vote.ballot:
             return self
         return replace(self, vote=Vote(ballot, value))
@@ -47,20 +47,7 @@ class TakesAnyVoteFound(Proposal[str]):
 
     def hear_promise(self, peer: PeerId, answer: Acceptor[str]) -> Proposal[str]:
         heard = Proposal.hear_promise(self, peer, answer)
-        is_worse = self.highest is not None and self.highest.value is not None
-        return replace(heard, highest=self.highest) if is_worse else heard
-
-
-@dataclass(frozen=True, kw_only=True)
-class PutsNothingAboveAValue(Proposal[str]):
-    """Of votes in one ballot it believes those for nothing."""
-
-    def hear_promise(self, peer: PeerId, answer: Acceptor[str]) -> Proposal[str]:
-        heard, vote = Proposal.hear_promise(self, peer, answer), answer.vote
-        is_nothing = vote is not None and vote.value is None and heard.highest is not None
-        if is_nothing and heard.highest is not None and vote is not None and heard.highest.ballot == vote.ballot:
-            return replace(heard, highest=vote)
-        return heard
+        return replace(heard, highest=self.highest) if self.highest is not None else heard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +63,8 @@ class ProposesWithoutAQuorum(Proposal[str]):
 class ProposesTwice(Proposal[str]):
     """Uses one ballot again, for another value, as one that has restarted and forgotten it would."""
 
-    def propose(self, own: str | None) -> Proposal[str]:
-        if self.value is None or own is None:
+    def propose(self, own: str) -> Proposal[str]:
+        if self.value is None:
             return Proposal.propose(self, own)
         return replace(self, value=f"{own}2") if self.value == own else self
 

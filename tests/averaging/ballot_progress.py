@@ -1,6 +1,7 @@
 """Whether a quorum of living electors can always end an instance: with a ballot above all that they have heard."""
 
 import itertools
+from collections.abc import Iterable
 
 from collab.averaging.ballots import Acceptor, Ballot, Electorate, Proposal, ballot_above
 from collab.types import PeerId
@@ -26,7 +27,7 @@ def unfinished(
     for size in range(1, len(alive) + 1):
         for group in itertools.combinations(alive, size):
             if is_quorum(electorate.members, frozenset(peer for peer, _ in group)):
-                ballot = ballot_above((memory.promised for _, memory in group), PeerId("last"))
+                ballot = ballot_above(_numbers(memory for _, memory in group), PeerId("last"))
                 if ballot.number <= used and not any(memory.decided for _, memory in group):
                     return f"{[peer for peer, _ in group]} know of no ballot {used}"
                 end = conclude(electorate, dict(group), ballot)
@@ -35,21 +36,18 @@ def unfinished(
     return None
 
 
+def _numbers(memories: Iterable[Acceptor[str]]) -> list[int]:
+    return [memory.promised.number for memory in memories if memory.promised is not None]
+
+
 def conclude(electorate: Electorate, quorum: dict[PeerId, Acceptor[str]], ballot: Ballot) -> str | None:
-    """What ``ballot`` decides among ``quorum`` if it first buries what it can, and then has a value of its own."""
+    """What ``ballot`` decides among ``quorum``, with a value of its own where it finds none."""
     proposal: Proposal[str] = Proposal(ballot=ballot, electorate=electorate)
     for peer, memory in quorum.items():
         quorum[peer] = memory.promise(ballot)
         proposal = proposal.hear_promise(peer, quorum[peer])
-    for own in (None, "new"):
-        if proposal.is_decided:
-            break
-        if not proposal.has_promises:
-            return None
-        proposal = proposal.propose(own)
+    if not proposal.is_decided and proposal.has_promises:
+        proposal = proposal.propose("new")
         for peer, memory in quorum.items():
-            quorum[peer] = memory.accept(ballot, proposal.value)
-            proposal = proposal.hear_vote(peer, quorum[peer])
-        if not (proposal.is_decided or proposal.is_buried):
-            return None
+            proposal = proposal.hear_vote(peer, memory.accept(ballot, proposal.value or ""))
     return proposal.value if proposal.is_decided else None

@@ -22,7 +22,7 @@ class Asked(NamedTuple):
     """One ballot, and all votes that its proposer ever asked for."""
 
     proposal: Proposal[str]
-    values: frozenset[str | None] = frozenset()
+    values: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,7 @@ class Bounds:
     comes_back_empty: bool = False
     """A broken rule: who has restarted votes again."""
     splits_only: bool = False
-    """Two decisions alone are a fault: not one by too few votes, nor that of a value that was buried."""
-    buries_without_votes: bool = False
-    """A broken rule: a proposer that found nothing declares that what is below never happened."""
+    """Two decisions alone are a fault: not one by too few votes."""
 
 
 class Table:
@@ -68,9 +66,4 @@ def closed(elector: Elector, value: str) -> Elector:
 
 def settled(proposal: Proposal[str]) -> Proposal[str]:
     """A proposal that has asked for votes, without what can play no part any more: equal futures, equal states."""
-    is_found = proposal.highest is not None and proposal.highest.value is not None
-    return replace(
-        proposal,
-        promised_by=frozenset(proposal.electorate.members),
-        highest=proposal.highest if is_found else None,
-    )
+    return replace(proposal, promised_by=frozenset(proposal.electorate.members), highest=None)

@@ -1,6 +1,7 @@
 """A few round engines over in-memory transports."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from collab.averaging.round import RoundEngine
 from collab.averaging.settings import MAX_WEIGHT_IN_TARGETS, RoundSettings
 from collab.ports import Ports
 from collab.types import Lineage, PeerId, Vector
-from tests.fakes import FakeNetwork, make_ports
+from tests.fakes import FakeNetwork, FakeObserver, make_ports
 
 L = Lineage("history")
 MAX_WEIGHT = 1000.0
@@ -30,6 +31,7 @@ class Rounds:
         self.leaders = [PeerId(name) for name in leaders]
         self.engines: dict[str, RoundEngine] = {}
         self.ports: dict[str, Ports] = {}
+        self.observers: dict[str, FakeObserver] = {}
         self.trainers: set[PeerId] = set()
         self.helpers: set[PeerId] = set()
         self.ahead: set[PeerId] = set()
@@ -53,7 +55,8 @@ class Rounds:
             can_reduce=can_reduce,
             target_samples=target,
         )
-        self.ports[name] = make_ports(self.network.join(name))
+        self.observers[name] = FakeObserver()
+        self.ports[name] = replace(make_ports(self.network.join(name)), observer=self.observers[name])
         self.engines[name] = RoundEngine(
             self.ports[name],
             settings,
@@ -69,7 +72,8 @@ class Rounds:
         self.helpers.add(PeerId(name))
         assistant = Assistant()
         settings = RoundSettings(fingerprint="f", policy=self._policy, can_reduce=True, target_samples=TARGET)
-        self.ports[name] = make_ports(self.network.join(name))
+        self.observers[name] = FakeObserver()
+        self.ports[name] = replace(make_ports(self.network.join(name)), observer=self.observers[name])
         engine = RoundEngine(
             self.ports[name],
             settings,

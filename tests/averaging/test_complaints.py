@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from collab.averaging.complaints import MAX_TEXT, Case, Complaint, Judgement, judge
+from collab.averaging.complaints import MAX_TEXT, Case, Complaint, Judgement, judge, with_a_reducer
 from collab.errors import BadMessage
 from collab.net.wire import Message
 from collab.types import PeerId
@@ -103,6 +103,40 @@ def test_several_complaints_of_one_member_count_once() -> None:
     twice = [late(A, B), Case(A, Complaint(B, "closed", "of another job", is_reducer=True))]
     judgement = judge([*twice, silent(B, C, is_hostile=True)])
     assert (dropped(judgement), relieved(judgement)) == (dropped(judge([twice[0], silent(B, C, is_hostile=True)])), [])
+
+
+def judged(cases: Sequence[Case], able: str, live: str = "abcd", leader: PeerId = D) -> Judgement:
+    return with_a_reducer(judge(cases), cases, [PeerId(p) for p in able], [PeerId(p) for p in live], leader)
+
+
+def test_of_two_reducers_that_miss_each_others_results_one_leaves_and_the_other_reduces() -> None:
+    judgement = judged([late(A, B), late(B, A)], able="ab")
+    assert (dropped(judgement), relieved(judgement)) == ([B], [])
+    assert judgement.dropped[0].complaint.reason == "cut_off"
+    assert dropped(judged([late(A, B), late(B, A)], able="ab", live="abc")) == [B]
+
+
+def test_of_two_such_reducers_the_one_stays_whom_more_members_confirm_and_of_equals_the_leader() -> None:
+    assert dropped(judged([late(A, B), late(B, A)], able="ab", leader=B)) == [A]
+    cases = [late(A, B), late(B, A), late(C, A)]
+    assert dropped(judged(cases, able="ab", live="abcde")) == [A]
+
+
+def test_the_only_reducer_stays_while_most_get_its_results() -> None:
+    judgement = judged([late(A, B)], able="b")
+    assert (dropped(judgement), relieved(judgement)) == ([A], [])
+    assert relieved(judged([late(A, B), late(C, B)], able="b")) == [B]
+
+
+def test_of_two_members_without_a_witness_neither_is_believed() -> None:
+    judgement = judged([late(A, B), late(B, A)], able="ab", live="ab")
+    assert (dropped(judgement), relieved(judgement)) == ([], [A, B])
+
+
+def test_while_another_one_can_reduce_whoever_is_missed_is_relieved() -> None:
+    judgement = judged([late(A, B), late(B, A)], able="abc")
+    assert (dropped(judgement), relieved(judgement)) == ([], [A, B])
+    assert judged([], able="") == Judgement()
 
 
 def is_settled(case: Case, judgement: Judgement) -> bool:

@@ -105,7 +105,7 @@ def test_a_loss_while_work_is_stopped_asks_everybody_again() -> None:
 
 def test_one_that_is_relieved_while_work_is_stopped_is_stopped_too() -> None:
     those = halted_by_losing(C)
-    those.course.relieve(B)
+    those.course.relieve(B, "slow", "")
     those.hear()
     assert those.done[-1:] == [Halt(2, (), (1, 2))]
     those.answer(B, held=2)

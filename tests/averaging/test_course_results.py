@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collab.averaging.ballots import Acceptor, Ballot, Vote
+from collab.averaging.complaints import Case, Complaint
 from collab.averaging.course import Course
 from collab.averaging.messages import Member
 from collab.averaging.steps import Commit, Halt, Prepare, Report, Stage
@@ -95,6 +96,15 @@ def test_a_helper_without_digests_of_what_it_does_not_reduce_agrees_with_all() -
     assert prepare.record.members == (A, B, H)
 
 
+def test_whoever_is_relieved_is_kept_with_the_reason_for_it() -> None:
+    course = Course.of(make_group(FOUR))
+    for accuser in (A, B):
+        course.complain(Case(accuser, Complaint(C, "unknown_round", "no results", is_reducer=True)))
+    course.judge()
+    assert course.relieved == {C: ("unknown_round", "no results")}
+    assert not course.gone
+
+
 def test_who_names_other_gaps_than_most_has_to_go() -> None:
     course = Course.of(make_group())
     for peer in (A, B):
@@ -102,6 +112,28 @@ def test_who_names_other_gaps_than_most_has_to_go() -> None:
     course.take_report(C, 0, report_of(course.division), promised())
     assert actions_of(course) == [Halt(1, (C,), (2,))]
     assert course.gone[C] == ("bad_report", "c names other gaps than most")
+
+
+@pytest.mark.parametrize("truth", [(), ((B, 0, 10),)], ids=["nothing", "something"])
+def test_of_two_that_name_different_gaps_the_one_is_believed_whom_the_reducer_confirms(
+    truth: tuple[tuple[PeerId, int, int], ...],
+) -> None:
+    members = (Member(A, 1.0, reduces=False), Member(B, 1.0, reduces=False), Member(H, 0.0, receives=False))
+    course = Course.of(make_group(members))
+    lie = () if truth else ((B, 0, 10),)
+    course.take_report(A, 0, report_of(course.division, gaps=truth), promised())
+    course.take_report(B, 0, report_of(course.division, gaps=lie), promised())
+    course.take_report(H, 0, report_of(course.division, gaps=truth), promised())
+    actions_of(course)
+    assert course.gone.keys() == {B}
+
+
+def test_of_two_that_name_different_gaps_without_a_witness_the_larger_count() -> None:
+    course = Course.of(make_group((Member(A, 1.0), Member(B, 1.0))))
+    course.take_report(A, 0, report_of(course.division), promised())
+    course.take_report(B, 0, report_of(course.division, gaps=((A, 0, 10),)), promised())
+    actions_of(course)
+    assert course.gone.keys() == {A}
 
 
 def test_one_of_whom_everything_is_missing_is_no_contributor() -> None:

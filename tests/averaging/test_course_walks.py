@@ -59,7 +59,7 @@ class Walk:
             case "silence":
                 course.silence(peer)
             case "relieve":
-                course.relieve(peer)
+                course.relieve(peer, "slow", "")
             case "complain":
                 flags = {"is_hostile": self.random.random() < 0.3, "is_reducer": self.random.random() < 0.5}
                 course.complain(Case(peer, Complaint(other, "gone", "it is gone", **flags)))

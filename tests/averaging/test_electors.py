@@ -20,8 +20,8 @@ class Hand:
         return self.at_s
 
 
-def seen(*present: PeerId, left: tuple[PeerId, ...] = ()) -> Expected:
-    return Expected(trainers=frozenset(present), helpers=frozenset(), left=frozenset(left))
+def seen(*present: PeerId, left: tuple[PeerId, ...] = (), from_epoch: int = 0) -> Expected:
+    return Expected(trainers=frozenset(present), helpers=frozenset(), left=dict.fromkeys(left, from_epoch))
 
 
 def test_before_the_first_step_nobody_in_particular_decides() -> None:
@@ -59,6 +59,19 @@ def test_one_that_said_goodbye_is_excused_at_once_and_stays_so_until_it_is_back(
     assert electors.of(MAKER, seen(A, B)) == (A, B)
     assert electors.of(MAKER, seen(A, B, C, left=(C,))) == (C, A, B)
     assert electors.of(MAKER, seen(A, B)) == (C, A, B)
+
+
+def test_one_that_has_promised_something_about_this_step_is_not_excused_by_its_goodbye() -> None:
+    clock = Hand()
+    electors = Electors(clock, REFORM_S)
+    busy = seen(A, B, left=(C,), from_epoch=2)
+    assert electors.of(MAKER, busy) == (C, A, B), "what follows the first step is step 1"
+    assert electors.is_gone(C, busy)
+    following = make_record(epoch=1, members=(C, A, B))
+    assert electors.of(following, busy) == (A, B)
+    assert electors.of(MAKER, seen(A, B)) == (C, A, B)
+    clock.at_s = REFORM_S + 0.1
+    assert electors.of(MAKER, seen(A, B)) == (A, B)
 
 
 def test_peers_that_only_help_or_are_elsewhere_in_the_run_are_there() -> None:

@@ -181,3 +181,25 @@ def test_a_commit_is_the_same_for_all_or_for_nobody_when_the_leader_dies_after_t
             assert len({outcome.lineage for outcome in commits}) == 1
 
     run(main())
+
+
+def test_one_that_has_voted_and_hears_that_nobody_has_a_quorum_asks_the_others_what_was_decided() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = Rounds(network, "helper")
+            await rounds.add_auxiliary("helper")
+            for name in "abc":
+                await rounds.add_trainer(name)
+
+            def abort(sender: PeerId, to: PeerId, protocol: str, message: Message) -> Message | None:
+                if (to, message.kind) == ("c", "commit"):
+                    return Message("abort", {"reason": "no_quorum", "text": "as a successor says that is alone with c"})
+                return message
+
+            network.tamper = abort
+            outcomes = await rounds.average(random_vectors("abc", 100), WEIGHTS)
+            commits = [outcome for outcome in outcomes.values() if isinstance(outcome, Committed)]
+            assert len(commits) == 3
+            assert len({outcome.mean.tobytes() for outcome in commits}) == 1
+
+    run(main())

@@ -23,7 +23,7 @@ BALLOTS = st.builds(Ballot, st.integers(1, (1 << 53) - 1), st.sampled_from([X, Y
 SEATS = st.builds(
     Acceptor,
     promised=st.none() | BALLOTS,
-    vote=st.none() | st.builds(Vote, BALLOTS, st.none() | RECORDS),
+    vote=st.none() | st.builds(Vote, BALLOTS, RECORDS),
     decided=st.none() | RECORDS,
 )
 NO_BALLOTS: tuple[Any, ...] = (None, 5, {}, [1], [1, "x", 2], ["1", "x"])
@@ -145,6 +145,17 @@ def test_a_seat_that_was_forgotten_is_not_taken_anew() -> None:
     for epoch in range(REMEMBERED):
         seats.keep((epoch, Lineage(f"other {epoch}")), Acceptor())
     assert seats.of((1, lineage), (X, Y), X) is None
+
+
+def test_a_peer_is_free_of_what_it_has_promised_nothing_about_in_this_life_and_in_any_before() -> None:
+    seats = Seats()
+    assert seats.free_from() is None, "it may have promised anything before a restart"
+    seats.keep(FIRST, VOTED)
+    assert seats.free_from() is None
+    seats.learn(RECORD)
+    assert seats.free_from() == 1
+    seats.keep(NEXT, Acceptor().promise(LOW))
+    assert seats.free_from() == 2
 
 
 def test_a_peer_that_closed_its_seats_abstains_and_knows_where_it_has_voted() -> None:

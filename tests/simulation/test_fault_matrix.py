@@ -94,12 +94,12 @@ SPOILT = [
 
 
 # Of what is not here nobody can know (a part is other numbers), or nobody needs to (a vote is counted once; whoever
-# reads BEGIN wrongly comes again), or it is to be seen in work that moves to others (parts of another round).
+# reads BEGIN wrongly comes again).
 BLAMED = {
     ("nan", "part"), ("wrong length", "part"), ("replay", "part"),
     ("nan", "result"), ("wrong length", "result"), ("replay", "result"),
     ("corrupt", "done"), ("wrong length", "done"), ("wrong group", "done"),
-    ("replay", "join"),
+    ("replay", "join"), ("wrong group", "round"),
     ("nan", "prepare"), ("wrong length", "prepare"), ("wrong group", "prepare"),
     ("corrupt", "commit"), ("nan", "commit"), ("wrong length", "commit"), ("wrong group", "commit"),
 }  # fmt: skip

@@ -50,6 +50,19 @@ def test_every_asset_and_every_field_is_in_the_fingerprint() -> None:
     assert len({bundle.fingerprint for bundle in bundles}) == 5
 
 
+def test_assets_are_hashed_once_and_cannot_change_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    assets = {"tokenizer.json": b"{}"}
+    bundle = Bundle(BUNDLE.run, assets)
+    hashed: list[dict[str, str]] = []
+    monkeypatch.setattr("collab.swarm.bundle.fingerprint", lambda run, digests: hashed.append(digests) or "f")
+    assets["tokenizer.json"] = b"[]"
+    assert bundle.assets == {"tokenizer.json": b"{}"}
+    with pytest.raises(TypeError):
+        bundle.assets["tokenizer.json"] = b"[]"  # type: ignore[index]
+    assert [bundle.fingerprint for _ in range(3)] == ["f"] * 3
+    assert len(hashed) == 1
+
+
 def test_a_peer_of_another_run_is_named_with_both_fingerprints() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
