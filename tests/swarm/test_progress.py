@@ -163,12 +163,12 @@ def test_a_peer_that_said_goodbye_is_gone() -> None:
     async def test(board: ProgressBoard, directory: FakeDirectory, clock: FakeClock) -> None:
         put(directory, 1)
         assert names(await board.refresh()) == ["person-1"]
-        put(directory, 1, state=PeerState.LEFT)
+        put(directory, 1, state=PeerState.LEFT, epoch=7)
         gone = await board.refresh()
-        assert (names(gone), gone.left) == ([], {PEOPLE[1].peer_id})
+        assert (names(gone), gone.left) == ([], {PEOPLE[1].peer_id: 7})
         put(directory, 1)
         back = await board.refresh()
-        assert (names(back), back.left) == (["person-1"], frozenset())
+        assert (names(back), back.left) == (["person-1"], {})
         put(directory, 1, state=PeerState.LEFT)
         await board.publish(record(0))
         assert names(await board.refresh()) == ["person-0"]
