@@ -111,15 +111,7 @@ class RoundEngine:
         """See ``Averager``. What was accumulated for very long counts as no more than what nobody would refuse."""
         weight, weights = min(contribution.weight, self._settings.max_weight), contribution.weights
         bring = Bring(contribution.vector, weights.at_most(weight) if weights is not None else None)
-        join = Join(
-            fingerprint=self._settings.fingerprint,
-            epoch=contribution.epoch,
-            lineage=contribution.lineage,
-            num_elements=len(contribution.vector),
-            weight=weight,
-            can_reduce=self._settings.can_reduce,
-            **self.links.measured(),
-        )
+        join = self._application(contribution.epoch, contribution.lineage, len(contribution.vector), weight)
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
         unreachable: set[PeerId] = set()
         for _ in range(ATTEMPTS):
@@ -135,16 +127,18 @@ class RoundEngine:
 
     async def assist(self, leader: PeerId, epoch: int, lineage: Lineage) -> Outcome:
         """Reduce for others in the round that ``leader`` called for."""
-        join = Join(
+        return await self._attempt(leader, self._application(epoch, lineage, 0, 0.0), Bring())
+
+    def _application(self, epoch: int, lineage: Lineage, num_elements: int, weight: float) -> Join:
+        return Join(
             fingerprint=self._settings.fingerprint,
             epoch=epoch,
             lineage=lineage,
-            num_elements=0,
-            weight=0.0,
-            can_reduce=True,
+            num_elements=num_elements,
+            weight=weight,
+            can_reduce=self._settings.can_reduce,
             **self.links.measured(),
         )
-        return await self._attempt(leader, join, Bring())
 
     async def _attempt(self, leader: PeerId, join: Join, bring: Bring) -> Outcome:
         started_s = self._ports.clock.monotonic()

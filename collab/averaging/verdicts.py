@@ -90,7 +90,8 @@ class Verdicts:
         maker = self.leading_to(instance[1])
         trusted = Electorate(maker.members) if maker is not None else electorate
         certified = await self.notary.believe(teller, message, instance, trusted)
-        self.remember(certified)
+        if self._seats.decided(instance) in (None, certified.record):  # what we hold ourselves stays
+            self.remember(certified)
         return certified
 
     def forget(self, epoch: int, lineage: Lineage) -> None:

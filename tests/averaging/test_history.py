@@ -130,7 +130,8 @@ RECORD, TRANSCRIPT = committed(3, HONEST)[0].record, committed(3, HONEST)[1].to_
 def told(record: dict[str, Any] | None = None, **transcript: Any) -> Message:
     """What a donor says before the bytes."""
     proved = certify(RECORD).to_fields()
-    return Message("result", proved | {"record": proved["record"] | (record or {}), "transcript": TRANSCRIPT | transcript})
+    fields = {"record": proved["record"] | (record or {}), "transcript": TRANSCRIPT | transcript}
+    return Message("result", proved | fields)
 
 
 def proved(certified: Certified) -> Message:

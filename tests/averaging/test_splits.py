@@ -1,24 +1,28 @@
 """Two decisions for one history, which only liars can bring about, or an assumption that did not hold."""
 
 import asyncio
+from dataclasses import replace
 from typing import cast
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.base import Committed, Superseded
+from collab.averaging.certificates import ballot_paper
 from collab.averaging.conduct import SPLIT, Conductor
 from collab.averaging.course import Course
+from collab.averaging.electors import electorate_of
 from collab.averaging.messages import ROUND_PROTOCOL
-from collab.averaging.seats import RecordSeat, seat_to_fields
+from collab.averaging.seats import seat_to_fields
 from collab.averaging.silence import Silence
 from collab.averaging.timeouts import RoundTimeouts
 from collab.metrics.records import Notice
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import PeerId
+from tests.averaging.certifying import FINGERPRINT, certify, make_notary
 from tests.averaging.course_lab import A, B, C, make_group, promised, report_of
 from tests.averaging.records import make_record
 from tests.averaging.swarm import L, Rounds, random_vectors
-from tests.fakes import FakeNetwork, run
+from tests.fakes import FakeKeys, FakeNetwork, make_ports, run
 
 LIAR = PeerId("zz-liar")
 OTHER = make_record(round_id="other", lineage=L)
@@ -35,8 +39,7 @@ def test_who_holds_one_round_and_hears_of_another_one_says_so_and_goes_on_with_t
 
             async def lie(stream: Stream) -> None:
                 await stream.receive(timeout_s=1)
-                fields = {"text": "over", "record": OTHER.to_fields()}
-                await stream.send(Message("superseded", fields), timeout_s=1)
+                await stream.send(Message("superseded", {"text": "over", **certify(OTHER).to_fields()}), timeout_s=1)
 
             await network.join(LIAR).serve(ROUND_PROTOCOL, lie)
             rounds.leaders = [LIAR]
@@ -58,7 +61,8 @@ def test_who_holds_one_round_and_hears_of_another_one_says_so_and_goes_on_with_t
 class Voter:
     """A member's stream: it reports, and votes as it is told to, whatever the leader asks."""
 
-    def __init__(self, course: Course, decided: CommitRecord | None = None) -> None:
+    def __init__(self, peer: PeerId, course: Course, decided: CommitRecord | None = None) -> None:
+        self._keys = FakeKeys(peer)
         self._report, self._decided = report_of(course.division), decided
         self._asked: asyncio.Queue[Message] = asyncio.Queue()
 
@@ -75,13 +79,14 @@ class Voter:
         if asked.kind == "commit":
             return Message("thanks")
         await asyncio.sleep(0.1)  # so that all votes come at once
-        return Message("vote", {"seat": seat_to_fields(self._seat(asked))})
-
-    def _seat(self, prepare: Message) -> RecordSeat:
         if self._decided is not None:
-            return promised().learn(self._decided)
-        record = CommitRecord.from_fields(prepare.get("record", dict))
-        return promised().accept(make_group().ballot, record)
+            proof = certify(self._decided, (A, B, C)).to_fields()["certificate"]
+            seat = seat_to_fields(promised().learn(self._decided))
+            return Message("vote", {"seat": seat, "certificate": proof, "signature": b""})
+        group, record = make_group(), CommitRecord.from_fields(asked.get("record", dict))
+        paper = ballot_paper(FINGERPRINT, electorate_of(group), group.ballot, record)
+        seat = seat_to_fields(promised().accept(group.ballot, record))
+        return Message("vote", {"seat": seat, "signature": self._keys.sign(paper)})
 
     def close(self) -> None:
         pass
@@ -89,14 +94,16 @@ class Voter:
 
 def test_a_leader_whose_quorum_voted_commits_though_one_knows_of_another_decision() -> None:
     async def main() -> None:
-        course = Course.of(make_group())
-        voters = {A: Voter(course), B: Voter(course), C: Voter(course, decided=OTHER)}
-        streams = {peer: cast(Stream, voter) for peer, voter in voters.items()}
-        silence = Silence(asyncio.get_running_loop().time, 3.0)
-        record = await Conductor(course, streams, RoundTimeouts(), silence).run(lambda record: None)
-        assert isinstance(record, CommitRecord)
-        assert record.round_id == "r"
-        assert course.gone.keys() == {C}
-        assert course.gone[C][0] == SPLIT
+        async with FakeNetwork() as network:
+            course = Course.of(make_group())
+            other = replace(OTHER, lineage=course.group.lineage)
+            voters = {A: Voter(A, course), B: Voter(B, course), C: Voter(C, course, decided=other)}
+            streams = {peer: cast(Stream, voter) for peer, voter in voters.items()}
+            silence, notary = Silence(asyncio.get_running_loop().time, 3.0), make_notary(make_ports(network.join(A)))
+            record = await Conductor(course, streams, RoundTimeouts(), silence, notary).run(lambda certified: None)
+            assert isinstance(record, CommitRecord)
+            assert record.round_id == "r"
+            assert course.gone.keys() == {C}
+            assert course.gone[C][0] == SPLIT
 
     run(main())
