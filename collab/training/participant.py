@@ -113,7 +113,7 @@ class Participant:
         A round that takes longer than usual, and a state that is long on its way, go on beside the next microbatch.
         """
         await self._adopt()
-        has_stepped = await self._end_round(self._patience.limit_s())
+        has_stepped = await self._end_round(self._patience_s)
         if self._round.is_under_way or self._renewal.is_under_way:
             return has_stepped
         if report.skipped:
@@ -123,7 +123,7 @@ class Participant:
         if not isinstance(decision, Ready):
             return await self._follow(decision) or has_stepped
         self._round.begin()
-        return await self._end_round(self._patience.limit_s()) or has_stepped
+        return await self._end_round(self._patience_s) or has_stepped
 
     async def conclude(self) -> None:
         """No microbatch follows: the round that is still under way is seen to its end."""
@@ -136,6 +136,12 @@ class Participant:
         if isinstance(outcome, Committed):
             self._patience.add(self.ports.clock.monotonic() - began_s)
         return outcome
+
+    @property
+    def _patience_s(self) -> float:
+        """For a round; the last one is waited for, since nobody could use what is computed beside it."""
+        is_last = self.replica.epoch + 1 == self.bundle.run.until_epoch
+        return math.inf if is_last else self._patience.limit_s()
 
     async def _end_round(self, patience_s: float) -> bool:
         """Act on the round that was begun, if it is over in time; whether the replica took a step."""
