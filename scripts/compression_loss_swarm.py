@@ -254,7 +254,8 @@ class LossSwarm:
                 decision = await strategies.decide(strategy, replica, swarm)
             if not isinstance(decision, Stepped) or decision.contributors < len(self._parts):
                 raise RunFailed(f"peer {index}, epoch {epoch}: all peers should have stepped together, got {decision}")
-            self._used[epoch, index] = replica.used.loss, replica.used.sample_ids
+            used = replica.take_used()
+            self._used[epoch, index] = used.loss, used.sample_ids
 
 
 def _simulated(link: Link) -> simulated.Link:

@@ -46,6 +46,8 @@ class Aborted:
     """One word, for counters."""
     text: str
     """For people."""
+    rounds: frozenset[str] = frozenset()
+    """Attempts that the contribution was in. Should one of them turn out to be history, it has been used after all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

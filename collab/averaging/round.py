@@ -113,13 +113,17 @@ class RoundEngine:
         bring = Bring(contribution.vector, weights.at_most(weight) if weights is not None else None)
         join = self._application(contribution.epoch, contribution.lineage, len(contribution.vector), weight)
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
-        unreachable: set[PeerId] = set()
+        unreachable, rounds = set[PeerId](), frozenset[str]()
         for _ in range(ATTEMPTS):
             candidates = [p for p in self._leaders(contribution.lineage, contribution.epoch) if p not in unreachable]
             if not candidates:
                 break
             outcome = await self._attempt(candidates[0], join, bring)
-            if not isinstance(outcome, Aborted) or outcome.reason in ("refused", "no_quorum"):
+            if not isinstance(outcome, Aborted):
+                break
+            rounds |= outcome.rounds
+            outcome = replace(outcome, rounds=rounds)
+            if outcome.reason in ("refused", "no_quorum"):
                 break
             if outcome.reason == "leader_lost":
                 unreachable.add(candidates[0])
@@ -241,7 +245,7 @@ class RoundEngine:
             return self._decided(certified, holding, f"epoch {group.epoch} was committed without us to the end")
         if holding is not None and holding.is_held:
             self._undecided = holding
-        return Aborted(reason=verdict.reason, text=verdict.text)
+        return Aborted(reason=verdict.reason, text=verdict.text, rounds=frozenset({group.round_id}))
 
     async def _resolve_doubt(self, part: Participation, verdict: Verdict) -> Verdict:
         """Nobody leads on, or nobody who has a quorum: ask the other members; ``verdict`` when none of them knows."""

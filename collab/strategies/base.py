@@ -51,9 +51,15 @@ class Replica(Protocol):
         """What is accumulated; microbatches that end from now on accumulate beside it until it is settled."""
         ...
 
-    def settle(self, used: Spans) -> None:
+    def settle(self, used: Spans, round_id: str = "") -> None:
         """What was handed over is in a step in the elements of ``used`` (start, stop), and forgotten there; elsewhere
-        it is ours again.
+        it is ours again. If that step is one of the rounds in doubt, this is about what was handed over to these.
+        """
+        ...
+
+    def doubt(self, rounds: frozenset[str]) -> None:
+        """What was handed over is ours again, unless one of ``rounds`` has used it after all: it is brought again, and
+        kept apart from what comes later until that is known.
         """
         ...
 

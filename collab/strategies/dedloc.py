@@ -49,13 +49,16 @@ class Dedloc:
         )
 
     async def take(self, replica: Replica, swarm: Swarm, outcome: Outcome) -> Decision:
-        record = None if isinstance(outcome, Aborted) else outcome.record
-        used = record.used_of(swarm.peer_id) if record is not None else NOTHING
+        if isinstance(outcome, Aborted):
+            await swarm.worker.run(lambda: replica.doubt(outcome.rounds))
+            return Waiting(outcome.text)
+        record = outcome.record
+        used, round_id = (record.used_of(swarm.peer_id), record.round_id) if record is not None else (NOTHING, "")
         if not isinstance(outcome, Committed):
-            await swarm.worker.run(lambda: replica.settle(used))
-            return Waiting(outcome.text) if isinstance(outcome, Aborted) else OutOfStep(outcome.text)
+            await swarm.worker.run(lambda: replica.settle(used, round_id))
+            return OutOfStep(outcome.text)
         await swarm.worker.run(lambda: self.apply(replica, outcome))
-        await swarm.worker.run(lambda: replica.settle(used))
+        await swarm.worker.run(lambda: replica.settle(used, round_id))
         return Stepped(
             contributors=len(outcome.record.contributors), swarm_samples=outcome.record.weight, was_ours_used=bool(used)
         )

@@ -21,6 +21,17 @@ class Used:
     loss: float = math.nan
     """Mean over these samples."""
 
+    def with_(self, later: "Used") -> "Used":
+        """Both."""
+        if not self.sample_ids:
+            return later
+        mine, theirs = len(self.sample_ids), len(later.sample_ids)
+        return Used(
+            self.sample_ids + later.sample_ids,
+            self.sample_epochs + later.sample_epochs,
+            (mine * self.loss + theirs * later.loss) / (mine + theirs),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class GradientSum:
@@ -70,21 +81,28 @@ class Accumulator:
     """Sums microbatches; what is handed over stays ours until it is settled, and later microbatches add up beside it.
 
     The worker adds and settles; handing over may happen beside it. Memory: two vectors on the device, three while a
-    microbatch is computed beside a round.
+    microbatch is computed beside a round, and two more while it is in doubt what became of a round before.
     """
 
     def __init__(self, num_elements: int, device: torch.device) -> None:
         self._num_elements, self._device = num_elements, device
         self._lock = threading.Lock()
         self._spare: list[torch.Tensor] = []
-        self._held: tuple[GradientSum | None, GradientSum | None] = None, None
-        """What was handed over, and what came after it; one tuple, so that readers see both as of one moment."""
-        self.used = Used()
+        self._held: tuple[GradientSum | None, GradientSum | None, GradientSum | None] = None, None, None
+        """What is in doubt, what was handed over since, and what came after it; one tuple, so that readers see all as
+        of one moment. What is in doubt is handed over with the rest."""
+        self._doubts = frozenset[str]()
+        """Rounds that may have used what is in doubt."""
+        self._used = Used()
 
     @property
     def is_handed_over(self) -> bool:
         """Whether a sum is on its way into a step."""
-        return self._held[0] is not None
+        return self._held[1] is not None
+
+    def is_in_doubt(self, round_id: str) -> bool:
+        """Whether a round may have used what is kept apart."""
+        return round_id in self._doubts
 
     @property
     def sample_ids(self) -> tuple[int, ...]:
@@ -103,7 +121,7 @@ class Accumulator:
         """
         total = microbatch.total
         with self._lock:
-            handed_over, before = self._held
+            in_doubt, handed_over, before = self._held
             if before is not None:
                 total.add_(before.total)
             if not is_sound or not bool(torch.isfinite(total).all()):
@@ -112,7 +130,7 @@ class Accumulator:
             if before is not None:
                 microbatch = before.with_(microbatch, total)
                 self._spare.append(before.total)
-            self._held = handed_over, microbatch
+            self._held = in_doubt, handed_over, microbatch
         return True
 
     def hand_over(self) -> HandedOver:
@@ -122,35 +140,58 @@ class Accumulator:
             ValueError: no samples yet.
         """
         with self._lock:
-            ours = self._together()
-            if ours is None:
-                raise ValueError("there is no gradient before the first microbatch")
-            self._held = ours, None
-        return ours.mean()
+            in_doubt, earlier, later = self._held
+            ours = self._together(earlier, later)
+            self._held = in_doubt, ours, None
+            if in_doubt is not None and ours is not None:
+                return in_doubt.with_(ours, in_doubt.total + ours.total).mean()
+            whole = in_doubt or ours
+        if whole is None:
+            raise ValueError("there is no gradient before the first microbatch")
+        return whole.mean()
 
-    def settle(self, used: Spans) -> None:
+    def take_used(self) -> Used:
+        """What of ours has gone into steps since this was last asked; samples of which something is held have not."""
+        with self._lock:
+            used, self._used = self._used, Used()
+        return used
+
+    def doubt(self, rounds: frozenset[str]) -> None:
+        """What was handed over is accumulated as before, apart from what comes later: ``rounds`` may have used it."""
+        with self._lock:
+            in_doubt, handed_over, later = self._held
+            if not rounds:
+                self._held = in_doubt, None, self._together(handed_over, later)
+                return
+            self._doubts |= rounds
+            self._held = self._together(in_doubt, handed_over), None, later
+
+    def settle(self, used: Spans, round_id: str = "") -> None:
         """What was handed over is in a step in the elements of ``used``, and accumulated as before elsewhere.
 
-        ``used`` remembers samples as soon as nothing of them is left here.
+        Where ``round_id`` is in doubt, that is so of what is in doubt.
         """
         with self._lock:
-            ours, later = self._held
+            in_doubt, handed_over, later = self._held
+            if round_id in self._doubts:
+                ours, later = in_doubt, self._together(handed_over, later)
+            else:
+                ours = self._together(in_doubt, handed_over)
+            self._doubts = frozenset()
             if ours is None:
+                self._held = None, None, later
                 return
             left = ours.without(used) if used else ours
             if left.weights.largest > 0:
-                self._held = None, left
-                if later is not None:
-                    self._held = left, later
-                    self._held = None, self._together()
+                self._held = None, None, self._together(left, later)
                 return
-            self.used = Used(ours.sample_ids, ours.sample_epochs, ours.loss_sum / len(ours.sample_ids))
-            self._held = None, later
+            loss = ours.loss_sum / len(ours.sample_ids)
+            self._used = self._used.with_(Used(ours.sample_ids, ours.sample_epochs, loss))
+            self._held = None, None, later
             self._spare = [ours.total]  # one is enough for the next microbatch
 
-    def _together(self) -> GradientSum | None:
-        """Both sums as one, in the total of the earlier."""
-        earlier, later = self._held
+    def _together(self, earlier: GradientSum | None, later: GradientSum | None) -> GradientSum | None:
+        """Both sums as one, in the total of the earlier; the later is whole."""
         if earlier is None or later is None:
             return earlier or later
         earlier.total.add_(later.total)

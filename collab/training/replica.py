@@ -89,10 +89,9 @@ class Replica:
         """Whether a gradient is on its way into a step."""
         return self._gradient.is_handed_over
 
-    @property
-    def used(self) -> Used:
-        """What of ours went into the last step that used anything of ours."""
-        return self._gradient.used
+    def take_used(self) -> Used:
+        """What of ours has gone into steps since this was last asked; samples of which something is held have not."""
+        return self._gradient.take_used()
 
     @property
     def learning_rate(self) -> float:
@@ -140,18 +139,25 @@ class Replica:
         """
         return self._gradient.hand_over()
 
-    def settle(self, used: Spans) -> None:
+    def settle(self, used: Spans, round_id: str = "") -> None:
         """What was handed over is in a step in the elements of ``used``; elsewhere it is accumulated as before."""
-        self._gradient.settle(used)
+        self._gradient.settle(used, round_id)
 
-    def disown(self, used: Spans) -> None:
+    def doubt(self, rounds: frozenset[str]) -> None:
+        """What was handed over is accumulated as before, apart from what comes later while one of ``rounds`` may have
+        used it.
+        """
+        self._gradient.doubt(rounds)
+
+    def disown(self, used: Spans, round_id: str) -> None:
         """A round that we had given up has used what we brought, in these elements: never bring it again.
 
-        What came in later is with it by now, and is lost there, too: rather that than to count anything twice.
+        Where that round is none of those in doubt, what came in later is lost with it: rather that than to count
+        anything twice.
         """
-        if used and self.samples and not self._gradient.is_handed_over:
+        if used and self.samples and not self._gradient.is_in_doubt(round_id):
             self._gradient.hand_over()
-            self._gradient.settle(used)
+        self._gradient.settle(used, round_id)
 
     # -- the global step ---------------------------------------------------------------------------------------------
 

@@ -29,7 +29,8 @@ class Update:
     """What takes a replica to the swarm's state, in this order."""
 
     used: Spans = NOTHING
-    """Of what we hold, what the round after our history has used."""
+    """Of what we hold, what the round after our history has used: it is ``round_id``."""
+    round_id: str = ""
     snapshot: Snapshot | None = None
     """None: the rounds continue our own history."""
     rounds: tuple[Committed, ...] = ()
@@ -65,9 +66,9 @@ class StateSync:
         await self._membership.report()
         while not (update := await self.missed()).rounds:
             try:
-                used = await self._used_of_ours()
+                used, round_id = await self._used_of_ours()
                 snapshot = await self._fetch()
-                return Update(used, snapshot, await self._rounds_after(snapshot.epoch, snapshot.lineage))
+                return Update(used, round_id, snapshot, await self._rounds_after(snapshot.epoch, snapshot.lineage))
             except (NoDonor, CorruptState) as error:
                 attempts += 1
                 if attempts in ATTEMPTS_BEFORE_WORDS:
@@ -89,11 +90,12 @@ class StateSync:
 
     def _apply(self, update: Update) -> None:
         replica = self._replica
-        replica.disown(update.used)
+        if update.used:
+            replica.disown(update.used, update.round_id)
         if update.snapshot is not None:
             replica.load(update.snapshot)
         for missed in update.rounds:
-            replica.disown(missed.record.used_of(self._ports.transport.peer_id))
+            replica.disown(missed.record.used_of(self._ports.transport.peer_id), missed.record.round_id)
             self._strategy.apply(replica, missed)
 
     async def _rounds_after(self, epoch: int, lineage: Lineage) -> tuple[Committed, ...]:
@@ -108,15 +110,15 @@ class StateSync:
             rounds.append(committed)
             epoch, lineage = epoch + 1, committed.lineage
 
-    async def _used_of_ours(self) -> Spans:
+    async def _used_of_ours(self) -> tuple[Spans, str]:
         """Before we leave our history for another state: what the round after it has used of what we still hold."""
         replica = self._replica
         peers = self._membership.trainers_ahead(replica.epoch)
         if replica.lineage and replica.samples and peers:
             record = await self._engine.what_followed(peers, replica.epoch, replica.lineage)
             if record is not None:
-                return record.used_of(self._ports.transport.peer_id)
-        return NOTHING
+                return record.used_of(self._ports.transport.peer_id), record.round_id
+        return NOTHING, ""
 
     async def _fetch(self) -> Snapshot:
         """The swarm's present state, from whoever has it."""

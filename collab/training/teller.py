@@ -23,7 +23,6 @@ class Teller:
         self.vitals = Vitals()
         self.free_from: int | None = None
         """First epoch of which we have promised nothing, when we leave."""
-        self._told_used = replica.used
         self._last_step_s = 0.0
 
     def record(self) -> PeerRecord:
@@ -99,10 +98,7 @@ class Teller:
         self._ports.observer.observe(finished)
 
     def _take_used(self) -> Used:
-        """What was used of ours since we last asked; samples of which something is still held are not."""
-        used = self._replica.used
-        if used is self._told_used:
-            return Used()
-        self._told_used = used
-        self.vitals.end_epoch(used)
+        used = self._replica.take_used()
+        if used.sample_ids:
+            self.vitals.end_epoch(used)
         return used

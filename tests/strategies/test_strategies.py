@@ -45,7 +45,10 @@ class FakeReplica:
         self.is_handed_over = True
         return HandedOver(self._gradient, self.samples)
 
-    def settle(self, used: Spans) -> None:
+    def doubt(self, rounds: frozenset[str]) -> None:
+        self.is_handed_over = False
+
+    def settle(self, used: Spans, round_id: str = "") -> None:
         self.is_handed_over = False
         if used:
             self.samples = 0

@@ -43,12 +43,14 @@ def test_what_comes_while_a_gradient_is_handed_over_goes_into_the_next() -> None
     assert ours.sample_ids == (0, 1, 2, 3)
     assert ours.is_handed_over
     ours.settle(ALL)
-    assert (ours.used.sample_ids, ours.used.sample_epochs, ours.used.loss) == ((0, 1), (0, 0), 1.0)
+    used = ours.take_used()
+    assert (used.sample_ids, used.sample_epochs, used.loss) == ((0, 1), (0, 0), 1.0)
     assert not ours.is_handed_over
     second = ours.hand_over()
     ours.settle(ALL)
     assert (second.samples, second.mean.tolist()) == (2, [7.0] * LENGTH)
-    assert (ours.used.sample_ids, ours.used.sample_epochs, ours.used.loss) == ((2, 3), (1, 1), 5.0)
+    used = ours.take_used()
+    assert (used.sample_ids, used.sample_epochs, used.loss) == ((2, 3), (1, 1), 5.0)
     assert ours.sample_ids == ()
 
 
@@ -61,7 +63,7 @@ def test_what_was_not_used_is_ours_again_beside_what_came_meanwhile() -> None:
     assert held(ours) == 4.0
     ours.hand_over()
     ours.settle(ALL)
-    assert ours.used.sample_epochs == (0, 0, 1)
+    assert ours.take_used().sample_epochs == (0, 0, 1)
 
 
 def test_what_was_handed_over_and_never_settled_is_handed_over_again() -> None:
@@ -70,6 +72,73 @@ def test_what_was_handed_over_and_never_settled_is_handed_over_again() -> None:
     ours.add(microbatch(ours, 3.0, 1), is_sound=True)
     again = ours.hand_over()
     assert (again.samples, again.mean.tolist()) == (2, [2.0] * LENGTH)
+
+
+def in_doubt(*rounds: str) -> Accumulator:
+    """1 and 3 were brought to ``rounds``; 8 came later."""
+    ours = accumulator(1.0, 3.0)
+    ours.hand_over()
+    ours.doubt(frozenset(rounds))
+    ours.add(microbatch(ours, 8.0, 2, epoch=1), is_sound=True)
+    return ours
+
+
+def test_what_is_in_doubt_is_brought_again_with_what_came_later() -> None:
+    ours = in_doubt("r1")
+    assert ours.sample_ids == (0, 1, 2)
+    again = ours.hand_over()
+    assert (again.samples, again.mean.tolist()) == (3, [4.0] * LENGTH)
+    ours.settle(ALL, "r2")
+    assert ours.take_used().sample_ids == (0, 1, 2)
+    assert ours.sample_ids == ()
+
+
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_a_round_in_doubt_that_turns_out_to_be_history_takes_what_was_brought_to_it_and_no_more(
+    is_under_way: bool,
+) -> None:
+    ours = in_doubt("r0", "r1")
+    assert ours.is_in_doubt("r1")
+    if is_under_way:
+        ours.hand_over()
+        ours.add(microbatch(ours, 10.0, 3, epoch=1), is_sound=True)
+    ours.settle(ALL, "r1")
+    used = ours.take_used()
+    assert (used.sample_ids, used.sample_epochs) == ((0, 1), (0, 0))
+    assert ours.sample_ids == ((2, 3) if is_under_way else (2,))
+    assert held(ours) == (9.0 if is_under_way else 8.0)
+    assert not ours.is_in_doubt("r1")
+
+
+def test_of_what_is_in_doubt_a_part_can_be_used() -> None:
+    ours = in_doubt("r1")
+    ours.settle(((0, 2),), "r1")
+    assert ours.sample_ids == (0, 1, 2)
+    assert ours.take_used().sample_ids == ()
+    again = ours.hand_over()
+    assert again.mean.tolist() == [8.0] * 2 + [4.0] * (LENGTH - 2)
+    assert again.weights is not None
+    assert [again.weights.at(0), again.weights.at(LENGTH - 1)] == [1, 3]
+
+
+def test_rounds_in_doubt_add_up_and_a_round_that_never_was_adds_none() -> None:
+    ours = in_doubt("r1")
+    ours.hand_over()
+    ours.doubt(frozenset())
+    ours.hand_over()
+    ours.doubt(frozenset({"r2"}))
+    ours.settle(ALL, "r1")
+    assert ours.take_used().sample_ids == (0, 1, 2), "nobody can tell any more which round got what"
+    assert ours.sample_ids == ()
+
+
+def test_that_nothing_of_ours_was_used_ends_all_doubt() -> None:
+    ours = in_doubt("r1")
+    ours.settle(NOTHING, "r1")
+    assert not ours.is_in_doubt("r1")
+    ours.hand_over()
+    ours.settle(ALL, "r1")
+    assert ours.take_used().sample_ids == (0, 1, 2)
 
 
 def test_a_microbatch_that_is_not_finite_does_not_touch_what_is_held() -> None:
@@ -87,7 +156,7 @@ def test_settling_nothing_changes_nothing_and_handing_over_nothing_is_an_error()
     ours = accumulator()
     ours.settle(ALL)
     ours.settle(NOTHING)
-    assert ours.used.sample_ids == ()
+    assert ours.take_used().sample_ids == ()
     with pytest.raises(ValueError, match="first microbatch"):
         ours.hand_over()
 
@@ -136,9 +205,9 @@ def test_what_a_step_has_used_of_some_elements_is_never_brought_again_and_the_re
     assert again.mean.tolist() == [7, 10, 10, 7, 10]
     ours.settle(((0, 1), (3, 4)))
     assert ours.hand_over().mean.tolist() == [0, 10, 10, 0, 10]
-    assert ours.used.sample_ids == ()
+    assert ours.take_used().sample_ids == ()
     ours.settle(((1, 5),))
-    assert ours.used.sample_ids == (0, 1, 2, 3)
+    assert ours.take_used().sample_ids == (0, 1, 2, 3)
     assert ours.sample_ids == ()
 
 
@@ -146,9 +215,19 @@ def test_samples_of_which_one_step_used_one_half_and_a_second_step_the_other_are
     ours = accumulator(2.0)
     ours.hand_over()
     ours.settle(((0, 2),))
-    assert ours.used.sample_ids == ()
+    assert ours.take_used().sample_ids == ()
     ours.hand_over()
     ours.settle(((2, LENGTH),))
-    assert ours.used.sample_ids == (0,)
+    assert ours.take_used().sample_ids == (0,)
     with pytest.raises(ValueError, match="first microbatch"):
         ours.hand_over()
+
+
+def test_what_several_steps_have_used_is_told_together_and_once() -> None:
+    ours = in_doubt("r1")
+    ours.settle(ALL, "r1")
+    ours.hand_over()
+    ours.settle(ALL, "r2")
+    used = ours.take_used()
+    assert (used.sample_ids, used.sample_epochs) == ((0, 1, 2), (0, 0, 1))
+    assert ours.take_used().sample_ids == ()
