@@ -49,7 +49,11 @@ class Auxiliary:
     async def _finished(self) -> None:
         """Returns when the run has reached its last epoch."""
         until = self._bundle.run.until_epoch
-        while until is None or all(record.epoch < until for record in self.membership.view.records):
+        while True:
+            view = self.membership.view
+            epochs = [*(record.epoch for record in view.records), *view.left.values()]  # who is done leaves at once
+            if until is not None and max(epochs, default=0) >= until:
+                return
             await asyncio.sleep(1.0)
 
     def record(self) -> PeerRecord:
