@@ -27,6 +27,8 @@ class Life:
     """Of them, those that it saw go into a step."""
     late: int = 0
     """Of these, those in steps that others took and that it learned of later."""
+    learned_s: list[float] = field(default_factory=list)
+    """When it did."""
     held: int | None = None
     """Of them, those still accumulated when it left; None: it did not say."""
     ending: tuple[int, str, str] | None = None
@@ -168,6 +170,7 @@ class Ledger:
     def _late_use(self, life: Life, fields: Mapping[str, Any]) -> None:
         life.committed += fields["samples"]
         life.late += fields["samples"]
+        life.learned_s.append(fields["at_s"])
 
     def _fetched(self, life: Life, fields: Mapping[str, Any]) -> None:
         self.states_fetched += 0 if life.is_backbone else 1

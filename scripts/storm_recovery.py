@@ -119,7 +119,7 @@ def round_began_s(ledger: Ledger, commit: Commit) -> float:
 
 
 def double_uses(ledger: Ledger) -> dict[int, int]:
-    """By epoch: contributors that told nobody that their samples were used, and were not killed before they could.
+    """By epoch: contributors that never told anybody that their samples were used, and were not killed before.
 
     Such a peer still holds what is in a step already, and will bring it again.
     """
@@ -127,12 +127,15 @@ def double_uses(ledger: Ledger) -> dict[int, int]:
     for commit in ledger.in_order():
         last_told.update(dict.fromkeys(commit.used, commit.epoch))
     found = {}
+    learned_s = {life.number: list(life.learned_s) for life in ledger.trainers}
     for commit in ledger.in_order():
         missing = commit.contributors - sum(bool(used) for used in commit.used.values())
         if missing > 0:
             began_s = round_began_s(ledger, commit)
             dead = [life for life in ledger.trainers if life.killed_s is not None and life.is_alive(began_s)]
             silent = [life for life in dead if last_told.get(life.number, 0) < commit.epoch]
-            if missing > len(silent):
-                found[commit.epoch] = missing - len(silent)
+            later = [times for number, times in learned_s.items() if not commit.used.get(number) and times]
+            learned = [times.pop(0) for times in later if times[0] >= began_s]
+            if missing > len(silent) + len(learned):
+                found[commit.epoch] = missing - len(silent) - len(learned)
     return found

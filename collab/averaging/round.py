@@ -72,7 +72,7 @@ class RoundEngine:
             seats=self._seats,
             verdicts=self._verdicts,
             open=lambda peer: ports.transport.open(peer, ROUND_PROTOCOL, timeout_s=settings.timeouts.open_s),
-            keep_stream=self._keep_stream,
+            keep_stream=lambda stream: self._idle.update({stream.remote: stream}),
             reach=self._news.reach,
         )
         self._rendezvous = Rendezvous(
@@ -86,6 +86,7 @@ class RoundEngine:
             )
         )
         self._idle: dict[PeerId, Stream] = {}
+        """For the next round of whoever led the last one."""
         self._newest_round_id = ""
         """Of which ``_encodings`` still knows what was encoded."""
         self.history = History(ports.transport, settings.fingerprint, self.links, self._verdicts.believe)
@@ -159,10 +160,6 @@ class RoundEngine:
         outcome = await self._take_part(stream, begun, bring)
         self._news.ended(begun, outcome, started_s)
         return outcome
-
-    def _keep_stream(self, stream: Stream) -> None:
-        """For the next round of whoever led the last one."""
-        self._idle[stream.remote] = stream
 
     async def _ask(self, leader: PeerId, join: Join) -> tuple[Stream, Message]:
         """Ask for a place and hear the first answer, over the stream of the last round if it still stands.
@@ -297,7 +294,6 @@ class RoundEngine:
 
     async def _serve_call(self, stream: Stream) -> None:
         call = await stream.receive(timeout_s=self._times.reply_s)
-        reply = NOT_COMING
-        if call.get("fingerprint", str) == self._settings.fingerprint:
-            reply = self._attend(Call.from_message(call), stream.remote)
+        is_ours = call.get("fingerprint", str) == self._settings.fingerprint
+        reply = self._attend(Call.from_message(call), stream.remote) if is_ours else NOT_COMING
         await stream.send(reply.to_message(), timeout_s=self._times.reply_s)

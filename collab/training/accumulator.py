@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections import deque
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,6 +10,10 @@ import torch
 
 from collab.averaging.weights import Weights
 from collab.strategies.base import HandedOver, Spans
+
+
+REMEMBERED = 16
+"""Rounds; who is further behind takes over a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +98,18 @@ class Accumulator:
         of one moment. What is in doubt is handed over with the rest."""
         self._doubts = frozenset[str]()
         """Rounds that may have used what is in doubt."""
+        self._settled: deque[str] = deque(maxlen=REMEMBERED)
+        """The last rounds of which it is settled what they have used."""
         self._used = Used()
 
     @property
     def is_handed_over(self) -> bool:
         """Whether a sum is on its way into a step."""
         return self._held[1] is not None
+
+    def is_settled(self, round_id: str) -> bool:
+        """Whether what a round has used is forgotten already."""
+        return round_id in self._settled
 
     def is_in_doubt(self, round_id: str) -> bool:
         """Whether a round may have used what is kept apart."""
@@ -178,6 +189,8 @@ class Accumulator:
             else:
                 ours = self._together(in_doubt, handed_over)
             self._doubts = frozenset()
+            if round_id:
+                self._settled.append(round_id)
             if ours is None:
                 self._held = None, None, later
                 return

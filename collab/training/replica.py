@@ -153,8 +153,10 @@ class Replica:
         """A round that we had given up has used what we brought, in these elements: never bring it again.
 
         Where that round is none of those in doubt, what came in later is lost with it: rather that than to count
-        anything twice.
+        anything twice. A round that is settled has taken what it used already.
         """
+        if self._gradient.is_settled(round_id):
+            return
         if used and self.samples and not self._gradient.is_in_doubt(round_id):
             self._gradient.hand_over()
         self._gradient.settle(used, round_id)

@@ -372,3 +372,16 @@ def test_a_batch_is_reported_with_its_own_samples() -> None:
     report = ours.accumulate(single, loss)
     assert report.samples == 1
     assert ours.sample_ids == (41,)
+
+
+def test_a_round_takes_what_it_has_used_once() -> None:
+    ours = replica(seeded(Plain))
+    everything = ((0, ours.layout.num_elements),)
+    ours.accumulate(batch(0, 5), loss)
+    ours.hand_over()
+    ours.settle(everything, "r1")
+    ours.accumulate(batch(5, 3), loss)
+    ours.disown(everything, "r1")
+    assert ours.sample_ids == (5, 6, 7)
+    ours.disown(everything, "r2")  # which it gave up without knowing its name
+    assert ours.sample_ids == ()
