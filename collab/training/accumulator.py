@@ -11,7 +11,6 @@ import torch
 from collab.averaging.weights import Weights
 from collab.strategies.base import HandedOver, Spans
 
-
 REMEMBERED = 16
 """Rounds; who is further behind takes over a state."""
 
