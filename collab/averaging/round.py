@@ -32,6 +32,7 @@ from collab.averaging.settings import RoundSettings
 from collab.averaging.silence import Silence
 from collab.averaging.standing import Attendance, Following, Leaders
 from collab.averaging.verdicts import Verdicts
+from collab.averaging.watchdog import Watchdog
 from collab.errors import BadMessage, NetworkError, StreamClosed
 from collab.metrics.records import Phase
 from collab.net.base import Stream
@@ -187,7 +188,7 @@ class RoundEngine:
     async def _join(self, stream: Stream, join: Join, message: Message) -> Group | Outcome:
         """Wait for BEGIN."""
         try:
-            watch = self._desk.silence.watch()
+            watch = self._desk.silence.watch(at_most_s=2 * self._times.gather_limit_s)
             while message.kind in ("welcome", "wait"):
                 message = await stream.receive(timeout_s=max(watch.left_s(), 0.001))
                 watch.heard()
@@ -228,7 +229,7 @@ class RoundEngine:
         async with session:
             part = Participation(group, session, self._desk)
             try:
-                verdict = await part.run(stream)
+                verdict = await Watchdog(session, self.links.clock, self._times.stalled_s).guard(part.run(stream))
             except NetworkError as error:
                 text = f"leader {group.leader} was lost: {error.message}"
                 verdict = await self._resolve_doubt(part, Verdict(None, reason="leader_lost", text=text))

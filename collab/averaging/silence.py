@@ -1,5 +1,6 @@
 """How long somebody who should say something may be silent: learned from the longest silences that ended."""
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -34,16 +35,17 @@ class Silence:
             return self._first_s
         return min(max(FACTOR * max(self._gaps), SHORTEST_S), LONGEST_S)
 
-    def watch(self) -> "Watch":
-        """Of one peer, from now on."""
-        return Watch(self._clock, self)
+    def watch(self, *, at_most_s: float = math.inf) -> "Watch":
+        """Of one peer, from now on; whatever it says, it counts as gone after ``at_most_s``."""
+        return Watch(self._clock, self, at_most_s)
 
 
 class Watch:
     """One peer's signs of life."""
 
-    def __init__(self, clock: Callable[[], float], silence: Silence) -> None:
+    def __init__(self, clock: Callable[[], float], silence: Silence, at_most_s: float) -> None:
         self._clock, self._silence, self._heard_s = clock, silence, clock()
+        self._ends_s = self._heard_s + at_most_s
 
     def heard(self) -> None:
         """It has said something."""
@@ -53,4 +55,4 @@ class Watch:
 
     def left_s(self) -> float:
         """Until it counts as gone; negative: it does."""
-        return self._heard_s + self._silence.limit_s() - self._clock()
+        return min(self._heard_s + self._silence.limit_s(), self._ends_s) - self._clock()

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from collab.averaging.deadlines import Arrivals
 from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.settings import RoundSettings
+from collab.averaging.silence import Silence
+from collab.averaging.timeouts import RoundTimeouts
 from collab.errors import BadMessage, NetworkError, TimedOut
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -87,11 +89,15 @@ class Standing:
         self._heard: tuple[Word, float, float] | None = None
         """What the leader said of all, our own samples in it, and when it came by the loop's clock."""
         self._leader: PeerId | None = None
+        self._clock, self._silence = ports.clock.monotonic, Silence(ports.clock.monotonic, RoundTimeouts().silence_s)
+        self._unanswered_s: float | None = None
+        """When we said the first word that the leader has not answered."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether a leader hears us."""
-        return self._leader is not None
+        """Whether a leader hears us; one that does not answer may be frozen."""
+        silent_s = 0.0 if self._unanswered_s is None else self._clock() - self._unanswered_s
+        return self._leader is not None and silent_s <= self._silence.limit_s()
 
     def report(self, word: Word) -> None:
         """Tell the leader how far we are, as soon as it can be told."""
@@ -122,7 +128,7 @@ class Standing:
                 except NetworkError as error:
                     logger.debug("no standing stream leader=%s reason=%s", leaders[0], error)
                 finally:
-                    self._leader = self._heard = None
+                    self._leader = self._heard = self._unanswered_s = None
             await asyncio.sleep(RETRY_S)
 
     async def _stand(self, leader: PeerId) -> None:
@@ -138,6 +144,7 @@ class Standing:
                     if self._leaders(word.lineage, word.epoch)[:1] != [leader]:
                         return
                     self._news.clear()
+                    self._unanswered_s = self._clock() if self._unanswered_s is None else self._unanswered_s
                     await stream.send(word.to_message("word"), timeout_s=RETRY_S * 3)
                 news = asyncio.create_task(self._news.wait())
                 await asyncio.wait((news, hearing), return_when=asyncio.FIRST_COMPLETED)
@@ -152,6 +159,9 @@ class Standing:
     async def _hear(self, stream: Stream, leader: PeerId) -> None:
         while True:
             message = await stream.receive(timeout_s=IDLE_S)
+            if self._unanswered_s is not None:
+                self._silence.ended(self._clock() - self._unanswered_s)
+                self._unanswered_s = None
             if message.kind == "heard":
                 ours = message.get("yours", float)
                 if not 0 <= ours < math.inf:
@@ -268,15 +278,17 @@ class Following:
             stander.answer.set_result(reply)
 
     async def _consider(self, stander: _Stander, word: Word) -> None:
-        """A trainer has got further: tell it where all are, or call everybody."""
+        """A trainer has got further: tell it where all are, or call everybody. Every word gets an answer."""
         together = [other for other in self._standers.values() if other.word and other.word.history == word.history]
         counted = [other for other in together if other.stream.remote not in self.left_out] or together
         samples = math.fsum(other.word.samples for other in counted if other.word)
         speed = math.fsum(other.word.samples_per_s for other in counted if other.word)
         timeout_s = self._settings.timeouts.reply_s
         if samples >= self._settings.target_samples:
+            was_called = stander.called == word.history and not stander.has_declined
             await asyncio.gather(*(self._call(other, word.history) for other in together), return_exceptions=True)
-            return
+            if not was_called:
+                return
         heard = Word(word.epoch, word.lineage, samples, speed).to_message("heard")
         heard.fields["yours"] = word.samples
         await stander.stream.send(heard, timeout_s=timeout_s)

@@ -82,3 +82,16 @@ def test_one_that_is_watched_teaches_what_all_others_may_do() -> None:
     one.heard()
     assert silence.limit_s() == FACTOR * (clock.at_s - 100.0)
     assert other.left_s() == silence.limit_s() - (clock.at_s - 100.0)
+
+
+def test_whatever_somebody_says_it_is_waited_for_no_longer_than_was_said() -> None:
+    silence, clock = learned(1.0)
+    watch = silence.watch(at_most_s=10.0)
+    for _ in range(9):
+        clock.at_s += 1.0
+        watch.heard()
+        assert watch.left_s() > 0
+    assert watch.left_s() == 1.0
+    clock.at_s += 1.5
+    watch.heard()
+    assert watch.left_s() < 0

@@ -10,8 +10,9 @@ import pytest
 from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import STANDING_PROTOCOL, Following, Standing
+from collab.averaging.timeouts import RoundTimeouts
 from collab.concurrency import Background
-from collab.net.base import Entry
+from collab.net.base import Entry, Stream
 from collab.net.wire import Message
 from collab.swarm.batch_watch import SHORTEST_WAIT_S, BatchWatch
 from collab.swarm.membership import REPORT_S, Membership
@@ -111,6 +112,26 @@ def test_when_nobody_leads_any_more_the_directory_tells() -> None:
         us.directory.table.setdefault(KEY, {})[other.peer] = Entry(pack_record(other, PEOPLE[1]), NOW + 100)
         await us.membership.report()
         assert await us.asks(40) == (True, 0.0)
+
+    with_us(test, samples_per_s=10.0, microbatch_s=1.0)
+
+
+def test_a_leader_that_says_nothing_to_our_words_is_not_waited_for() -> None:
+    async def test(us: Us) -> None:
+        async def freeze(stream: Stream) -> None:
+            await asyncio.sleep(1e6)
+
+        await us.network.join("frozen").serve(STANDING_PROTOCOL, freeze)
+        us.leaders.append(PeerId("frozen"))
+        other = record(1, samples=60)
+        us.directory.table.setdefault(KEY, {})[other.peer] = Entry(pack_record(other, PEOPLE[1]), NOW + 100)
+        await us.asks(30)
+        await asyncio.sleep(1.0)
+        assert us.standing.is_connected
+        assert (await us.asks(40))[0] is False, "it may be about to call us"
+        await asyncio.sleep(RoundTimeouts().silence_s)
+        assert not us.standing.is_connected
+        assert (await us.asks(40))[0] is True
 
     with_us(test, samples_per_s=10.0, microbatch_s=1.0)
 
