@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 
 URGENT_HANDOVER_S = 2.0
 """For the last trainer to hand its state to a backbone when it is asked to leave."""
-STALE_EPOCHS = 4
-"""Whoever is further behind the swarm computes nothing until it has its state: such gradients lead nowhere."""
 FINAL_HANDOVER_S = 120.0
 """The same when the run is finished and nobody is in a hurry."""
+STALE_EPOCHS = 4
+"""Whoever is further behind the swarm computes nothing until it has its state: such gradients lead nowhere."""
 SKIPS_BEFORE_RENEWAL = 8
 """Microbatches in a row that are not finite before the replica itself is suspected."""
 
@@ -146,12 +146,6 @@ class Participant:
     async def _end_round(self, patience_s: float) -> bool:
         """Act on the round that was begun, if it is over in time; whether the replica took a step."""
         outcome = await self._round.result(patience_s)
-        if outcome is None:
-            return False
-        return await self._follow(await self._strategy.take(self.replica, self._swarm, outcome))
-
-    async def _take(self, outcome: Outcome | None) -> bool:
-        """Act on a round that is over; whether the replica took a step."""
         if outcome is None:
             return False
         return await self._follow(await self._strategy.take(self.replica, self._swarm, outcome))

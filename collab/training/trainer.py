@@ -51,6 +51,9 @@ class Trainer:
             if await self.participant.after_microbatch(report) and self.participant.is_checkpoint_due:
                 await self._evaluate_in_turn()
         await self.participant.conclude()
+        is_evaluated = self.participant.vitals.eval_epoch == self._replica.epoch
+        if self.participant.is_finished and not is_evaluated:  # the last step was caught up with
+            await self._evaluate_in_turn()
 
     async def _accumulate(self, sample_ids: tuple[int, ...]) -> MicrobatchReport:
         """One forward and backward on the worker."""
