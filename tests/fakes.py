@@ -163,6 +163,8 @@ class FakeDirectory:
     def __init__(self) -> None:
         self.table: dict[str, dict[str, Entry]] = {}
         self.is_silent = False
+        self.answers_after_s = 0.0
+        """Of reading."""
         self.stores = 0
 
     async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
@@ -175,6 +177,7 @@ class FakeDirectory:
     async def get(self, key: str, *, timeout_s: float) -> Mapping[str, Entry]:
         if self.is_silent:
             raise TimedOut("no keeper answered")
+        await asyncio.sleep(self.answers_after_s)
         return dict(self.table.get(key, {}))
 
 

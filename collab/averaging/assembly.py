@@ -23,7 +23,9 @@ class Expected:
     behind: frozenset[PeerId] = frozenset()
     """Fresh trainers whose last word is of an epoch too early for this group; it may be older than their last step."""
     left: Mapping[PeerId, int] = field(default_factory=dict)
-    """Peers that have said goodbye, and the first epoch about which each has promised nothing."""
+    """Peers that have said goodbye and are not back, and the first epoch about which each has promised nothing."""
+    absent_s: Callable[[PeerId], float] = lambda _: 0.0
+    """For how long we have looked for a peer in vain."""
 
     @property
     def present(self) -> frozenset[PeerId]:

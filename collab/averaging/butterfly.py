@@ -17,7 +17,6 @@ from collab.averaging.flow import Links
 from collab.averaging.messages import Group
 from collab.averaging.reducer import Reducer
 from collab.averaging.session import Session, Tools
-from collab.averaging.timeouts import RoundTimeouts
 from collab.metrics.records import PeerRefused
 from collab.ports import Ports
 
@@ -25,14 +24,13 @@ from collab.ports import Ports
 class Butterfly:
     """Both sides of every exchange on one peer: member of any round, reducer of its own spans."""
 
-    def __init__(self, ports: Ports, links: Links, timeouts: RoundTimeouts, ruling: Ruling = MEAN) -> None:
+    def __init__(self, ports: Ports, links: Links, ruling: Ruling = MEAN) -> None:
         self._ruling, self._clock, self._observer = ruling, ports.clock, ports.observer
         self._buffers = Buffers()
         self._tools = Tools(
             transport=ports.transport,
             links=links,
-            timeouts=timeouts,
-            reducer=Reducer(ports.transport, links, timeouts, self._refuse),
+            reducer=Reducer(ports.transport, links, self._refuse),
             idle={},
             refuse=self._refuse,
         )

@@ -13,7 +13,7 @@ from collab.averaging.laggards import Laggards, Progress
 from collab.averaging.notary import Notary
 from collab.averaging.silence import Silence
 from collab.averaging.steps import Abort, Action, Commit, Halt, Lead, Mend, Prepare, Report, Stage
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import MeasuredTimeouts
 from collab.averaging.votes import Votes
 from collab.concurrency import Background
 from collab.errors import BadCertificate, BadMessage, CollabError, NetworkError, SplitDecision
@@ -36,7 +36,7 @@ class Conductor:
         self,
         course: Course,
         streams: Mapping[PeerId, Stream],
-        timeouts: RoundTimeouts,
+        timeouts: MeasuredTimeouts,
         silence: Silence,
         notary: Notary,
     ) -> None:
@@ -96,7 +96,7 @@ class Conductor:
         round.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._timeouts.thanks_s):
+            async with asyncio.timeout(self._timeouts.fixed.thanks_s):
                 while self._listening:
                     await self._heard.get()
 
@@ -161,7 +161,7 @@ class Conductor:
 
     def _patience_s(self) -> float:
         """Until somebody counts as gone, or complaints are to be judged."""
-        waits = [self._timeouts.pulse_s, *(self._watches[peer].left_s() for peer in self.course.live)]
+        waits = [self._timeouts.fixed.pulse_s, *(self._watches[peer].left_s() for peer in self.course.live)]
         if self._judge_at_s is not None:
             waits.append(self._judge_at_s - self._now_s())
         return max(min(waits), 0.0)
@@ -254,7 +254,7 @@ class Conductor:
 
     async def _pulse(self) -> None:
         while True:
-            await asyncio.sleep(self._timeouts.pulse_s)
+            await asyncio.sleep(self._timeouts.fixed.pulse_s)
             await self._tell(Message("wait"), everybody=True)
 
     async def _tell(self, message: Message, *, everybody: bool = False) -> None:
@@ -264,7 +264,7 @@ class Conductor:
 
     async def _send(self, peer: PeerId, message: Message) -> None:
         try:
-            await self._streams[peer].send(message, timeout_s=self._timeouts.reply_s)
+            await self._streams[peer].send(message, timeout_s=self._timeouts.answer_s())
         except NetworkError as error:
             self._heard.put_nowait((peer, error))
 

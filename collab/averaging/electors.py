@@ -5,7 +5,7 @@ at once: without it the run would stand still for ever. Safety then rests on tim
 that is cut off for longer, and not dead, may come back to a history that went on without it; it takes that over.
 """
 
-from collections.abc import Callable
+from collections.abc import Collection
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Expected
@@ -20,35 +20,46 @@ def electorate_of(group: Group) -> Electorate:
 
 
 class Electors:
-    """Remembers when each elector was last heard of."""
+    """Who is excused from deciding, by what this peer has seen of them."""
 
-    def __init__(self, clock: Callable[[], float], reform_s: float) -> None:
-        self._clock, self._reform_s = clock, reform_s
-        self._seen_s: dict[PeerId, float] = {}
-        self._left: dict[PeerId, int] = {}
-        """First epoch about which each has promised nothing."""
+    def __init__(self, reform_s: float) -> None:
+        self._reform_s = reform_s
 
     def of(self, maker: CommitRecord | None, expected: Expected) -> tuple[PeerId, ...]:
         """In the order of the record that made the history; empty before the first step, when everybody may vote."""
         if maker is None:
             return ()
-        excused = {peer for peer in maker.members if self._is_excused(peer, expected, maker.epoch + 1)}
+        excused = {peer for peer in maker.members if self._is_excused(peer, expected, maker)}
         return tuple(peer for peer in maker.members if peer not in excused) or maker.members
 
     def is_gone(self, peer: PeerId, expected: Expected) -> bool:
         """Whether a peer said goodbye, or has not been heard of for very long."""
         return self._is_excused(peer, expected, None)
 
-    def _is_excused(self, peer: PeerId, expected: Expected, epoch: int | None) -> bool:
-        """Whether ``epoch`` may be decided without a peer. One that has promised anything there was counted on by
-        somebody, so its goodbye does not excuse it there: two quorums might have no other elector in common.
+    def leaves_out_too_soon(
+        self, named: Collection[PeerId], maker: CommitRecord, expected: Expected
+    ) -> tuple[PeerId, ...]:
+        """Those whom a leader leaves out, and whom we have missed for less than half as long as it should have.
+
+        A leader that is wrong about time must not find a quorum: each of those who decide looks for itself.
         """
-        now_s = self._clock()
+        return tuple(
+            peer
+            for peer in maker.members
+            if peer not in named and not self._is_excused(peer, expected, maker, self._reform_s / 2)
+        )
+
+    def _is_excused(
+        self, peer: PeerId, expected: Expected, maker: CommitRecord | None, limit_s: float | None = None
+    ) -> bool:
+        """Whether what follows ``maker`` may be decided without a peer.
+
+        One that has promised anything there was counted on by somebody, so its goodbye does not excuse it there: two
+        quorums might have no other elector in common. Nor does a goodbye from before a round that it was in.
+        """
         if peer in expected.present:
-            self._seen_s[peer] = now_s
-            self._left.pop(peer, None)
             return False
-        if peer in expected.left:
-            self._left[peer] = expected.left[peer]
-        has_left = peer in self._left and (epoch is None or self._left[peer] <= epoch)
-        return has_left or now_s - self._seen_s.setdefault(peer, now_s) > self._reform_s
+        goodbye = expected.left.get(peer)
+        if goodbye is not None and (maker is None or maker.epoch < goodbye <= maker.epoch + 1):
+            return True
+        return expected.absent_s(peer) > (self._reform_s if limit_s is None else limit_s)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypedDict
 
+from collab.averaging.timeouts import FIRST, MeasuredTimeouts, RoundTimeouts
 from collab.averaging.uplink import Uplink
 from collab.compression.base import Buffer
 from collab.errors import BadMessage, NetworkError
@@ -40,12 +41,15 @@ class Measured(TypedDict):
 class Links:
     """This peer's link, as all its streams share it."""
 
-    def __init__(self, clock: Callable[[], float], limits: LinkLimits = NO_LIMITS) -> None:
+    def __init__(
+        self, clock: Callable[[], float], limits: LinkLimits = NO_LIMITS, timeouts: RoundTimeouts = FIRST
+    ) -> None:
         """
         Args:
             clock: monotonic seconds, of the running event loop.
         """
         self.clock = clock
+        self.timeouts = MeasuredTimeouts(clock, timeouts)
         self.uplink = Uplink(clock, max_bytes_per_s=limits.up_bytes_per_s)
         self.downlink = Downlink(clock, max_bytes_per_s=limits.down_bytes_per_s)
 
@@ -76,7 +80,7 @@ class Part:
 
 
 @asynccontextmanager
-async def kept_alive(stream: Stream, every_s: float, *, timeout_s: float) -> AsyncIterator[None]:
+async def kept_alive(stream: Stream, timeouts: MeasuredTimeouts) -> AsyncIterator[None]:
     """Meanwhile the other side hears that we are there, also while nothing else may leave."""
     over = asyncio.Event()
 
@@ -84,10 +88,10 @@ async def kept_alive(stream: Stream, every_s: float, *, timeout_s: float) -> Asy
         with suppress(NetworkError):  # who reads from this stream sees the same, and knows why
             while not over.is_set():
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(every_s):
+                    async with asyncio.timeout(timeouts.fixed.alive_s):
                         await over.wait()
                         return
-                await stream.send(Message("wait"), timeout_s=timeout_s)
+                await stream.send(Message("wait"), timeout_s=timeouts.answer_s())
 
     saying = asyncio.create_task(say_so())
     try:
@@ -105,6 +109,7 @@ class Outflow:
 
     def __init__(self, stream: Stream, links: Links, *, is_probe: bool = False) -> None:
         self._stream, self._uplink, self._clock, self._is_probe = stream, links.uplink, links.clock, is_probe
+        self._timeouts = links.timeouts
         self._path = links.uplink.path(stream.remote)
         self._under_way_bytes = 0
 
@@ -135,6 +140,7 @@ class Outflow:
             raise BadMessage(f"{self._stream.remote} acknowledges {num_bytes} bytes of {self._under_way_bytes}")
         self._under_way_bytes -= num_bytes
         self._uplink.acknowledge(self._path, num_bytes, delay_s, trip_s, is_probe=self._is_probe)
+        self._timeouts.answered(trip_s)
 
     def settle(self) -> None:
         """Nothing of this stream is under way any more: all has been answered, or the stream is over."""

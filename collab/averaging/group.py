@@ -18,13 +18,13 @@ from collab.averaging.ballots import Electorate, ballot_above
 from collab.averaging.conduct import SPLIT, Conductor, abort_message
 from collab.averaging.course import Course
 from collab.averaging.deadlines import Arrivals
-from collab.averaging.electors import Electors
 from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, NOT_COMING, Call, Group, Reply
 from collab.averaging.news import News
 from collab.averaging.planning import Planner
 from collab.averaging.settings import RoundSettings
 from collab.averaging.silence import Silence
 from collab.averaging.standing import Following
+from collab.averaging.timeouts import MeasuredTimeouts
 from collab.averaging.verdicts import Verdicts
 from collab.errors import NetworkError
 from collab.metrics.records import PeerRefused
@@ -42,10 +42,10 @@ class Chair:
 
     ports: Ports
     settings: RoundSettings
+    timeouts: MeasuredTimeouts
     roster: Roster
     verdicts: Verdicts
     following: Following
-    electors: Electors
 
 
 class Leader:
@@ -60,12 +60,12 @@ class Leader:
             ports.observer,
         )
         self._roster, self._verdicts = chair.roster, chair.verdicts
-        self._following, self._electors = chair.following, chair.electors
-        self._fingerprint, self._timeouts = settings.fingerprint, settings.timeouts
+        self._following, self._electors = chair.following, chair.verdicts.electors
+        self._fingerprint, self._timeouts = settings.fingerprint, chair.timeouts
         self._news = News(ports)
-        self._lateness = Arrivals(self._timeouts.gather_slack_s)
+        self._lateness = Arrivals(self._timeouts.fixed.gather_slack_s)
         self._until_epoch = settings.until_epoch
-        self.silence = Silence(ports.clock.monotonic, self._timeouts.silence_s)
+        self.silence = Silence(ports.clock.monotonic, self._timeouts.fixed.silence_s)
         self._planner = Planner(settings.policy, settings.target_samples)
 
     async def lead(self, assembly: Assembly) -> CommitRecord | Mapping[PeerId, str]:
@@ -126,7 +126,7 @@ class Leader:
     def _closes_at(self, gathering: Gathering, missing: list[PeerId], has_quorum: bool) -> float:
         """When those who are missing are late, as far as they have answered."""
         if not has_quorum:
-            unheard_s, latest_s = asyncio.get_running_loop().time() + self._timeouts.reply_s, math.inf
+            unheard_s, latest_s = asyncio.get_running_loop().time() + self._timeouts.answer_s(), math.inf
         else:
             unheard_s = latest_s = gathering.began_s + self._following.patience.deadline_s(gathering.computing_s())
         comes_at_s = (gathering.comes_at_s.get(peer, unheard_s) for peer in missing)
@@ -164,25 +164,26 @@ class Leader:
         history = (assembly.epoch, assembly.lineage)
         try:
             if peer in self._following.at(history):
-                return self._bounded(await self._following.call(peer, history, self._timeouts.reply_s))
+                return self._bounded(await self._following.call(peer, history))
         except (NetworkError, KeyError):
             pass  # a stream of its own will show whether it is alive
         call = Call(*history, self._following.patience.deadline_s()).to_message()
         call.fields["fingerprint"] = self._fingerprint
         try:
-            stream = await self._transport.open(peer, CALL_PROTOCOL, timeout_s=self._timeouts.open_s)
-            try:
-                await stream.send(call, timeout_s=self._timeouts.reply_s)
-                return self._bounded(Reply.from_message(await stream.receive(timeout_s=self._timeouts.reply_s)))
-            finally:
-                stream.close()
+            with self._timeouts.asking(peer) as limit_s:
+                stream = await self._transport.open(peer, CALL_PROTOCOL, timeout_s=limit_s)
+                try:
+                    await stream.send(call, timeout_s=limit_s)
+                    return self._bounded(Reply.from_message(await stream.receive(timeout_s=limit_s)))
+                finally:
+                    stream.close()
         except NetworkError as error:
             logger.info("peer does not answer the call peer=%s reason=%s", peer, error)
             return NOT_COMING
 
     def _bounded(self, reply: Reply) -> Reply:
         """An hour that a peer announces is not believed."""
-        limit_s = self._timeouts.gather_limit_s
+        limit_s = self._timeouts.fixed.gather_limit_s
         return Reply(
             is_coming=reply.is_coming,
             comes_in_s=min(reply.comes_in_s, limit_s),
@@ -263,7 +264,7 @@ class Leader:
 
     async def _send(self, stream: Stream, message: Message) -> None:
         try:
-            await stream.send(message, timeout_s=self._timeouts.reply_s)
+            await stream.send(message, timeout_s=self._timeouts.answer_s())
         except NetworkError as error:
             logger.info("member is gone peer=%s message=%s reason=%s", stream.remote, message.kind, error)
 

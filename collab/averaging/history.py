@@ -18,7 +18,7 @@ from collab.averaging.flow import Links
 from collab.averaging.reduction import Result, span_digest
 from collab.averaging.seats import Instance
 from collab.averaging.silence import Silence
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import FIRST
 from collab.averaging.transcript import Transcript
 from collab.errors import BadMessage, CollabError
 from collab.net.base import Stream, Transport
@@ -58,7 +58,7 @@ class History:
 
     def __init__(self, transport: Transport, fingerprint: str, links: Links, believe: Believe) -> None:
         self._transport, self._fingerprint, self._links, self._believe = transport, fingerprint, links, believe
-        self._silence = Silence(links.clock, RoundTimeouts().silence_s)
+        self._silence = Silence(links.clock, FIRST.silence_s)
         self._rounds: OrderedDict[Instance, _Kept] = OrderedDict()
 
     async def serve(self) -> None:

@@ -21,7 +21,7 @@ class Notary:
     """For votes of one run."""
 
     def __init__(self, ports: Ports, fingerprint: str, roster: Roster) -> None:
-        self._me, self._keys, self._fingerprint, self._roster = ports.transport.peer_id, ports.keys, fingerprint, roster
+        self._me, self._keys, self._fingerprint, self.roster = ports.transport.peer_id, ports.keys, fingerprint, roster
         self._clock, self._compute, self._observer = ports.clock, ports.compute, ports.observer
 
     def ballot_paper(self, electorate: Electorate, ballot: Ballot, record: CommitRecord) -> bytes:
@@ -82,5 +82,5 @@ class Notary:
         if not named or named != tuple(peer for peer in trusted.members if peer in set(named)):
             raise BadCertificate("other_electors", "the electors named are not those who decide what follows")
         left_out = set(trusted.members).difference(named, excused)
-        if left_out and not left_out.isdisjoint((await self._roster(*instance)).present):
+        if left_out and not left_out.isdisjoint((await self.roster(*instance)).present):
             raise BadCertificate("electors_left_out", "some are left out who decide what follows, and are here")

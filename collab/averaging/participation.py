@@ -17,7 +17,7 @@ from collab.averaging.messages import Group
 from collab.averaging.seats import RecordSeat, Seats, seat_to_fields
 from collab.averaging.session import Session
 from collab.averaging.silence import Silence, Watch
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import MeasuredTimeouts
 from collab.averaging.verdicts import Verdicts
 from collab.concurrency import Background
 from collab.errors import BadMessage, NetworkError, TimedOut
@@ -34,13 +34,13 @@ class Desk:
     """What a member's rounds have in common."""
 
     me: PeerId
-    timeouts: RoundTimeouts
+    timeouts: MeasuredTimeouts
     silence: Silence
     """How long leaders may say nothing."""
     seats: Seats
     verdicts: Verdicts
-    open: Callable[[PeerId], Awaitable[Stream]]
-    """A stream to somebody who is to lead on."""
+    open: Callable[[PeerId, float], Awaitable[Stream]]
+    """A stream to somebody who is to lead on, within so many seconds."""
     keep_stream: Callable[[Stream], None]
     """Takes a stream for the leader's next round."""
     reach: Callable[[Phase, int], None]
@@ -108,7 +108,7 @@ class Participation:
         if isinstance(verdict, NetworkError):
             raise verdict
         with suppress(NetworkError):
-            await stream.send(Message("thanks"), timeout_s=self._timeouts.reply_s)  # what follows is another round's
+            await stream.send(Message("thanks"), timeout_s=self._timeouts.answer_s())  # what follows is another round's
         self._desk.keep_stream(stream)
         return verdict
 
@@ -130,17 +130,14 @@ class Participation:
             "promised": self._desk.seats.promised(self._instance),
             "gone": sorted(self.session.gone),
         }
-        try:
-            stream = await self._desk.open(successor)
-        except NetworkError:
-            return None
-        try:
-            await stream.send(Message("resume", fields), timeout_s=self._timeouts.reply_s)
-            if (await stream.receive(timeout_s=self._timeouts.reply_s)).kind == "welcome":
+        stream: Stream | None = None
+        with suppress(NetworkError), self._timeouts.asking(successor) as limit_s:
+            stream = await self._desk.open(successor, limit_s)
+            await stream.send(Message("resume", fields), timeout_s=limit_s)
+            if (await stream.receive(timeout_s=limit_s)).kind == "welcome":
                 return stream
-        except NetworkError:
-            pass
-        stream.close()
+        if stream is not None:
+            stream.close()
         return None
 
     async def _follow(self, stream: Stream, message: Message) -> Verdict | None:
@@ -256,7 +253,7 @@ class Participation:
     async def _pulse(self, stream: Stream) -> None:
         with suppress(NetworkError):  # who reads from this stream sees the same
             while True:
-                await asyncio.sleep(self._timeouts.pulse_s)
+                await asyncio.sleep(self._timeouts.fixed.pulse_s)
                 progress = self.session.progress()
                 fields = {"came": [[peer, count] for peer, count in progress.came.items()], "held": progress.held}
                 await self._send(stream, Message("working", fields))
@@ -285,4 +282,4 @@ class Participation:
         await self._send(stream, Message("done", fields))
 
     async def _send(self, stream: Stream, message: Message) -> None:
-        await stream.send(message, timeout_s=self._timeouts.reply_s)
+        await stream.send(message, timeout_s=self._timeouts.answer_s())

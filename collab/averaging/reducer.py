@@ -12,7 +12,6 @@ from collab.averaging.exchange import Holding
 from collab.averaging.flow import Inflow, Links, Outflow, Part, kept_alive
 from collab.averaging.messages import PARTS_PROTOCOL
 from collab.averaging.reduction import Reduction, Result, Runs
-from collab.averaging.timeouts import RoundTimeouts
 from collab.compression.base import Buffer
 from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed
 from collab.net.base import Stream, Transport
@@ -95,14 +94,12 @@ class Hosted:
 class Reducer:
     """Serves this peer's jobs, of any number of rounds."""
 
-    def __init__(
-        self, transport: Transport, links: Links, timeouts: RoundTimeouts, refused: Callable[[Complaint, int], None]
-    ) -> None:
+    def __init__(self, transport: Transport, links: Links, refused: Callable[[Complaint, int], None]) -> None:
         """
         Args:
             refused: told of who wants what we do not serve, and in which epoch; -1: that is not known.
         """
-        self._transport, self._links, self._timeouts, self._refused = transport, links, timeouts, refused
+        self._transport, self._links, self._timeouts, self._refused = transport, links, links.timeouts, refused
         self._hosted: dict[JobKey, asyncio.Future[Hosted]] = {}
         self._heard_s: dict[PeerId, float] = {}
         """When a contributor last said anything, by our clock."""
@@ -134,13 +131,15 @@ class Reducer:
         for stream in [stream for served, stream in self._serving if served == round_id and stream.remote in peers]:
             stream.close()
 
-    async def watch(self, reduction: Reduction, complain: Callable[[Complaint], None]) -> None:
+    async def watch(self, reduction: Reduction, complain: Callable[[Complaint], None], expected_s: float) -> None:
         """Complain of a contributor that says nothing, also of one that never came.
 
         One that says it is there may have much to send to others first; but when nothing comes from anybody for long,
         those whose parts are missing hold everybody up.
+
+        Args:
+            expected_s: by the plan, for the round.
         """
-        look_every_s = self._timeouts.sender_s / 4
         began_s = moved_s = self._links.clock()
         num_added, accused = reduction.num_of.total(), set[PeerId]()
         while missing := [peer for peer in reduction.missing() if peer not in accused] or reduction.missing():
@@ -152,11 +151,11 @@ class Reducer:
             if culprit not in accused and quiet_s[culprit] >= self._timeouts.sender_s:
                 accused.add(culprit)
                 complain(Complaint(culprit, "silent", f"nothing from {culprit} within {quiet_s[culprit]:.1f} s"))
-            elif culprit not in accused and now_s - moved_s >= self._timeouts.stalled_s:
+            elif culprit not in accused and now_s - moved_s >= self._timeouts.stalled_s(expected_s):
                 accused.add(culprit)
                 text = f"{culprit} is there, but no part came within {now_s - moved_s:.0f} s"
                 complain(Complaint(culprit, "stalled", text))
-            await asyncio.sleep(look_every_s)
+            await asyncio.sleep(self._timeouts.sender_s / 4)
 
     def _announced(self, key: JobKey) -> asyncio.Future[Hosted]:
         """Resolved when this peer has begun the job; members may be faster than the leader's word to us."""
@@ -178,7 +177,7 @@ class Reducer:
                     serving = message.get("round_id", str), stream
                     self._serving.append(serving)
                     try:
-                        async with kept_alive(stream, self._timeouts.alive_s, timeout_s=self._timeouts.reply_s):
+                        async with kept_alive(stream, self._timeouts):
                             await self._serve_job(stream, hosted, outflow, inflow, message)
                     finally:
                         self._serving.remove(serving)
@@ -191,7 +190,7 @@ class Reducer:
         announced = self._announced(key)
         self._visitors[key] += 1
         try:
-            async with asyncio.timeout(self._timeouts.reply_s):
+            async with asyncio.timeout(self._timeouts.answer_s()):
                 hosted = await asyncio.shield(announced)
         except TimeoutError:
             await self._turn_away(stream, BadPart("unknown_round", f"no round {key[0]} here"))
@@ -284,7 +283,7 @@ class Reducer:
 
     async def _refuse(self, stream: Stream, error: BadPart) -> None:
         fields = {"reason": error.reason, "text": str(error)}
-        await stream.send(Message("failed", fields), timeout_s=self._timeouts.reply_s)
+        await stream.send(Message("failed", fields), timeout_s=self._timeouts.answer_s())
 
 
 def _add(source: Source, sender: PeerId, message: Message) -> None:

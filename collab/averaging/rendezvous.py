@@ -33,8 +33,8 @@ class Rendezvous:
     """Takes joiners in, one assembly at a time for each epoch and lineage, and leads it to its verdict."""
 
     def __init__(self, chair: Chair) -> None:
-        self._transport, self._settings, self._times = chair.ports.transport, chair.settings, chair.settings.timeouts
-        self._roster, self._verdicts, self._electors = chair.roster, chair.verdicts, chair.electors
+        self._transport, self._settings, self._times = chair.ports.transport, chair.settings, chair.timeouts
+        self._roster, self._verdicts, self._electors = chair.roster, chair.verdicts, chair.verdicts.electors
         self._leader = Leader(chair)
         me, silence = self._transport.peer_id, self._leader.silence
         self._succession = Succession(me, self._times, silence, self._leader.conduct, self._verdicts.committed)
@@ -48,7 +48,7 @@ class Rendezvous:
 
     async def _serve_joiner(self, stream: Stream) -> None:
         """Round after round: a member whose round has committed joins the next one over the same stream."""
-        message = await stream.receive(timeout_s=self._times.reply_s)
+        message = await stream.receive(timeout_s=self._times.answer_s())
         while await self._serve_next(stream, message):
             message = await stream.receive(timeout_s=IDLE_S)
 
@@ -61,9 +61,9 @@ class Rendezvous:
         """One round of one member; whether it can join another one."""
         refusal = self._refusal(stream.remote, join)
         if refusal:
-            await stream.send(Message("refused", {"text": refusal}), timeout_s=self._times.reply_s)
+            await stream.send(Message("refused", {"text": refusal}), timeout_s=self._times.answer_s())
             return False
-        await stream.send(Message("welcome"), timeout_s=self._times.reply_s)
+        await stream.send(Message("welcome"), timeout_s=self._times.answer_s())
         pulse = asyncio.create_task(self._pulse(stream))
         try:
             return await self._place(stream, join)
@@ -75,8 +75,8 @@ class Rendezvous:
         """Let a joiner know that we are there, also while others are waited for."""
         with suppress(NetworkError):  # whoever needs this stream next will see it
             while True:
-                await asyncio.sleep(self._times.pulse_s)
-                await stream.send(Message("wait"), timeout_s=self._times.reply_s)
+                await asyncio.sleep(self._times.fixed.pulse_s)
+                await stream.send(Message("wait"), timeout_s=self._times.answer_s())
 
     async def _place(self, stream: Stream, join: Join) -> bool:
         """Find a joiner its round, and see it through; whether it can join another one over the same stream."""
@@ -92,7 +92,7 @@ class Rendezvous:
                 return True
             await assembly.finished.wait()
         text = f"epoch {join.epoch} was committed without {stream.remote}"
-        await stream.send(Message("superseded", {"text": text, **known.to_fields()}), timeout_s=self._times.reply_s)
+        await stream.send(Message("superseded", {"text": text, **known.to_fields()}), timeout_s=self._times.answer_s())
         return False
 
     async def _lead(self, key: tuple[int, Lineage], stream: Stream, join: Join) -> None:

@@ -10,11 +10,10 @@ import numpy as np
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Roster
-from collab.averaging.ballots import Electorate
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
 from collab.averaging.butterfly import Butterfly
 from collab.averaging.certificates import Certified
-from collab.averaging.electors import Electors, electorate_of
+from collab.averaging.electors import electorate_of
 from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import Bring, Ruling
 from collab.averaging.flow import Links
@@ -52,27 +51,25 @@ class RoundEngine:
     def __init__(
         self, ports: Ports, settings: RoundSettings, *, leaders: Leaders, roster: Roster, attend: Attendance
     ) -> None:
-        self._ports, self._settings, self._times = ports, settings, settings.timeouts
-        self._leaders, self._attend = leaders, attend
-        self.links = Links(ports.clock.monotonic, ports.limits)
+        self._ports, self._settings, self._leaders, self._attend = ports, settings, leaders, attend
+        self.links = Links(ports.clock.monotonic, ports.limits, settings.timeouts)
+        self._times = self.links.timeouts
         self.probe = Probe(ports.transport, self.links)
         self._encodings = Encodings()
-        self._butterfly = Butterfly(
-            ports, self.links, settings.timeouts, Ruling(settings.reduction, settings.max_share)
-        )
+        self._butterfly = Butterfly(ports, self.links, Ruling(settings.reduction, settings.max_share))
         self._seats, self._news = Seats(), News(ports)
         notary = Notary(ports, settings.fingerprint, roster)
-        self._verdicts = Verdicts(ports.transport, settings.timeouts, notary, self._seats)
-        self._following = Following(ports, settings)
+        self._verdicts = Verdicts(ports.transport, self._times, notary, self._seats)
+        self._following = Following(ports, settings, self._times)
         self._undecided: Holding | None = None
         """What we have voted for and hold, while nobody knows whether it was decided."""
         self._desk = Desk(
             me=ports.transport.peer_id,
-            timeouts=settings.timeouts,
-            silence=Silence(ports.clock.monotonic, settings.timeouts.silence_s),
+            timeouts=self._times,
+            silence=Silence(self.links.clock, self._times.fixed.silence_s),
             seats=self._seats,
             verdicts=self._verdicts,
-            open=lambda peer: ports.transport.open(peer, ROUND_PROTOCOL, timeout_s=settings.timeouts.open_s),
+            open=lambda peer, limit_s: ports.transport.open(peer, ROUND_PROTOCOL, timeout_s=limit_s),
             keep_stream=lambda stream: self._idle.update({stream.remote: stream}),
             reach=self._news.reach,
         )
@@ -80,10 +77,10 @@ class RoundEngine:
             Chair(
                 ports=ports,
                 settings=settings,
+                timeouts=self._times,
                 roster=roster,
                 verdicts=self._verdicts,
                 following=self._following,
-                electors=Electors(ports.clock.monotonic, settings.timeouts.reform_s),
             )
         )
         self._idle: dict[PeerId, Stream] = {}
@@ -174,13 +171,15 @@ class RoundEngine:
                 return idle, await self._answer(idle, join)
             except StreamClosed:
                 pass  # closed since the last round; whether the leader is gone shows now
-        stream = await self._ports.transport.open(leader, ROUND_PROTOCOL, timeout_s=self._times.open_s)
+        with self._times.asking(leader) as limit_s:
+            stream = await self._ports.transport.open(leader, ROUND_PROTOCOL, timeout_s=limit_s)
         return stream, await self._answer(stream, join)
 
     async def _answer(self, stream: Stream, join: Join) -> Message:
         try:
-            await stream.send(join.to_message(), timeout_s=self._times.reply_s)
-            return await stream.receive(timeout_s=self._times.reply_s)
+            with self._times.asking(stream.remote) as limit_s:
+                await stream.send(join.to_message(), timeout_s=limit_s)
+                return await stream.receive(timeout_s=limit_s)
         except BaseException:
             stream.close()
             raise
@@ -188,20 +187,19 @@ class RoundEngine:
     async def _join(self, stream: Stream, join: Join, message: Message) -> Group | Outcome:
         """Wait for BEGIN."""
         try:
-            watch = self._desk.silence.watch(at_most_s=2 * self._times.gather_limit_s)
+            watch = self._desk.silence.watch(at_most_s=2 * self._times.fixed.gather_limit_s)
             while message.kind in ("welcome", "wait"):
                 message = await stream.receive(timeout_s=max(watch.left_s(), 0.001))
                 watch.heard()
             if message.kind == "superseded":
-                text = message.get("text", str)
                 certified = await self._verdicts.believe(stream.remote, message, (join.epoch, join.lineage))
-                return self._decided(certified, None, text)
+                return self._decided(certified, None, message.get("text", str))
             if message.kind in ("abort", "refused"):
                 reason = "refused" if message.kind == "refused" else message.get("reason", str)
                 return Aborted(reason=reason, text=message.get("text", str))
             group = Group.from_message(message)
             self._check_group(group, stream.remote, join)
-            await self._check_electors(group)
+            await self._verdicts.check_electors(group)
             return group
         except NetworkError as error:
             return Aborted(reason="leader_lost", text=f"leader {stream.remote}: {error.message}")
@@ -214,13 +212,6 @@ class RoundEngine:
         if join.weight > 0 and group.num_elements != join.num_elements:
             raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")
 
-    async def _check_electors(self, group: Group) -> None:
-        """A leader may leave out those who decide only if we have not heard of them either."""
-        maker = self._verdicts.leading_to(group.lineage)
-        if maker is not None:
-            instance = group.epoch, group.lineage
-            await self._verdicts.notary.check_electors(group.electors, Electorate(maker.members), instance)
-
     async def _take_part(self, stream: Stream, group: Group, bring: Bring) -> Outcome:
         """From BEGIN to the verdict."""
         self._news.reach(Phase.SEND_PARTS, group.epoch)
@@ -229,7 +220,7 @@ class RoundEngine:
         async with session:
             part = Participation(group, session, self._desk)
             try:
-                verdict = await Watchdog(session, self.links.clock, self._times.stalled_s).guard(part.run(stream))
+                verdict = await Watchdog(session, self.links, group.expected_s).guard(part.run(stream))
             except NetworkError as error:
                 text = f"leader {group.leader} was lost: {error.message}"
                 verdict = await self._resolve_doubt(part, Verdict(None, reason="leader_lost", text=text))
@@ -294,7 +285,7 @@ class RoundEngine:
     # -- serving others ----------------------------------------------------------------------------------------------
 
     async def _serve_call(self, stream: Stream) -> None:
-        call = await stream.receive(timeout_s=self._times.reply_s)
+        call = await stream.receive(timeout_s=self._times.answer_s())
         is_ours = call.get("fingerprint", str) == self._settings.fingerprint
         reply = self._attend(Call.from_message(call), stream.remote) if is_ours else NOT_COMING
-        await stream.send(reply.to_message(), timeout_s=self._times.reply_s)
+        await stream.send(reply.to_message(), timeout_s=self._times.answer_s())

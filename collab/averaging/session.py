@@ -15,7 +15,6 @@ from collab.averaging.laggards import Progress
 from collab.averaging.messages import PARTS_PROTOCOL
 from collab.averaging.reducer import Hosted, Kept, NoResults, Reducer
 from collab.averaging.reduction import Reduction, Result, SenderFailed
-from collab.averaging.timeouts import RoundTimeouts
 from collab.averaging.transcript import Place, Transcript
 from collab.compression.base import Buffer
 from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed, TimedOut
@@ -30,7 +29,6 @@ class Tools:
 
     transport: Transport
     links: Links
-    timeouts: RoundTimeouts
     reducer: Reducer
     idle: dict[PeerId, list[Stream]]
     """Streams of earlier rounds, by the peer that serves them."""
@@ -45,7 +43,7 @@ class Session:
     """
 
     def __init__(self, tools: Tools, exchange: Exchange) -> None:
-        self._tools, self._timeouts, self._exchange = tools, tools.timeouts, exchange
+        self._tools, self._timeouts, self._exchange = tools, tools.links.timeouts, exchange
         self._holdings: list[Holding] = []
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._reductions: dict[int, Reduction] = {}
@@ -178,7 +176,8 @@ class Session:
         self._tools.reducer.begin(self._key(index), hosted)
 
     async def _reduce(self, reduction: Reduction) -> None:
-        watching = asyncio.create_task(self._tools.reducer.watch(reduction, self._complain))
+        expected_s = self._exchange.group.expected_s
+        watching = asyncio.create_task(self._tools.reducer.watch(reduction, self._complain, expected_s))
         try:
             await reduction.finished()
         except BadPart as error:
@@ -199,7 +198,8 @@ class Session:
                     return
             except StreamClosed:
                 pass  # closed since the last round; whether its reducer is gone shows now
-            stream = await self._tools.transport.open(source, PARTS_PROTOCOL, timeout_s=self._timeouts.open_s)
+            with self._timeouts.asking(source) as limit_s:
+                stream = await self._tools.transport.open(source, PARTS_PROTOCOL, timeout_s=limit_s)
             await self._fetch_over(stream, index, holding)
         except BadPart as error:
             if not holding.is_frozen:
@@ -218,7 +218,7 @@ class Session:
         is_whole = False
         links.downlink.begin()
         try:
-            async with kept_alive(stream, self._timeouts.alive_s, timeout_s=self._timeouts.reply_s):
+            async with kept_alive(stream, self._timeouts):
                 opening: dict[str, Any] = {
                     "job": index,
                     "first": holding.num_held,
@@ -226,7 +226,7 @@ class Session:
                     "queue_s": 0.0,
                 }
                 opening["round_id"] = self._exchange.group.round_id
-                await stream.send(Message("round", opening), timeout_s=self._timeouts.reply_s)
+                await stream.send(Message("round", opening), timeout_s=self._timeouts.answer_s())
                 if self._exchange.contributes and holding.job.holder is None:
                     sending = asyncio.create_task(self._send_parts(holding, outflow))
                 await self._receive_results(stream, holding, outflow)
@@ -253,16 +253,14 @@ class Session:
                 return  # the receiving side of this stream sees the same, and knows why
 
     async def _receive_results(self, stream: Stream, holding: Holding, outflow: Outflow) -> None:
-        clock = self._tools.links.clock
+        clock, stalled_s = self._tools.links.clock, self._timeouts.stalled_s(self._exchange.group.expected_s)
         moved_s = clock()
         async with Inflow(stream, self._tools.links, timeout_s=self._timeouts.part_s) as inflow:
             while not holding.is_whole or outflow.is_busy:
                 message = await stream.receive(timeout_s=self._timeouts.part_s)
                 if message.kind == "wait":
-                    if clock() - moved_s > self._timeouts.stalled_s:
-                        raise TimedOut(
-                            f"{stream.remote} is there, but brought nothing for {self._timeouts.stalled_s:.0f} s"
-                        )
+                    if clock() - moved_s > stalled_s:
+                        raise TimedOut(f"{stream.remote} is there, but brought nothing for {stalled_s:.0f} s")
                     continue
                 moved_s = clock()
                 if message.kind == "ack":

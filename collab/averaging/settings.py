@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from collab.averaging.contribution_plan import Policy
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import FIRST, RoundTimeouts
 from collab.config import Run
 
 MAX_WEIGHT_IN_TARGETS = 16.0
@@ -26,7 +26,7 @@ class RoundSettings:
     """Rule by which contributions become one."""
     max_share: float = 1.0
     """Of the weight in a round, that one contributor may have."""
-    timeouts: RoundTimeouts = RoundTimeouts()
+    timeouts: RoundTimeouts = FIRST
 
     @classmethod
     def of(cls, run: Run, fingerprint: str, *, can_reduce: bool) -> "RoundSettings":

@@ -17,12 +17,20 @@ LONGEST_S = 15.0
 class Silence:
     """Of all members together, over many rounds."""
 
-    def __init__(self, clock: Callable[[], float], first_s: float) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        first_s: float,
+        *,
+        shortest_s: float = SHORTEST_S,
+        longest_s: float = LONGEST_S,
+    ) -> None:
         """
         Args:
             first_s: limit before enough is known.
+            shortest_s: of any limit that is learned; so ``longest_s``.
         """
-        self._clock, self._first_s = clock, first_s
+        self._clock, self._first_s, self._shortest_s, self._longest_s = clock, first_s, shortest_s, longest_s
         self._gaps: deque[float] = deque(maxlen=REMEMBERED)
 
     def ended(self, seconds: float) -> None:
@@ -33,7 +41,7 @@ class Silence:
         """Whoever is silent for longer is gone."""
         if len(self._gaps) < REMEMBERED // 4:
             return self._first_s
-        return min(max(FACTOR * max(self._gaps), SHORTEST_S), LONGEST_S)
+        return min(max(FACTOR * max(self._gaps), self._shortest_s), self._longest_s)
 
     def watch(self, *, at_most_s: float = math.inf) -> "Watch":
         """Of one peer, from now on; whatever it says, it counts as gone after ``at_most_s``."""

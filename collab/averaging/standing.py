@@ -20,7 +20,7 @@ from collab.averaging.deadlines import Arrivals
 from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.settings import RoundSettings
 from collab.averaging.silence import Silence
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import MeasuredTimeouts
 from collab.errors import BadMessage, NetworkError, TimedOut
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -81,15 +81,17 @@ class Word:
 class Standing:
     """A trainer's end: one stream to whoever leads, opened again when that is somebody else."""
 
-    def __init__(self, ports: Ports, fingerprint: str, leaders: Leaders, attend: Attendance) -> None:
-        self._transport, self._fingerprint = ports.transport, fingerprint
+    def __init__(
+        self, ports: Ports, fingerprint: str, leaders: Leaders, attend: Attendance, timeouts: MeasuredTimeouts
+    ) -> None:
+        self._transport, self._fingerprint, self._timeouts = ports.transport, fingerprint, timeouts
         self._leaders, self._attend = leaders, attend
         self._word: Word | None = None
         self._news = asyncio.Event()
         self._heard: tuple[Word, float, float] | None = None
         """What the leader said of all, our own samples in it, and when it came by the loop's clock."""
         self._leader: PeerId | None = None
-        self._clock, self._silence = ports.clock.monotonic, Silence(ports.clock.monotonic, RoundTimeouts().silence_s)
+        self._clock, self._silence = ports.clock.monotonic, Silence(ports.clock.monotonic, timeouts.fixed.silence_s)
         self._unanswered_s: float | None = None
         """When we said the first word that the leader has not answered."""
 
@@ -133,10 +135,11 @@ class Standing:
 
     async def _stand(self, leader: PeerId) -> None:
         """Until the stream breaks or somebody else leads."""
-        stream = await self._transport.open(leader, STANDING_PROTOCOL, timeout_s=RETRY_S * 3)
+        with self._timeouts.asking(leader) as limit_s:
+            stream = await self._transport.open(leader, STANDING_PROTOCOL, timeout_s=limit_s)
         hearing = asyncio.create_task(self._hear(stream, leader))
         try:
-            await stream.send(Message("stand", {"fingerprint": self._fingerprint}), timeout_s=RETRY_S * 3)
+            await stream.send(Message("stand", {"fingerprint": self._fingerprint}), timeout_s=self._timeouts.answer_s())
             self._leader = leader
             while not hearing.done():
                 word = self._word
@@ -145,7 +148,7 @@ class Standing:
                         return
                     self._news.clear()
                     self._unanswered_s = self._clock() if self._unanswered_s is None else self._unanswered_s
-                    await stream.send(word.to_message("word"), timeout_s=RETRY_S * 3)
+                    await stream.send(word.to_message("word"), timeout_s=self._timeouts.answer_s())
                 news = asyncio.create_task(self._news.wait())
                 await asyncio.wait((news, hearing), return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
@@ -172,7 +175,7 @@ class Standing:
             call = Call.from_message(message)
             answer = self._attend(call, leader).to_message()
             answer.fields.update(epoch=call.epoch, lineage=call.lineage)
-            await stream.send(answer, timeout_s=RETRY_S * 3)
+            await stream.send(answer, timeout_s=self._timeouts.answer_s())
 
 
 @dataclass(slots=True, eq=False)
@@ -197,10 +200,11 @@ class _Stander:
 class Following:
     """A leader's end: who stands with us, how far they are, and calling them."""
 
-    def __init__(self, ports: Ports, settings: RoundSettings) -> None:
+    def __init__(self, ports: Ports, settings: RoundSettings, timeouts: MeasuredTimeouts) -> None:
         self._transport, self._settings = ports.transport, settings
         self._standers: dict[PeerId, _Stander] = {}
-        self.patience = Arrivals(settings.timeouts.gather_limit_s)
+        self._timeouts = timeouts
+        self.patience = Arrivals(timeouts.fixed.gather_limit_s)
         """How long trainers compute after a call before they can come."""
         self.left_out: frozenset[PeerId] = frozenset()
         """Trainers that the newest plan leaves out: what they hold waits, and fills no batch for the others."""
@@ -220,7 +224,7 @@ class Following:
         words = [stander.word for stander in self._standers.values() if stander.word]
         return math.fsum(word.samples_per_s for word in words if word.history == history)
 
-    async def call(self, peer: PeerId, history: History, timeout_s: float) -> Reply:
+    async def call(self, peer: PeerId, history: History) -> Reply:
         """Ask a trainer that stands with us to come; its answer, as of now.
 
         Raises:
@@ -234,11 +238,12 @@ class Following:
         await self._call(stander, history)
         if stander.answer is None:
             return NOT_COMING
-        try:
-            async with asyncio.timeout(timeout_s):
-                reply = await asyncio.shield(stander.answer)
-        except TimeoutError:
-            raise TimedOut(f"{peer} does not answer the call within {timeout_s:.1f} s") from None
+        with self._timeouts.asking(peer) as limit_s:
+            try:
+                async with asyncio.timeout(limit_s):
+                    reply = await asyncio.shield(stander.answer)
+            except TimeoutError:
+                raise TimedOut(f"{peer} does not answer the call within {limit_s:.1f} s") from None
         return reply.after(loop.time() - stander.answered_s)
 
     async def _call(self, stander: _Stander, history: History) -> None:
@@ -247,10 +252,10 @@ class Following:
             return
         stander.called, stander.answer = history, asyncio.get_running_loop().create_future()
         call = Call(*history, self.patience.deadline_s())
-        await stander.stream.send(call.to_message(), timeout_s=self._settings.timeouts.reply_s)
+        await stander.stream.send(call.to_message(), timeout_s=self._timeouts.answer_s())
 
     async def _serve(self, stream: Stream) -> None:
-        hello = await stream.receive(timeout_s=self._settings.timeouts.reply_s)
+        hello = await stream.receive(timeout_s=self._timeouts.answer_s())
         if hello.get("fingerprint", str) != self._settings.fingerprint or len(self._standers) >= MAX_STANDING:
             return
         stander = self._standers[stream.remote] = _Stander(stream)
@@ -283,7 +288,7 @@ class Following:
         counted = [other for other in together if other.stream.remote not in self.left_out] or together
         samples = math.fsum(other.word.samples for other in counted if other.word)
         speed = math.fsum(other.word.samples_per_s for other in counted if other.word)
-        timeout_s = self._settings.timeouts.reply_s
+        timeout_s = self._timeouts.answer_s()
         if samples >= self._settings.target_samples:
             was_called = stander.called == word.history and not stander.has_declined
             await asyncio.gather(*(self._call(other, word.history) for other in together), return_exceptions=True)

@@ -11,7 +11,7 @@ from collab.averaging.course import Course
 from collab.averaging.division import Division
 from collab.averaging.messages import MAX_BALLOT, Group
 from collab.averaging.silence import Silence
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import MeasuredTimeouts
 from collab.errors import BadMessage
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -80,7 +80,7 @@ class Succession:
     """Rounds that this peer leads on with."""
 
     def __init__(
-        self, me: PeerId, timeouts: RoundTimeouts, silence: Silence, conduct: Conduct, committed: Committed
+        self, me: PeerId, timeouts: MeasuredTimeouts, silence: Silence, conduct: Conduct, committed: Committed
     ) -> None:
         self._me, self._timeouts, self._silence, self._conduct = me, timeouts, silence, conduct
         self._committed = committed
@@ -98,8 +98,8 @@ class Succession:
             raise BadMessage(f"{stream.remote} resumes a round that is none of ours")
         known = self._committed(group.epoch, group.lineage)
         if known is not None:  # it was away for long: nobody else will come, and there is nothing left to do
-            await stream.send(Message("welcome"), timeout_s=self._timeouts.reply_s)
-            await stream.send(Message("commit", known.to_fields()), timeout_s=self._timeouts.reply_s)
+            await stream.send(Message("welcome"), timeout_s=self._timeouts.answer_s())
+            await stream.send(Message("commit", known.to_fields()), timeout_s=self._timeouts.answer_s())
             return False
         takeover = self._takeovers.get(group.round_id)
         if takeover is not None and (not takeover.is_open or takeover.group != group):
@@ -109,11 +109,11 @@ class Succession:
             takeover = self._takeovers[group.round_id] = Takeover(group)
         takeover.add(stream, resume)
         if not is_first:
-            await stream.send(Message("welcome"), timeout_s=self._timeouts.reply_s)
+            await stream.send(Message("welcome"), timeout_s=self._timeouts.answer_s())
             await takeover.finished.wait()
             return True
         try:
-            await stream.send(Message("welcome"), timeout_s=self._timeouts.reply_s)
+            await stream.send(Message("welcome"), timeout_s=self._timeouts.answer_s())
             await self._lead_on(takeover)
         finally:
             takeover.finished.set()

@@ -1,42 +1,147 @@
-"""Every deadline of a round in one place."""
+"""Every deadline of a round in one place: what is agreed, what holds before anything is known, and what is measured."""
 
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from collab.averaging.silence import Silence
+from collab.errors import TimedOut
+from collab.types import PeerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTimeouts:
-    """Seconds: what is not measured, or not yet.
+    """Seconds: how often things are said, what holds before it is measured, and what nobody can measure.
 
-    Measured are arrivals (``deadlines``), silences (``silence``), and what most members took (``laggards``).
+    Measured are answers (``MeasuredTimeouts``), arrivals (``deadlines``), silences (``silence``), and what most members
+    took (``laggards``).
     """
 
-    open_s: float = 3.0
-    """Opening a stream to a peer that is alive takes one round trip; 3 s is ten of the longest."""
-    reply_s: float = 3.0
-    """Answer to a small message."""
+    answer_s: float = 3.0
+    """Opening a stream, or an answer to a small message, before it is known what that takes: ten of the longest round
+    trips."""
     gather_slack_s: float = 1.0
-    """How much longer than announced a leader waits for a peer that said it is coming."""
+    """How much longer than announced a leader waits for a peer that said it is coming, before it knows their delays."""
     gather_limit_s: float = 60.0
     """Longest wait that a peer can announce; whoever needs longer misses the round."""
-    part_s: float = 20.0
-    """Silence on a stream of parts after which its other side is complained of."""
     pulse_s: float = 0.5
     """How often everybody in a round tells the leader that it is there, and the leader them."""
-    alive_s: float = 5.0
-    """The same on streams of parts that carry nothing else; four are lost before ``part_s``."""
+    alive_s: float = 2.0
+    """The same on streams of parts that carry nothing else."""
     thanks_s: float = 0.5
     """For a member to show that it has the verdict; a round trip across the world, after which its stream is closed."""
     silence_s: float = 3.0
     """Without a sign of life somebody counts as gone, before it is known how long pauses are."""
-    sender_s: float = 10.0
-    """Silence of a contributor whose part is missing after which its reducer goes on without it; shorter than
-    ``part_s``, so that the reducer names it before others take the reducer itself for dead, longer than ``pulse_s``."""
     stalled_s: float = 60.0
-    """Time without anything of use from a side that says it is there; longer than any queue of a link fit to train."""
-    blame_s: float = 1.0
-    """How long a leader that heard of one failure listens to the other members before it judges."""
+    """Time without anything of use from a side that says it is there, before it is known how long that may take."""
     reform_s: float = 180.0
     """Silence of most of those who decide after which the others go on without them. As long as this a partition may
-    last without a split; and so long a swarm stands still that has lost most of its peers at one blow."""
-    verdict_s: float = 10.0
-    """How long a member in doubt asks the others before it gives the round up."""
+    last without a split, so all must go by the same; and so long a swarm stands still that has lost most of its peers
+    at one blow."""
+
+
+FIRST = RoundTimeouts()
+"""What holds unless somebody says otherwise."""
+
+SLOT_S = 2.0
+"""Answers that come close together see the same queue, so the slowest of them stands for all."""
+SLOTS = 16
+"""Remembered: half a minute in which something was asked, some rounds."""
+ENOUGH = 8
+"""Answers from which limits are learned."""
+FACTOR = 3.0
+"""Times the slowest answer: a queue that doubles, and a machine that pauses."""
+SHORTEST_S, LONGEST_S = 1.5, 15.0
+"""Of any limit: what a busy machine pauses for, and what a round can do without."""
+MOVES_SHORTEST_S, MOVES_LONGEST_S = 20.0, 600.0
+"""Of the time without anything of use: the queue of a slow link, and a vector of gigabytes that is encoded."""
+MOST_MISSED = 256
+"""Peers that are known not to have answered."""
+
+
+class MeasuredTimeouts:
+    """What this peer has seen answers to take, those under the load of a round included; all its rounds share it.
+
+    A peer that did not answer in time has twice as long the next time, until it answers. Source: after RFC 6298 (TCP's
+    retransmission timer), with the slowest answer in place of mean and deviation: queues make delays that jump.
+    """
+
+    def __init__(self, clock: Callable[[], float], fixed: RoundTimeouts) -> None:
+        """
+        Args:
+            clock: monotonic seconds.
+        """
+        self._clock, self.fixed = clock, fixed
+        self._slots: deque[tuple[float, float]] = deque(maxlen=SLOTS)
+        self._num_seen = 0
+        self._missed: dict[PeerId, int] = {}
+        self.moves = Silence(
+            clock, fixed.stalled_s, shortest_s=min(MOVES_SHORTEST_S, fixed.stalled_s), longest_s=MOVES_LONGEST_S
+        )
+        """Pauses in which a round brought nothing of use."""
+
+    def answered(self, seconds: float) -> None:
+        """An answer took so long."""
+        now_s = self._clock()
+        self._num_seen += 1
+        if not self._slots or now_s - self._slots[-1][0] >= SLOT_S:
+            self._slots.append((now_s, seconds))
+        elif seconds > self._slots[-1][1]:
+            self._slots[-1] = (self._slots[-1][0], seconds)
+
+    @contextmanager
+    def asking(self, peer: PeerId) -> Iterator[float]:
+        """For a question and its answer: how long each step of it may take; takes note of what it took."""
+        began_s, limit_s = self._clock(), self.answer_s(peer)
+        try:
+            yield limit_s
+        except TimedOut:
+            self._missed[peer] = self._missed.pop(peer, 0) + 1
+            if len(self._missed) > MOST_MISSED:
+                del self._missed[next(iter(self._missed))]
+            raise
+        self._missed.pop(peer, None)
+        self.answered(self._clock() - began_s)
+
+    @property
+    def slowest_s(self) -> float | None:
+        """Of the answers of late; None before enough have come."""
+        return max(seconds for _, seconds in self._slots) if self._num_seen >= ENOUGH else None
+
+    def answer_s(self, peer: PeerId | None = None) -> float:
+        """For opening a stream, for taking a small message, and for the answer to it."""
+        slowest_s = self.slowest_s
+        limit_s = self.fixed.answer_s if slowest_s is None else max(FACTOR * slowest_s, SHORTEST_S)
+        return min(limit_s * 2.0 ** self._missed.get(peer, 0) if peer is not None else limit_s, LONGEST_S)
+
+    @property
+    def sender_s(self) -> float:
+        """Silence of a contributor whose part is missing after which its reducer goes on without it: two signs of life
+        are lost. Half of ``part_s``, so that the reducer names it before others take the reducer itself for dead.
+        """
+        return 2 * self.fixed.alive_s + self.answer_s()
+
+    @property
+    def part_s(self) -> float:
+        """Silence on a stream of parts after which its other side is complained of."""
+        return 2 * self.sender_s
+
+    def stalled_s(self, expected_s: float) -> float:
+        """Time without anything of use from a side that says it is there.
+
+        Args:
+            expected_s: by the plan, for the whole round; one side may wait for another for most of it.
+        """
+        return min(max(self.moves.limit_s(), 2 * expected_s), MOVES_LONGEST_S)
+
+    @property
+    def blame_s(self) -> float:
+        """How long a leader that heard of one failure listens to the other members before it judges."""
+        slowest_s = self.slowest_s
+        return self.fixed.pulse_s + (self.fixed.pulse_s if slowest_s is None else min(2 * slowest_s, LONGEST_S / 5))
+
+    @property
+    def verdict_s(self) -> float:
+        """How long a member in doubt asks the others before it gives the round up: to open, to ask, and to hear."""
+        return 3 * self.answer_s()

@@ -8,11 +8,12 @@ from typing import Literal
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.ballots import Electorate
 from collab.averaging.certificates import Certified
-from collab.averaging.messages import VERDICT_PROTOCOL
+from collab.averaging.electors import Electors
+from collab.averaging.messages import VERDICT_PROTOCOL, Group
 from collab.averaging.notary import Notary
 from collab.averaging.seats import Instance, Seats
-from collab.averaging.timeouts import RoundTimeouts
-from collab.errors import NetworkError
+from collab.averaging.timeouts import MeasuredTimeouts
+from collab.errors import BadCertificate, NetworkError
 from collab.net.base import Stream, Transport
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
@@ -24,9 +25,9 @@ REMEMBERED_ROUNDS = 16
 class Verdicts:
     """The last committed rounds that this peer knows of, and can prove."""
 
-    def __init__(self, transport: Transport, timeouts: RoundTimeouts, notary: Notary, seats: Seats) -> None:
+    def __init__(self, transport: Transport, timeouts: MeasuredTimeouts, notary: Notary, seats: Seats) -> None:
         self._transport, self._timeouts, self._seats = transport, timeouts, seats
-        self.notary = notary
+        self.notary, self.electors = notary, Electors(timeouts.fixed.reform_s)
         self._known: OrderedDict[Instance, Certified] = OrderedDict()
         self._maker: CommitRecord | None = None
         """The newest that we were told because we were not there: what made a history, not what we know of others."""
@@ -94,6 +95,24 @@ class Verdicts:
             self.remember(certified)
         return certified
 
+    async def check_electors(self, group: Group) -> None:
+        """A leader may leave out those who decide only if we have not heard of them either, and for long.
+
+        Raises:
+            BadMessage: it leaves out others.
+        """
+        maker = self.leading_to(group.lineage)
+        if maker is None:
+            return
+        instance = group.epoch, group.lineage
+        await self.notary.check_electors(group.electors, Electorate(maker.members), instance)
+        if len(group.electors) == len(maker.members):
+            return
+        hasty = self.electors.leaves_out_too_soon(group.electors, maker, await self.notary.roster(*instance))
+        if hasty:
+            text = f"leader {group.leader} leaves out {', '.join(hasty)}, who decide and were heard of not long ago"
+            raise BadCertificate("electors_left_out", text)
+
     def forget(self, epoch: int, lineage: Lineage) -> None:
         """Nobody has the result of the round that followed a history, and nobody ever will: it is as if it was not."""
         self._known.pop((epoch, lineage), None)
@@ -139,15 +158,16 @@ class Verdicts:
 
     async def _exchange(self, peer: PeerId, question: Message) -> Message:
         """Raises ``NetworkError``."""
-        stream = await self._transport.open(peer, VERDICT_PROTOCOL, timeout_s=self._timeouts.open_s)
-        try:
-            await stream.send(question, timeout_s=self._timeouts.reply_s)
-            return await stream.receive(timeout_s=self._timeouts.reply_s)
-        finally:
-            stream.close()
+        with self._timeouts.asking(peer) as limit_s:
+            stream = await self._transport.open(peer, VERDICT_PROTOCOL, timeout_s=limit_s)
+            try:
+                await stream.send(question, timeout_s=limit_s)
+                return await stream.receive(timeout_s=limit_s)
+            finally:
+                stream.close()
 
     async def _answer(self, stream: Stream) -> None:
-        question = await stream.receive(timeout_s=self._timeouts.reply_s)
+        question = await stream.receive(timeout_s=self._timeouts.answer_s())
         lineage = Lineage(question.get("lineage", str))
         if question.kind == "made?":
             maker = self.leading_to(lineage)
@@ -155,4 +175,4 @@ class Verdicts:
         else:
             known = self.committed(question.get("epoch", int), lineage)
             answer = Message("unknown") if known is None else Message("committed", known.to_fields())
-        await stream.send(answer, timeout_s=self._timeouts.reply_s)
+        await stream.send(answer, timeout_s=self._timeouts.answer_s())

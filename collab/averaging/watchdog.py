@@ -6,9 +6,10 @@ decides, and whatever nobody has thought of.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
+from collab.averaging.flow import Links
 from collab.averaging.laggards import Progress
 from collab.errors import TimedOut
 
@@ -38,13 +39,13 @@ class Work(Protocol):
 class Watchdog:
     """Of one round."""
 
-    def __init__(self, work: Work, clock: Callable[[], float], stalled_s: float) -> None:
+    def __init__(self, work: Work, links: Links, expected_s: float) -> None:
         """
         Args:
-            stalled_s: without anything that moves.
+            expected_s: by the plan, for the round.
         """
-        self._work, self._clock, self._stalled_s = work, clock, stalled_s
-        self._began_s = self._moved_s = clock()
+        self._work, self._clock, self._timeouts, self._expected_s = work, links.clock, links.timeouts, expected_s
+        self._began_s = self._moved_s = links.clock()
         self._seen = work.progress()
         self._whole_s: float | None = None
 
@@ -52,13 +53,14 @@ class Watchdog:
         """Why the round is to be given up, with what was seen; empty: it is not."""
         now_s, seen = self._clock(), self._work.progress()
         if seen != self._seen:
+            self._timeouts.moves.ended(now_s - self._moved_s)
             self._seen, self._moved_s = seen, now_s
+        limit_s = self._timeouts.stalled_s(self._expected_s)
         if not self._work.is_whole:
             self._whole_s = None
-            limit_s = self._stalled_s
         else:
             self._whole_s = now_s if self._whole_s is None else self._whole_s
-            limit_s = FACTOR * (self._whole_s - self._began_s) + self._stalled_s
+            limit_s += FACTOR * (self._whole_s - self._began_s)
         idle_s = now_s - max(self._moved_s, self._whole_s or 0.0)
         if idle_s <= limit_s:
             return ""

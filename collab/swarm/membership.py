@@ -6,8 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from collab.averaging.assembly import Expected
+from collab.averaging.deadlines import Arrivals
 from collab.ports import Clock
-from collab.swarm.progress import HEARTBEAT_S, ProgressBoard, SwarmView
+from collab.swarm.presence import Presence
+from collab.swarm.progress import DIRECTORY_TIMEOUT_S, HEARTBEAT_S, ProgressBoard, SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, PeerId, Role
 
@@ -32,7 +34,10 @@ class Membership:
         self._board, self._clock, self._our_record = board, clock, our_record
         self._has_news = False
         self._question, self._answer = asyncio.Event(), asyncio.Event()
-        """That our word should be out and everybody's read at once, and that this is done."""
+        """That everybody's words should be read at once, and that this is done."""
+        self._reading = Arrivals(DIRECTORY_TIMEOUT_S)
+        """How long that takes."""
+        self._presence = Presence(clock.monotonic)
         self._since_s = 0.0
         """Swarm time at which we reached our present epoch."""
 
@@ -44,11 +49,15 @@ class Membership:
     async def report(self) -> SwarmView:
         """Publish our record and read everybody's."""
         await self._board.publish(self._our_record())
-        return await self._board.refresh()
+        return await self.look()
 
     async def look(self) -> SwarmView:
         """Read everybody's records, and say nothing."""
-        return await self._board.refresh()
+        began_s = self._clock.monotonic()
+        view = await self._board.refresh()
+        self._reading.add(self._clock.monotonic() - began_s)
+        self._presence.looked([record.peer for record in view.records], view.left)
+        return view
 
     def note_step(self) -> None:
         """Our replica has just reached its present epoch."""
@@ -68,11 +77,11 @@ class Membership:
             since_s = self._board.since_published_s
             is_asked = self._question.is_set()
             self._question.clear()
-            if is_asked or since_s >= HEARTBEAT_S or (self._has_news and since_s >= REPORT_S):
+            if since_s >= HEARTBEAT_S or (self._has_news and (is_asked or since_s >= REPORT_S)):
                 self._has_news = False
                 await self._board.publish(self._our_record())
             if is_asked or self._clock.now() - self._board.view.at_s >= REFRESH_S:
-                await self._board.refresh()
+                await self.look()
             if is_asked:
                 self._answer.set()
             with suppress(TimeoutError):
@@ -89,12 +98,17 @@ class Membership:
         self._has_news = True
         if record.samples + self._expected_of_others(record) < target_samples:
             return False
+        view = await self._renewed(max(record.microbatch_s / 2, SHORTEST_WAIT_S))
+        return view.samples(record.epoch, record.lineage) >= target_samples
+
+    async def _renewed(self, limit_s: float) -> SwarmView:
+        """As the directory knows the swarm now; as it was last seen if that takes longer than ``limit_s``."""
         self._answer.clear()
         self._question.set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(record.microbatch_s / 2, SHORTEST_WAIT_S)):
+            async with asyncio.timeout(limit_s):
                 await self._answer.wait()
-        return self.view.samples(record.epoch, record.lineage) >= target_samples
+        return self.view
 
     def _expected_of_others(self, ours: PeerRecord) -> float:
         """Samples that the other trainers have by now: what they said of this epoch, carried on at their speeds.
@@ -123,15 +137,17 @@ class Membership:
         """Who should be in the group of (epoch, lineage).
 
         Trainers one epoch behind count, since their records may lag behind a step that they have taken; so do those
-        ahead, since a group that the swarm has left behind must not find itself a majority.
+        ahead, since a group that the swarm has left behind must not find itself a majority. A directory that takes
+        longer than usual (one of its keepers is frozen) holds nobody up: it is then as it was last seen.
         """
-        view = await self._board.refresh()
+        view = await self._renewed(self._reading.deadline_s())
         trainers = frozenset(record.peer for record in view.all_trainers() if record.epoch >= epoch - 1)
         return Expected(
             trainers=trainers,
             behind=frozenset(record.peer for record in view.all_trainers()) - trainers,
             helpers=frozenset(record.peer for record in view.helpers()),
-            left=view.left,
+            left=self._presence.left,
+            absent_s=self._presence.absent_s,
             ahead=frozenset(
                 record.peer
                 for record in (*view.all_trainers(), *self.backbones())

@@ -76,7 +76,9 @@ class Participant:
             roster=self.membership.roster,
             attend=self._attend,
         )
-        self._standing = Standing(ports, bundle.fingerprint, self.membership.leaders, self._attend)
+        self._standing = Standing(
+            ports, bundle.fingerprint, self.membership.leaders, self._attend, self._engine.links.timeouts
+        )
         self._watch = BatchWatch(self.membership, self._standing)
         self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, bundle.fingerprint)
         self._swarm = Swarm(

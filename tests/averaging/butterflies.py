@@ -12,7 +12,6 @@ from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import Bring
 from collab.averaging.flow import Links
 from collab.averaging.messages import Group, Member
-from collab.averaging.timeouts import RoundTimeouts
 from collab.compression.base import codec_by_name
 from collab.net.base import Handler
 from collab.net.wire import Message
@@ -72,7 +71,7 @@ class Swarm:
     async def serve(self) -> None:
         for name in self.names:
             links = Links(asyncio.get_running_loop().time)
-            butterfly = Butterfly(make_ports(self.network.join(name)), links, RoundTimeouts())
+            butterfly = Butterfly(make_ports(self.network.join(name)), links)
             await butterfly.serve()
             self.peers[name] = Peer(butterfly, Encodings(), links)
 

@@ -9,7 +9,7 @@ from collab.averaging.ballots import Ballot, Electorate
 from collab.averaging.certificates import Certificate, Certified, ballot_paper
 from collab.averaging.notary import Notary
 from collab.averaging.seats import Seats
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.averaging.verdicts import Verdicts
 from collab.metrics.records import PeerRefused
 from collab.ports import Ports
@@ -41,15 +41,16 @@ def refusals(ports: Ports) -> list[PeerRefused]:
     return [event for event in cast(FakeObserver, ports.observer).events if isinstance(event, PeerRefused)]
 
 
-def make_notary(ports: Ports, *, present: Sequence[PeerId] = ()) -> Notary:
-    """Of a peer that knows of ``present`` as being here."""
+def make_notary(ports: Ports, *, present: Sequence[PeerId] = (), missed_s: float = 0.0) -> Notary:
+    """Of a peer that knows of ``present`` as being here, and has missed all others for so long."""
 
     async def roster(epoch: int, lineage: Lineage) -> Expected:
-        return Expected(trainers=frozenset(present), helpers=frozenset())
+        return Expected(trainers=frozenset(present), helpers=frozenset(), absent_s=lambda _: missed_s)
 
     return Notary(ports, FINGERPRINT, roster)
 
 
-def make_verdicts(ports: Ports, *, present: Sequence[PeerId] = ()) -> Verdicts:
-    """Of a peer that knows of ``present`` as being here."""
-    return Verdicts(ports.transport, RoundTimeouts(), make_notary(ports, present=present), Seats())
+def make_verdicts(ports: Ports, *, present: Sequence[PeerId] = (), missed_s: float = 0.0) -> Verdicts:
+    """Of a peer that knows of ``present`` as being here, and has missed all others for so long."""
+    timeouts = MeasuredTimeouts(ports.clock.monotonic, FIRST)
+    return Verdicts(ports.transport, timeouts, make_notary(ports, present=present, missed_s=missed_s), Seats())

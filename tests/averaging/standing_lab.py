@@ -7,6 +7,7 @@ from typing import Any
 from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import STANDING_PROTOCOL, Following, History, Standing, Word
+from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.concurrency import Background
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -24,7 +25,8 @@ class Trainer:
     def __init__(self, lab: "Lab", name: str, *, eta_s: float | None, fingerprint: str) -> None:
         self.eta_s, self.asked, self.accepted = eta_s, list[tuple[int, Lineage, PeerId]](), list[History]()
         ports = make_ports(lab.network.join(name))
-        self.standing = Standing(ports, fingerprint, lambda lineage, epoch: list(lab.leaders), self._attend)
+        timeouts = MeasuredTimeouts(ports.clock.monotonic, FIRST)
+        self.standing = Standing(ports, fingerprint, lab.leaders_of, self._attend, timeouts)
 
     def _attend(self, call: Call, leader: PeerId) -> Reply:
         self.asked.append((call.epoch, call.lineage, leader))
@@ -50,9 +52,14 @@ class Lab:
         self.network, self._tasks = network, tasks
         self.leaders: list[PeerId] = []
 
+    def leaders_of(self, lineage: Lineage, epoch: int) -> list[PeerId]:
+        """Of any history."""
+        return list(self.leaders)
+
     async def add_leader(self, name: str) -> Following:
         settings = RoundSettings(fingerprint="f", policy="exact", can_reduce=True, target_samples=TARGET)
-        following = Following(make_ports(self.network.join(name)), settings)
+        ports = make_ports(self.network.join(name))
+        following = Following(ports, settings, MeasuredTimeouts(ports.clock.monotonic, FIRST))
         await following.serve()
         self.leaders.append(PeerId(name))
         return following

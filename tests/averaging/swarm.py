@@ -40,6 +40,8 @@ class Rounds:
         """Trainers whose last word is of long ago; not in ``trainers``."""
         self.absent: set[str] = set()
         """Trainers that answer a leader's call with: not coming."""
+        self.missed_s = 0.0
+        """For how long everybody who is not here has been missed by those who are."""
 
     async def add_trainer(
         self, name: str, *, can_reduce: bool = True, fingerprint: str = "f", target: float = TARGET
@@ -91,6 +93,7 @@ class Rounds:
             helpers=frozenset(self.helpers),
             ahead=frozenset(self.ahead),
             behind=frozenset(self.behind),
+            absent_s=lambda _: self.missed_s,
         )
 
     async def average(

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from collab.averaging.flow import ANSWER_S, HEAD_BYTES, PROMPT_BYTES, Inflow, Links, Outflow, Part, kept_alive
+from collab.averaging.timeouts import FIRST
 from collab.averaging.uplink import FIRST_WINDOW_BYTES
 from collab.errors import BadMessage, StreamClosed, TimedOut
 from collab.net.base import Stream
@@ -283,11 +284,11 @@ def test_a_stream_is_kept_alive_until_its_round_is_over_and_not_longer() -> None
     async def talk(ours: Stream, theirs: Stream) -> None:
         loop = asyncio.get_running_loop()
         came_s = []
-        async with kept_alive(ours, 5.0, timeout_s=1):
+        async with kept_alive(ours, make_links().timeouts):
             for _ in range(3):
                 assert (await theirs.receive(timeout_s=6)).kind == "wait"
                 came_s.append(loop.time())
-        assert came_s == [5.0, 10.0, 15.0]
+        assert came_s == [FIRST.alive_s * count for count in (1, 2, 3)]
         assert await is_silent(theirs)
 
     between(talk)
@@ -296,7 +297,7 @@ def test_a_stream_is_kept_alive_until_its_round_is_over_and_not_longer() -> None
 def test_a_stream_that_ends_while_it_is_kept_alive_troubles_nobody() -> None:
     async def talk(ours: Stream, theirs: Stream) -> None:
         theirs.close()
-        async with kept_alive(ours, 5.0, timeout_s=1):
+        async with kept_alive(ours, make_links().timeouts):
             await asyncio.sleep(60)
 
     between(talk)

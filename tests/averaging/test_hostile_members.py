@@ -11,7 +11,7 @@ import pytest
 from collab.averaging.base import Committed
 from collab.averaging.messages import CALL_PROTOCOL, PARTS_PROTOCOL, ROUND_PROTOCOL, Group, Join
 from collab.averaging.plan import PART_ELEMENTS
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import FIRST
 from collab.errors import NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -127,7 +127,7 @@ def test_members_that_are_at_work_for_ever_are_gone_on_without() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
             rounds = await honest(network)
-            pulse_s = RoundTimeouts().pulse_s
+            pulse_s = FIRST.pulse_s
 
             async def dawdle(name: str) -> None:
                 rounds.trainers.add(PeerId(name))
@@ -291,7 +291,7 @@ def test_a_contributor_that_is_there_but_brings_nothing_is_left_out_after_a_boun
             async def say(stream: Stream, kind: str) -> None:
                 with suppress(NetworkError):
                     while True:
-                        await asyncio.sleep(RoundTimeouts().pulse_s)
+                        await asyncio.sleep(FIRST.pulse_s)
                         await stream.send(Message(kind), timeout_s=1)
 
             async def visit(reducer: PeerId, round_id: str, job: int) -> None:
@@ -337,7 +337,7 @@ def test_a_reducer_that_is_there_but_brings_no_result_is_left_out_after_a_bounde
                 ready = {"sent_s": opening.get("sent_s", float), "queue_s": 0.0}
                 await stream.send(Message("ready", ready), timeout_s=1)
                 while True:
-                    await asyncio.sleep(RoundTimeouts().pulse_s)
+                    await asyncio.sleep(FIRST.pulse_s)
                     await stream.send(Message("wait"), timeout_s=1)
 
             await transport.serve(PARTS_PROTOCOL, take)
@@ -347,7 +347,7 @@ def test_a_reducer_that_is_there_but_brings_no_result_is_left_out_after_a_bounde
                 await stream.send(join.to_message(), timeout_s=1)
                 with suppress(NetworkError):
                     while True:
-                        await stream.receive(timeout_s=RoundTimeouts().pulse_s)
+                        await stream.receive(timeout_s=FIRST.pulse_s)
                         await stream.send(WORKING, timeout_s=1)
 
             network.run(join_and_wait())

@@ -91,7 +91,7 @@ def test_an_answer_to_a_call_that_was_never_made_changes_nothing() -> None:
         await stream.send(word(), timeout_s=1.0)
         await stream.send(Message("coming", COMING), timeout_s=1.0)
         await asyncio.sleep(0.1)
-        calling = asyncio.create_task(following.call(PeerId("mallory"), HERE, 3.0))
+        calling = asyncio.create_task(following.call(PeerId("mallory"), HERE))
         await asyncio.sleep(0.1)
         await stream.send(Message("coming", COMING | {"epoch": 2}), timeout_s=1.0)
         await asyncio.sleep(0.1)

@@ -12,7 +12,7 @@ from collab.averaging.ballots import Ballot, Electorate
 from collab.averaging.base import Aborted, Committed, Outcome, Superseded
 from collab.averaging.certificates import Certificate, Certified, ballot_paper
 from collab.averaging.messages import ROUND_PROTOCOL, VERDICT_PROTOCOL
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import FIRST
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
@@ -186,7 +186,7 @@ def test_who_does_not_sign_its_vote_has_not_voted(signature: bytes) -> None:
             assert isinstance(outcomes["b"], Superseded)  # the others went on without it
             assert isinstance(outcomes["a"], Committed)
             assert isinstance(outcomes["c"], Committed)
-            await asyncio.sleep(RoundTimeouts().thanks_s)  # then the leader's round is over, too
+            await asyncio.sleep(FIRST.thanks_s)  # then the leader's round is over, too
             assert ("b", "not_signed") in refused_by(rounds, "helper")
             for _, _, _, message in network.sent:
                 if message.kind == "commit":

@@ -18,7 +18,7 @@ from collab.averaging.participation import Desk, Participation, Verdict
 from collab.averaging.plan import Span
 from collab.averaging.seats import Seats
 from collab.averaging.silence import Silence
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.errors import NetworkError, StreamClosed
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -91,12 +91,12 @@ async def follow(leader: Leader, *, learned: CommitRecord | None = None, known: 
     if known is not None:
         verdicts.remember(known)
 
-    async def nobody(peer: PeerId) -> Stream:
+    async def nobody(peer: PeerId, limit_s: float) -> Stream:
         raise StreamClosed(f"{peer} is not there")
 
     desk = Desk(
         me=H,
-        timeouts=RoundTimeouts(),
+        timeouts=MeasuredTimeouts(asyncio.get_running_loop().time, FIRST),
         silence=Silence(asyncio.get_running_loop().time, 5.0),
         seats=seats,
         verdicts=verdicts,

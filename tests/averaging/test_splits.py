@@ -13,7 +13,7 @@ from collab.averaging.electors import electorate_of
 from collab.averaging.messages import ROUND_PROTOCOL
 from collab.averaging.seats import seat_to_fields
 from collab.averaging.silence import Silence
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.metrics.records import Notice
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -99,8 +99,10 @@ def test_a_leader_whose_quorum_voted_commits_though_one_knows_of_another_decisio
             other = replace(OTHER, lineage=course.group.lineage)
             voters = {A: Voter(A, course), B: Voter(B, course), C: Voter(C, course, decided=other)}
             streams = {peer: cast(Stream, voter) for peer, voter in voters.items()}
-            silence, notary = Silence(asyncio.get_running_loop().time, 3.0), make_notary(make_ports(network.join(A)))
-            record = await Conductor(course, streams, RoundTimeouts(), silence, notary).run(lambda certified: None)
+            clock = asyncio.get_running_loop().time
+            silence, notary = Silence(clock, 3.0), make_notary(make_ports(network.join(A)))
+            timeouts = MeasuredTimeouts(clock, FIRST)
+            record = await Conductor(course, streams, timeouts, silence, notary).run(lambda certified: None)
             assert isinstance(record, CommitRecord)
             assert record.round_id == "r"
             assert course.gone.keys() == {C}

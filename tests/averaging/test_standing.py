@@ -136,8 +136,8 @@ def test_the_answer_says_in_how_many_seconds_a_trainer_comes() -> None:
         a, b = await lab.add_trainer("a", eta_s=1.25), await lab.add_trainer("b", eta_s=None)
         await a.says(1)
         await b.says(1)
-        assert (await following.call(PeerId("a"), HERE, 1.0)).comes_in_s == 1.25
-        assert await following.call(PeerId("b"), HERE, 1.0) == NOT_COMING
+        assert (await following.call(PeerId("a"), HERE)).comes_in_s == 1.25
+        assert await following.call(PeerId("b"), HERE) == NOT_COMING
         assert a.is_called(HERE)
         assert not b.is_called(HERE)
 
@@ -194,7 +194,7 @@ def test_a_trainer_that_dies_is_forgotten_and_its_pending_answer_resolves() -> N
         stream = await lab.stranger("mute")
         await stream.send(word(samples=60.0), timeout_s=1.0)
         await asyncio.sleep(0.1)
-        calling = asyncio.create_task(following.call(PeerId("mute"), HERE, 100.0))
+        calling = asyncio.create_task(following.call(PeerId("mute"), HERE))
         await asyncio.sleep(1.0)
         assert not calling.done()
         stream.close()
@@ -216,9 +216,9 @@ def test_a_trainer_that_does_not_answer_is_not_waited_for() -> None:
         await stream.send(word(), timeout_s=1.0)
         await asyncio.sleep(0.1)
         with pytest.raises(TimedOut):
-            await following.call(PeerId("mute"), HERE, 2.0)
+            await following.call(PeerId("mute"), HERE)
         with pytest.raises(KeyError):
-            await following.call(PeerId("nobody"), HERE, 2.0)
+            await following.call(PeerId("nobody"), HERE)
 
     in_lab(test)
 

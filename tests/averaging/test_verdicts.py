@@ -9,12 +9,14 @@ import pytest
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.ballots import Electorate
 from collab.averaging.messages import VERDICT_PROTOCOL
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import FIRST
 from collab.averaging.verdicts import REMEMBERED_ROUNDS, Verdicts
+from collab.errors import BadCertificate
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
 from tests.averaging.certifying import certify, make_verdicts, refusals
+from tests.averaging.course_lab import make_group
 from tests.averaging.records import X, Y, make_record
 from tests.fakes import FakeNetwork, make_ports, run
 
@@ -188,6 +190,33 @@ def test_a_silent_member_delays_no_other_member_s_answer_and_costs_a_bounded_tim
             assert await doubting.ask([PeerId("b"), PeerId("c")], 1, L) == (certify(record(1)), NOBODY)
             assert asyncio.get_running_loop().time() == began
             assert await doubting.ask([PeerId("b"), PeerId("c")], 2, L) == (None, {PeerId("b")})
-            assert 0 < asyncio.get_running_loop().time() - began <= RoundTimeouts().verdict_s
+            assert 0 < asyncio.get_running_loop().time() - began <= 3 * FIRST.answer_s
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("electors", "missed_s", "is_followed"),
+    [
+        ((X, Y), 0.0, True),
+        ((X,), 0.0, False),
+        ((X,), FIRST.reform_s / 2, False),
+        ((X,), FIRST.reform_s / 2 + 1.0, True),
+    ],
+)
+def test_a_leader_that_leaves_out_who_was_here_not_long_ago_is_not_followed(
+    electors: tuple[PeerId, ...], missed_s: float, is_followed: bool
+) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            ours = make_verdicts(make_ports(network.join(X)), present=(X,), missed_s=missed_s)
+            maker = make_record(members=(X, Y))
+            ours.remember(certify(maker))
+            group = replace(make_group(electors=electors), epoch=maker.epoch + 1, lineage=maker.next_lineage())
+            if is_followed:
+                await ours.check_electors(group)
+                return
+            with pytest.raises(BadCertificate, match="not long ago"):
+                await ours.check_electors(group)
 
     run(main())

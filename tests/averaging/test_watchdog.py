@@ -2,13 +2,15 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from collab.averaging.base import Aborted, Committed
+from collab.averaging.flow import Links
 from collab.averaging.laggards import Progress
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import FIRST
 from collab.averaging.watchdog import FACTOR, LOOK_S, Watchdog
 from collab.errors import TimedOut
 from collab.net.wire import Message
@@ -34,7 +36,8 @@ def watched(story: Any) -> None:
     async def main() -> None:
         work = Work()
         clock = asyncio.get_running_loop().time
-        await story(work, Watchdog(work, clock, STALLED_S), clock)
+        links = Links(clock, timeouts=replace(FIRST, stalled_s=STALLED_S))
+        await story(work, Watchdog(work, links, 0.0), clock)
 
     run(main())
 
@@ -106,8 +109,7 @@ def test_a_leader_that_says_it_is_there_and_never_goes_on_loses_its_members(swal
             began_s = asyncio.get_running_loop().time()
             outcomes = await rounds.average(random_vectors("abc", 100), {"a": 1.0, "b": 1.0, "c": 1.0})
             took_s = asyncio.get_running_loop().time() - began_s
-            times = RoundTimeouts()
             assert {type(outcome) for outcome in outcomes.values()} <= {Aborted, Committed}
-            assert took_s < 4 * (times.stalled_s + 2 * times.gather_limit_s)
+            assert took_s < 4 * (FIRST.stalled_s + 2 * FIRST.gather_limit_s)
 
     run(main())

@@ -3,14 +3,17 @@
 import pytest
 
 from collab.averaging.base import Committed
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import FIRST, LONGEST_S
 from tests.simulation.rounds import SimRounds, link
+
+LONGEST_SILENCE_S = 2 * (2 * FIRST.alive_s + LONGEST_S)
+"""On a stream of parts, whatever was measured."""
 
 
 def test_a_round_of_minutes_commits_like_any_other() -> None:
     rounds = SimRounds([link(2), link(2), link(2, 10)], mb=30.0, rounds=1)
     rounds.run()
-    assert rounds.seconds[0] > 8 * RoundTimeouts().part_s
+    assert rounds.seconds[0] > 4 * LONGEST_SILENCE_S
     assert all(isinstance(outcome, Committed) for outcome in rounds.outcomes.values()), rounds.outcomes
 
 
@@ -20,6 +23,6 @@ def test_rounds_on_narrow_links_are_not_lost_and_use_most_of_them(monkeypatch: p
         monkeypatch.setattr(f"{module}.PIECE_BYTES", 4096)
     rounds = SimRounds([link(4)] * 8, mb=8.0, rounds=3)
     ratios = rounds.run()
-    assert min(rounds.seconds) > RoundTimeouts().part_s
+    assert min(rounds.seconds) > LONGEST_SILENCE_S / 2
     assert all(isinstance(outcome, Committed) for outcome in rounds.outcomes.values()), rounds.outcomes
     assert max(ratios) <= 1.5, ratios

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from collab.averaging.timeouts import FIRST
 from collab.metrics.records import EpochFinished, MicrobatchDone, SamplesUsed
 from collab.simulation.peer import SimPeer
 from tests.simulation.swarm import SimSwarm
@@ -57,3 +58,21 @@ def test_a_partition_of_a_minute_ends_with_one_history_and_every_sample_counted_
         claimed += used
     in_records = {event.epoch: event.swarm_samples for peer in trainers for event in swarm.events(peer, EpochFinished)}
     assert claimed == pytest.approx(sum(in_records.values()), abs=0.5), "and nothing is used without its peer's knowing"
+
+
+def test_those_who_were_cut_off_before_do_not_take_the_others_for_long_gone_the_next_time(tmp_path: Path) -> None:
+    """What a minority's leader last saw of the others is minutes old when it comes to lead again; they were not."""
+    swarm = SimSwarm(tmp_path, until=180, target=320, every=1000)
+    swarm.add_backbone()
+    trainers = [swarm.add_trainer(samples_per_s=20.0) for _ in range(8)]
+    second_s = CUT_S + 30.0 + FIRST.reform_s + 20.0
+    for time_s in (CUT_S, second_s):
+        swarm.churn.partition_at([(1,), (0, 2, 3, 4, 5, 6, 7, 8)], time_s=time_s, for_s=30.0)
+    swarm.world.run()
+    assert not swarm.churn.unfired()
+    assert max(event.at_s for event in swarm.events(trainers[-1], EpochFinished)) - SINCE_S > second_s + 30.0
+    lineages: dict[int, set[str]] = {}
+    for peer in trainers:
+        for event in swarm.events(peer, EpochFinished):
+            lineages.setdefault(event.epoch, set()).add(event.lineage)
+    assert all(len(each) == 1 for each in lineages.values()), "one record for every epoch"

@@ -9,7 +9,7 @@ import pytest
 from collab.averaging.base import Aborted, Committed, Outcome
 from collab.averaging.deadlines import ENOUGH, FLOOR_S
 from collab.averaging.messages import CALL_PROTOCOL, ROUND_PROTOCOL, Reply
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import FIRST
 from collab.net.base import Handler, Stream
 from collab.net.wire import Message
 from collab.types import PeerId
@@ -86,7 +86,7 @@ def test_a_leader_that_has_seen_nothing_yet_waits_for_whoever_says_that_it_is_co
             announces(rounds, "d", LATE_S)
             outcomes, seconds = await timed(rounds, "abc")
             assert all(isinstance(outcome, Committed) for outcome in outcomes.values())
-            assert seconds == pytest.approx(LATE_S + RoundTimeouts().gather_slack_s, abs=0.1)
+            assert seconds == pytest.approx(LATE_S + FIRST.gather_slack_s, abs=0.1)
 
     run(main())
 
@@ -110,7 +110,7 @@ def test_whoever_comes_within_the_learned_deadline_is_waited_for_until_it_is_lat
             announces(rounds, "d", FLOOR_S / 2)
             outcomes, seconds = await timed(rounds, "abc")  # it never comes
             assert all(isinstance(outcome, Committed) for outcome in outcomes.values())
-            assert seconds == pytest.approx(FLOOR_S / 2 + RoundTimeouts().gather_slack_s, abs=0.05)
+            assert seconds == pytest.approx(FLOOR_S / 2 + FIRST.gather_slack_s, abs=0.05)
 
     run(main())
 
@@ -137,7 +137,7 @@ def test_without_a_quorum_the_group_waits_for_those_who_are_coming() -> None:
             announces(rounds, "d", LATE_S)
             rounds.absent.add("c")
             outcomes, seconds = await timed(rounds, "ab")
-            assert seconds == pytest.approx(LATE_S + RoundTimeouts().gather_slack_s, abs=0.1)
+            assert seconds == pytest.approx(LATE_S + FIRST.gather_slack_s, abs=0.1)
             assert {o.reason for o in outcomes.values() if isinstance(o, Aborted)} == {"no_quorum"}
 
     run(main())
@@ -161,7 +161,7 @@ def test_an_hour_that_a_peer_announces_is_not_believed() -> None:
             rounds = await four_trainers(network, practised=False)
             announces(rounds, "d", 3600.0)
             _, seconds = await timed(rounds, "abc")
-            assert seconds <= RoundTimeouts().gather_limit_s + RoundTimeouts().gather_slack_s + 0.1
+            assert seconds <= FIRST.gather_limit_s + FIRST.gather_slack_s + 0.1
 
     run(main())
 

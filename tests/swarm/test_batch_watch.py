@@ -10,7 +10,7 @@ import pytest
 from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import STANDING_PROTOCOL, Following, Standing
-from collab.averaging.timeouts import RoundTimeouts
+from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.concurrency import Background
 from collab.net.base import Entry, Stream
 from collab.net.wire import Message
@@ -36,7 +36,8 @@ class Us:
         board = ProgressBoard(ports, PEOPLE[0], F)
         self.membership = Membership(board, clock, lambda: replace(self.record, said_at=clock.now()))
         self.leaders: list[PeerId] = []
-        self.standing = Standing(ports, F, lambda lineage, epoch: self.leaders, self._attend)
+        timeouts = MeasuredTimeouts(ports.clock.monotonic, FIRST)
+        self.standing = Standing(ports, F, lambda lineage, epoch: self.leaders, self._attend, timeouts)
         self.watch = BatchWatch(self.membership, self.standing)
 
     def _attend(self, call: Call, leader: PeerId) -> Reply:
@@ -48,7 +49,8 @@ class Us:
     async def find_leader(self) -> None:
         """And stand with it."""
         settings = RoundSettings(fingerprint=F, policy="exact", can_reduce=True, target_samples=float(TARGET))
-        await Following(make_ports(self.network.join(LEADER)), settings).serve()
+        leading = make_ports(self.network.join(LEADER))
+        await Following(leading, settings, MeasuredTimeouts(leading.clock.monotonic, FIRST)).serve()
         self.leaders.append(LEADER)
         assert not await self.watch.has_reached(TARGET)
         await asyncio.sleep(1.0)
@@ -129,7 +131,7 @@ def test_a_leader_that_says_nothing_to_our_words_is_not_waited_for() -> None:
         await asyncio.sleep(1.0)
         assert us.standing.is_connected
         assert (await us.asks(40))[0] is False, "it may be about to call us"
-        await asyncio.sleep(RoundTimeouts().silence_s)
+        await asyncio.sleep(FIRST.silence_s)
         assert not us.standing.is_connected
         assert (await us.asks(40))[0] is True
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from collab.averaging.deadlines import ENOUGH, FLOOR_S
 from collab.net.base import Entry
 from collab.swarm.membership import REPORT_S, Membership
-from collab.swarm.progress import HEARTBEAT_S, ProgressBoard
+from collab.swarm.progress import DIRECTORY_TIMEOUT_S, HEARTBEAT_S, ProgressBoard
 from collab.swarm.records import PeerRecord, PeerState, pack_record
 from collab.types import Lineage, Role
 from tests.fakes import NOW, FakeClock, FakeDirectory, FakeNetwork, make_ports, run
@@ -167,6 +168,24 @@ def test_the_roster_counts_trainers_one_epoch_behind_and_all_ahead() -> None:
         record(5, role=Role.AUXILIARY, state=PeerState.SERVING),
     )
     among(record(0), *others, test=look)
+
+
+def test_a_directory_that_takes_longer_than_usual_does_not_hold_up_a_leader() -> None:
+    async def look(us: Us) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(ENOUGH):
+            await us.membership.roster(3, L)
+        us.hear(record(2))
+        us.directory.answers_after_s = DIRECTORY_TIMEOUT_S - 1
+        began_s = loop.time()
+        expected = await us.membership.roster(3, L)
+        assert loop.time() - began_s == pytest.approx(FLOOR_S)
+        assert expected.trainers == {PEOPLE[n].peer_id for n in (0, 1)}, "as it was last seen"
+        await asyncio.sleep(DIRECTORY_TIMEOUT_S)
+        assert us.membership.view.trainers(3, L), "the reading went on"
+        assert PEOPLE[2].peer_id in {one.peer for one in us.membership.view.all_trainers()}
+
+    among(record(0), record(1), test=look)
 
 
 # -- when we speak -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,59 @@
+"""For how long peers have been looked for in vain, and which of them said goodbye.
+
+A run goes on without most of those who decide when these have not been heard of for minutes. So it matters that *we*
+have looked for them all the time: a peer that looks again after a long while, because it slept or had no reason to,
+must not take everybody for long gone.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+
+from collab.types import PeerId
+
+LONGEST_STEP_S = 10.0
+"""Counted between two looks; whoever looks less often was frozen, and knows nothing of the time between."""
+MOST_REMEMBERED = 4096
+"""Peers; those that have been away for longest are forgotten first, and are missed anew when somebody asks for them."""
+
+
+class Presence:
+    """Fed with every look at the swarm."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """
+        Args:
+            clock: monotonic seconds.
+        """
+        self._clock = clock
+        self._looked_s: float | None = None
+        self._absent_s: dict[PeerId, float] = {}
+        self._left: dict[PeerId, int] = {}
+
+    @property
+    def left(self) -> Mapping[PeerId, int]:
+        """Peers that have said goodbye and are not back, and the first epoch about which each has promised nothing."""
+        return dict(self._left)
+
+    def looked(self, present: Collection[PeerId], left: Mapping[PeerId, int]) -> None:
+        """We have looked for everybody just now.
+
+        Args:
+            present: whose word is fresh.
+            left: whose fresh word is a goodbye; as in ``left``.
+        """
+        now_s = self._clock()
+        passed_s = min(now_s - self._looked_s, LONGEST_STEP_S) if self._looked_s is not None else 0.0
+        self._looked_s = now_s
+        for peer in self._absent_s:
+            self._absent_s[peer] += passed_s
+        for peer in present:
+            self._absent_s[peer] = 0.0
+            self._left.pop(peer, None)
+        self._left.update(left)
+        for peer in sorted(self._absent_s, key=lambda peer: self._absent_s[peer])[MOST_REMEMBERED:]:
+            del self._absent_s[peer]
+        while len(self._left) > MOST_REMEMBERED:
+            del self._left[next(iter(self._left))]
+
+    def absent_s(self, peer: PeerId) -> float:
+        """Seconds for which we have looked for a peer in vain; for one never seen, since somebody first asked."""
+        return self._absent_s.setdefault(peer, 0.0)

@@ -1,0 +1,129 @@
+"""Limits follow what answers took: they grow on far and busy links, shrink on near ones, and none is without end."""
+
+from contextlib import suppress
+
+import pytest
+
+from collab.averaging.timeouts import (
+    ENOUGH,
+    FACTOR,
+    FIRST,
+    LONGEST_S,
+    MOST_MISSED,
+    MOVES_LONGEST_S,
+    SHORTEST_S,
+    SLOT_S,
+    SLOTS,
+    MeasuredTimeouts,
+)
+from collab.errors import StreamClosed, TimedOut
+from collab.types import PeerId
+
+A, B = PeerId("a"), PeerId("b")
+
+
+class Story:
+    """Timeouts on a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.timeouts = MeasuredTimeouts(lambda: self.now_s, FIRST)
+
+    def ask(self, peer: PeerId, takes_s: float) -> float:
+        """Ask a peer that answers after ``takes_s``, or not in time; the limit."""
+        with suppress(TimedOut), self.timeouts.asking(peer) as limit_s:
+            self.now_s += min(takes_s, limit_s)
+            if takes_s > limit_s:
+                raise TimedOut("no answer")
+        return limit_s
+
+
+def test_before_enough_is_known_the_first_values_hold() -> None:
+    story = Story()
+    for _ in range(ENOUGH - 1):
+        assert story.ask(A, 0.1) == FIRST.answer_s
+    assert story.timeouts.slowest_s is None
+    assert story.timeouts.stalled_s(0.0) == FIRST.stalled_s
+
+
+def test_far_peers_get_longer_and_near_ones_shorter_limits_than_the_first() -> None:
+    near, far = Story(), Story()
+    for _ in range(ENOUGH):
+        near.ask(A, 0.02)
+        far.ask(A, 2.5)
+    assert near.timeouts.answer_s() == SHORTEST_S < FIRST.answer_s
+    assert far.timeouts.answer_s() == FACTOR * 2.5 > FIRST.answer_s
+
+
+def test_every_limit_follows_the_answers_and_keeps_its_order() -> None:
+    near, far = Story(), Story()
+    for _ in range(ENOUGH):
+        near.ask(A, 0.02)
+        far.ask(A, 2.5)
+    for limit in ("sender_s", "part_s", "verdict_s", "blame_s"):
+        assert getattr(near.timeouts, limit) < getattr(far.timeouts, limit), limit
+    for story in (Story(), near, far):
+        assert FIRST.alive_s < story.timeouts.sender_s < story.timeouts.part_s
+        assert FIRST.pulse_s < story.timeouts.blame_s < story.timeouts.sender_s
+
+
+def test_one_slow_answer_is_forgotten_after_a_while_in_which_others_came() -> None:
+    story = Story()
+    for _ in range(ENOUGH):
+        story.ask(A, 0.02)
+    story.ask(B, 1.4)
+    assert story.timeouts.answer_s() == pytest.approx(FACTOR * 1.4)
+    for _ in range(SLOTS):
+        story.now_s += SLOT_S
+        story.ask(A, 0.02)
+    assert story.timeouts.answer_s() == SHORTEST_S
+
+
+def test_answers_of_a_quiet_time_are_not_forgotten_because_many_came_at_once() -> None:
+    story = Story()
+    story.ask(A, 1.9)
+    for _ in range(10_000):
+        story.timeouts.answered(0.001)
+    assert story.timeouts.slowest_s == pytest.approx(1.9)
+
+
+def test_whoever_does_not_answer_in_time_has_twice_as_long_until_it_answers_and_nobody_else_has() -> None:
+    story = Story()
+    for _ in range(ENOUGH):
+        story.ask(A, 0.02)
+    assert [story.ask(B, 5.0) for _ in range(3)] == [SHORTEST_S, 2 * SHORTEST_S, 4 * SHORTEST_S]  # the third is in time
+    assert story.timeouts.answer_s(A) == story.timeouts.answer_s(B) == FACTOR * 5.0, "its answer counts for all"
+
+
+def test_a_peer_that_never_answers_costs_a_bounded_time_each() -> None:
+    story = Story()
+    for _ in range(100):
+        assert story.ask(A, 1e9) <= LONGEST_S
+    assert story.timeouts.answer_s() == FIRST.answer_s, "no answer says nothing of the others' links"
+
+
+def test_a_peer_that_is_gone_is_not_given_more_time_for_it() -> None:
+    story = Story()
+    with suppress(StreamClosed), story.timeouts.asking(A):
+        raise StreamClosed("gone")
+    assert story.timeouts.answer_s(A) == FIRST.answer_s
+
+
+def test_ever_new_peers_that_do_not_answer_take_a_bounded_memory() -> None:
+    story = Story()
+    for number in range(10 * MOST_MISSED):
+        story.ask(PeerId(str(number)), 1e9)
+    doubled = [n for n in range(10 * MOST_MISSED) if story.timeouts.answer_s(PeerId(str(n))) > FIRST.answer_s]
+    assert doubled == list(range(9 * MOST_MISSED, 10 * MOST_MISSED))
+
+
+def test_a_side_may_stand_still_for_as_long_as_the_plan_says_and_as_others_did() -> None:
+    story = Story()
+    assert story.timeouts.stalled_s(100.0) == 200.0
+    assert story.timeouts.stalled_s(1e9) == MOVES_LONGEST_S, "a leader's word is not believed without end"
+    for _ in range(16):
+        story.timeouts.moves.ended(1.0)
+    assert story.timeouts.stalled_s(0.0) < FIRST.stalled_s
+    for _ in range(16):
+        story.timeouts.moves.ended(15.0)
+    assert story.timeouts.stalled_s(0.0) == 45.0

@@ -1,0 +1,72 @@
+"""How long peers have been missed counts only while somebody looked for them."""
+
+import pytest
+
+from collab.swarm.presence import LONGEST_STEP_S, MOST_REMEMBERED, Presence
+from collab.types import PeerId
+
+A, B = PeerId("a"), PeerId("b")
+
+
+class Story:
+    """A presence on a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1e6
+        self.presence = Presence(lambda: self.now_s)
+
+    def looks(
+        self, *present: PeerId, every_s: float = 1.0, times: int = 1, left: dict[PeerId, int] | None = None
+    ) -> None:
+        for _ in range(times):
+            self.now_s += every_s
+            self.presence.looked(present, left or {})
+
+
+def test_a_peer_is_missed_for_as_long_as_somebody_has_looked_for_it_in_vain() -> None:
+    story = Story()
+    story.looks(A, B)
+    story.looks(A, times=30)
+    assert story.presence.absent_s(B) == 30.0
+    assert story.presence.absent_s(A) == 0.0
+    story.looks(A, B)
+    assert story.presence.absent_s(B) == 0.0
+
+
+def test_a_peer_that_was_seen_long_ago_and_is_looked_for_only_now_is_missed_since_now() -> None:
+    story = Story()
+    story.looks(A, B)
+    story.looks(A, every_s=3600.0)
+    assert story.presence.absent_s(B) == LONGEST_STEP_S, "we may have slept, and it may have been there all the time"
+
+
+def test_a_peer_that_we_have_never_seen_is_missed_from_the_first_question_on() -> None:
+    story = Story()
+    story.looks(A, times=100)
+    assert story.presence.absent_s(B) == 0.0
+    story.looks(A, times=5)
+    assert story.presence.absent_s(B) == 5.0
+
+
+def test_a_goodbye_is_remembered_until_its_author_is_back() -> None:
+    story = Story()
+    story.looks(A, left={B: 7})
+    story.looks(A, times=100)
+    assert story.presence.left == {B: 7}
+    story.looks(A, B)
+    assert story.presence.left == {}
+    story.looks(A)
+    assert story.presence.left == {}
+
+
+def test_ever_new_peers_take_a_bounded_memory_and_those_who_are_here_stay_in_it() -> None:
+    story = Story()
+    for number in range(3):
+        crowd = [PeerId(f"{number}-{index}") for index in range(MOST_REMEMBERED - 1)]
+        story.looks(A, *crowd, left={PeerId(f"gone-{number}-{index}"): 1 for index in range(MOST_REMEMBERED)})
+    story.looks(A)
+    assert len(story.presence.left) == MOST_REMEMBERED
+    assert len(story.presence._absent_s) == MOST_REMEMBERED
+    assert story.presence.absent_s(A) == 0.0
+    assert story.presence.absent_s(PeerId("2-0")) == pytest.approx(1.0)
+    assert story.presence.absent_s(PeerId("0-0")) == 0.0, "forgotten, and missed anew"
