@@ -13,6 +13,11 @@ PART_S = 0.02
 LONGEST_PART_S = 0.1
 """On a link that takes longer for 64 KiB parts have half of it: shorter ones cost more CPU time than they save."""
 
+SHORTEST_SPAN_S = 0.025
+"""A reducer that is busy for less is not worth the streams of all the others."""
+SHORTEST_SPAN_ELEMENTS = 256
+"""1 KiB; below it, heads of messages weigh more than what is in them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -39,6 +44,21 @@ def part_elements(slowest_bytes_per_s: float, bytes_per_element: float) -> int:
     if 0 < slowest_bytes_per_s * LONGEST_PART_S < 4 * PART_ELEMENTS:
         fitting = SMALLEST_PART_ELEMENTS
     return min(fitting * round(4.0 / bytes_per_element), LARGEST_PART_ELEMENTS)
+
+
+def shortest_span(part: int, num_elements: int, num_members: int, slowest_bytes_per_s: float) -> int:
+    """Length below which a peer's share goes to the others: half a part, or what it could as well do as not.
+
+    Of a short vector all would go to one peer otherwise, however slow: it would take everybody's and return it to all.
+
+    Args:
+        part: elements.
+        slowest_bytes_per_s: of those who may reduce; 0: not known.
+    """
+    if slowest_bytes_per_s <= 0:
+        return max(part // 2, 1)
+    quick = int(slowest_bytes_per_s * SHORTEST_SPAN_S / (4 * num_members))
+    return max(min(part // 2, max(quick, num_elements // (8 * num_members), SHORTEST_SPAN_ELEMENTS)), 1)
 
 
 def is_tiling(spans: tuple[Span, ...], num_elements: int) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from collab.averaging import contribution_plan
 from collab.averaging.contribution_plan import Policy, plan_contributions
 from collab.averaging.messages import Join, Member
-from collab.averaging.plan import PART_ELEMENTS, Span, part_elements
+from collab.averaging.plan import PART_ELEMENTS, Span, part_elements, shortest_span
 from collab.averaging.shares import spans_of
 from collab.compression.base import all_codecs
 from collab.types import PeerId
@@ -98,6 +98,10 @@ class Planner:
             min(joins[peer].up_bytes_per_s for peer in contributions.codecs),
             min(sizes[codec] for codec in contributions.codecs.values()),
         )
+        reducing = [join.up_bytes_per_s for join in joins.values() if join.can_reduce and join.up_bytes_per_s > 0]
+        shortest = shortest_span(
+            min(length, PART_ELEMENTS), num_elements, len(joins), slowest_bytes_per_s=min(reducing, default=0.0)
+        )
         return Plan(
             members=tuple(
                 Member(
@@ -109,9 +113,7 @@ class Planner:
                 )
                 for peer, join in joins.items()
             ),
-            spans=spans_of(
-                contributions.shares.shares, list(joins), num_elements, granularity=min(length, PART_ELEMENTS)
-            ),
+            spans=spans_of(contributions.shares.shares, list(joins), num_elements, shortest=shortest),
             result_codec=contributions.result_codec,
             part_elements=length,
             seconds=contributions.seconds,

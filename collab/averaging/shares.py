@@ -169,31 +169,29 @@ def _level(intervals: _Intervals) -> float:
     return before + way * (after - before)
 
 
-def spans_of(
-    shares: Sequence[float], peers: Sequence[PeerId], num_elements: int, *, granularity: int
-) -> tuple[Span, ...]:
+def spans_of(shares: Sequence[float], peers: Sequence[PeerId], num_elements: int, *, shortest: int) -> tuple[Span, ...]:
     """Cut the vector into one contiguous span for each peer with a share, in the order of ``peers``.
 
-    A peer whose span would be shorter than half a part costs everybody a stream for next to nothing: the smallest
-    shares go to the others, in proportion, until none is left that small or one peer has all. Then whole elements by
-    the largest remainder, so that a span is less than one element longer or shorter than its share.
+    A peer whose span would be very short costs everybody a stream for next to nothing: the smallest shares go to the
+    others, in proportion, until none is left that small or one peer has all. Then whole elements by the largest
+    remainder, so that a span is less than one element longer or shorter than its share.
 
     Args:
         shares: at least 0, with a positive sum.
         peers: all different.
-        granularity: elements of a part, at least 1; with 1 only the spans of less than half an element vanish.
+        shortest: elements, at least 1.
 
     Raises:
         ValueError: there is nothing to divide, or nobody to divide it among.
     """
     weights = np.asarray(shares, dtype=np.float64)
-    if len(weights) != len(peers) or len(set(peers)) != len(peers) or num_elements < 1 or granularity < 1:
+    if len(weights) != len(peers) or len(set(peers)) != len(peers) or num_elements < 1 or shortest < 1:
         raise ValueError(f"cannot give {len(weights)} shares of {num_elements} elements to {len(peers)} peers")
     if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
         raise ValueError("shares must be at least 0 and one of them must be positive")
     order = np.argsort(-weights, kind="stable")
     reached = weights[order] / np.cumsum(weights[order]) * num_elements
-    weights[order[max(1, int((reached >= granularity / 2).sum())) :]] = 0.0
+    weights[order[max(1, int((reached >= shortest).sum())) :]] = 0.0
     quotas = weights / math.fsum(weights) * num_elements
     lengths = np.floor(quotas).astype(np.int64)
     left_over = num_elements - int(lengths.sum())

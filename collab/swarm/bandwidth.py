@@ -20,7 +20,9 @@ BASE_SLOT_S = 10.0
 BASE_SLOTS = 6
 """The quickest delay of a path is forgotten after a minute: routes and clocks change."""
 SHORTEST_S, SMALLEST_BYTES = 0.25, 1 << 20
-"""A period with less activity measures round trips and bursts."""
+"""A period with less activity measures round trips and bursts, unless the link was full for long."""
+LONG_S = 2.0
+"""As long as many of them."""
 MOSTLY = 0.5
 """Of the time: a link that had enough to carry for so long was full; timers and bunched news hide the rest."""
 KEPT_PERIODS = 4
@@ -127,10 +129,11 @@ class RateMeter:
             self._full_s += now_s - self._last_s
         self._last_s, self._was_full = now_s, is_full
         elapsed_s = now_s - self._began_s
-        if elapsed_s < SHORTEST_S or self._bytes < SMALLEST_BYTES:
+        was_full = self._full_s >= MOSTLY * elapsed_s
+        if elapsed_s < SHORTEST_S or (self._bytes < SMALLEST_BYTES and not (was_full and elapsed_s >= LONG_S)):
             return
         if self._best is None or self._bytes / elapsed_s > self._best.bytes_per_s:
-            self._best = _Period(elapsed_s, self._bytes, self._full_s >= MOSTLY * elapsed_s)
+            self._best = _Period(elapsed_s, self._bytes, was_full)
 
     def pause(self) -> None:
         """Nothing is under way: the time until more comes measures nothing."""

@@ -238,3 +238,16 @@ def test_the_slowest_contributor_of_a_group_decides_how_long_its_parts_are() -> 
     assert planned({**fast, C: join(20)}).part_elements == PART_ELEMENTS
     assert planned({A: join(20), B: join(20), C: join(5)}).part_elements == SMALLEST_PART_ELEMENTS
     assert planned({**fast, C: unknown()}).part_elements == PART_ELEMENTS
+
+
+# -- short vectors -----------------------------------------------------------------------------------------------------
+
+
+def test_a_short_vector_is_divided_on_slow_links_and_not_on_fast_ones() -> None:
+    """At 1 Mbit/s a single reducer of 32 would take five seconds for the parts of all, and five to return them."""
+    names = [PeerId(f"peer{index:02d}") for index in range(32)]
+    for mbit, num_reducers in ((1.0, 18), (1000.0, 1)):
+        joins = {name: join(mbit, num_elements=4810) for name in names}
+        plan = Planner("exact", 1000.0).plan(joins, 4810, 0.0)
+        assert is_tiling(plan.spans, 4810)
+        assert len(plan.spans) == num_reducers

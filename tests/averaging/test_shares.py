@@ -251,34 +251,34 @@ def named(count: int) -> list[PeerId]:
     return [PeerId(f"peer{index:02d}") for index in range(count)]
 
 
-@given(shares=SHARES, num_elements=st.integers(1, 10**6), granularity=st.sampled_from([1, 100, 16_384]))
-def test_spans_tile_the_vector_in_the_order_given(shares: list[float], num_elements: int, granularity: int) -> None:
-    spans = spans_of(shares, named(len(shares)), num_elements, granularity=granularity)
+@given(shares=SHARES, num_elements=st.integers(1, 10**6), shortest=st.sampled_from([1, 50, 8_192]))
+def test_spans_tile_the_vector_in_the_order_given(shares: list[float], num_elements: int, shortest: int) -> None:
+    spans = spans_of(shares, named(len(shares)), num_elements, shortest=shortest)
     assert is_tiling(spans, num_elements)
     assert [span.reducer for span in spans] == sorted(span.reducer for span in spans)
-    assert len(spans) == 1 or all(span.num_elements >= granularity // 2 for span in spans)
+    assert len(spans) == 1 or all(span.num_elements >= shortest for span in spans)
 
 
 @given(shares=st.lists(st.floats(0.1, 1.0), min_size=1, max_size=40), num_elements=st.integers(1000, 10**6))
 def test_a_span_is_less_than_an_element_away_from_its_share(shares: list[float], num_elements: int) -> None:
-    spans = spans_of(shares, named(len(shares)), num_elements, granularity=1)
+    spans = spans_of(shares, named(len(shares)), num_elements, shortest=1)
     for span, share in zip(spans, shares, strict=True):
         assert abs(span.num_elements - share / sum(shares) * num_elements) < 1 + 1e-6
 
 
-def test_shares_of_less_than_half_a_part_go_to_the_others() -> None:
-    spans = spans_of((0.004, 0.5, 0.005, 0.491), named(4), 2_000_000, granularity=16_384)
+def test_shares_that_are_too_short_go_to_the_others() -> None:
+    spans = spans_of((0.004, 0.5, 0.005, 0.491), named(4), 2_000_000, shortest=8_192)
     lengths = [(span.reducer, span.num_elements) for span in spans]
     assert lengths == [("peer01", 1_004_016), ("peer02", 10_040), ("peer03", 985_944)]
 
 
-def test_a_vector_shorter_than_half_a_part_goes_to_the_largest_share() -> None:
-    (span,) = spans_of((0.3, 0.4, 0.3), named(3), 100, granularity=16_384)
+def test_a_vector_shorter_than_the_shortest_span_goes_to_the_largest_share() -> None:
+    (span,) = spans_of((0.3, 0.4, 0.3), named(3), 100, shortest=8_192)
     assert (span.reducer, span.num_elements) == ("peer01", 100)
 
 
 @pytest.mark.parametrize(
-    ("shares", "peers", "num_elements", "granularity"),
+    ("shares", "peers", "num_elements", "shortest"),
     [
         ((), (), 4, 1),
         ((1.0,), ("a", "b"), 4, 1),
@@ -291,7 +291,7 @@ def test_a_vector_shorter_than_half_a_part_goes_to_the_largest_share() -> None:
     ],
 )
 def test_what_cannot_be_cut_is_a_value_error(
-    shares: tuple[float, ...], peers: tuple[str, ...], num_elements: int, granularity: int
+    shares: tuple[float, ...], peers: tuple[str, ...], num_elements: int, shortest: int
 ) -> None:
     with pytest.raises(ValueError, match="share"):
-        spans_of(shares, [PeerId(peer) for peer in peers], num_elements, granularity=granularity)
+        spans_of(shares, [PeerId(peer) for peer in peers], num_elements, shortest=shortest)

@@ -9,6 +9,7 @@ from collab.swarm.bandwidth import (
     BASE_SLOTS,
     CROWDED_S,
     KEPT_PERIODS,
+    LONG_S,
     RECENT_S,
     SHORTEST_S,
     SMALLEST_BYTES,
@@ -213,10 +214,17 @@ def test_bytes_that_arrive_in_bunches_never_look_like_more_than_the_link_carries
 def test_a_time_too_short_or_with_too_few_bytes_measures_nothing() -> None:
     meter = RateMeter()
     metered(meter, (0.9 * SHORTEST_S, 100 << 20))
-    metered(meter, (60.0, SMALLEST_BYTES - 1))
+    metered(meter, (0.9 * LONG_S, SMALLEST_BYTES - 1))
+    metered(meter, (60.0, SMALLEST_BYTES - 1), is_full=False)
     assert meter.rate() is None
     metered(meter, (SHORTEST_S, SMALLEST_BYTES))
     assert meter.rate() == Rate(SMALLEST_BYTES / SHORTEST_S, is_limit=True)
+
+
+def test_a_link_that_was_full_for_long_is_measured_by_few_bytes_too() -> None:
+    meter = RateMeter()
+    metered(meter, (LONG_S, SMALLEST_BYTES // 4))
+    assert meter.rate() == Rate(SMALLEST_BYTES / 4 / LONG_S, is_limit=True)
 
 
 def test_bytes_outside_a_busy_time_measure_nothing() -> None:
