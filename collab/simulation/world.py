@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from collab.concurrency import Background
 from collab.metrics.records import Event
+from collab.net.guard import Guard, GuardedTransport
 from collab.net.loopback import LoopbackTransport
 from collab.net.memory_net import MemoryDirectory, MemoryNetwork, MemoryTransport
 from collab.ports import Ports
@@ -265,9 +266,11 @@ class World:
 
 
 async def _live(main: Main, ports: Ports) -> Any:
-    """One peer's life, with streams to itself as a real one has them."""
+    """One peer's life, with streams to itself and a guard for those of others, as a real one has them."""
+    guard = Guard(ports.clock, ports.observer)
     async with Background() as tasks:
-        return await main(replace(ports, transport=LoopbackTransport(ports.transport, tasks)))
+        transport = LoopbackTransport(GuardedTransport(ports.transport, guard), tasks)
+        return await main(replace(ports, transport=transport, observer=guard))
 
 
 def _alone(error: BaseException | None) -> BaseException | None:
