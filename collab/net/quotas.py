@@ -98,7 +98,7 @@ QUOTAS: Mapping[str, Quota] = {
     # The same, but it moves up to 16 MB each way. It is over in five seconds.
     PROBE_PROTOCOL: Quota(
         open_streams=2,
-        streams=Pace(burst=8, per_s=0.2),
+        streams=Pace(burst=24, per_s=0.2),
         messages=Pace(burst=4000, per_s=1000.0),
         largest=Largest(header_bytes=4 << 10, payload_bytes=LARGEST_PART_BYTES),
     ),
