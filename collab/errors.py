@@ -67,6 +67,18 @@ class BadMessage(NetworkError):
     """Bytes that are no message of ours: wrong magic, over a limit, not msgpack, a field missing or of a wrong type."""
 
 
+class TooLarge(BadMessage):
+    """A message that is larger than anything its protocol needs; it was not read."""
+
+    reason = "too_large"
+
+
+class TooMany(BadMessage):
+    """More small messages than any honest peer sends."""
+
+    reason = "too_many_messages"
+
+
 class VersionMismatch(NetworkError):
     """The other side speaks another version of the protocol; the message names both."""
 

@@ -60,7 +60,12 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
             workshop = _workshop(bundle, started.ports.transport.peer_id, options.directory)
             backbone = Backbone(started.ports, started.identity, bundle, workshop, settings)
             title = f"collab backbone: {run.run_id}"
-            screen = choose_screen(as_json=options.as_json, title=title, view=lambda: backbone.membership.view)
+            screen = choose_screen(
+                as_json=options.as_json,
+                title=title,
+                view=lambda: backbone.membership.view,
+                refusals=started.refusals.rows,
+            )
             relay.sink = Fanout(screen, JsonLines(data_dir.metrics))
             await backbone.begin()
             addresses = _dialable_first(await started.ports.transport.addresses())

@@ -70,7 +70,7 @@ async def _train(started: Started, bundle: Bundle, options: JoinOptions, relay: 
         return
     trainer = building.result()
     with ExitStack() as stack:
-        relay.sink = _sinks(options, bundle, lambda: trainer.participant.membership.view, stack)
+        relay.sink = _sinks(options, started, bundle, lambda: trainer.participant.membership.view, stack)
         settle_heap()
         await trainer.run(stop)
     record, vitals = trainer.participant.teller.record(), trainer.participant.vitals
@@ -93,7 +93,7 @@ async def _train(started: Started, bundle: Bundle, options: JoinOptions, relay: 
 async def _assist(started: Started, bundle: Bundle, options: JoinOptions, relay: Relay, stop: asyncio.Event) -> None:
     auxiliary = Auxiliary(started.ports, started.identity, bundle, AuxiliarySettings(options.name))
     with ExitStack() as stack:
-        relay.sink = _sinks(options, bundle, lambda: auxiliary.membership.view, stack)
+        relay.sink = _sinks(options, started, bundle, lambda: auxiliary.membership.view, stack)
         relay.observe(
             Notice(at_s=started.ports.clock.now(), text="helping to average; this machine trains nothing itself")
         )
@@ -103,8 +103,11 @@ async def _assist(started: Started, bundle: Bundle, options: JoinOptions, relay:
     _summarise(options, summary)
 
 
-def _sinks(options: JoinOptions, bundle: Bundle, view: Callable[[], SwarmView], stack: ExitStack) -> Fanout:
-    screen = choose_screen(as_json=options.as_json, title=f"collab: {bundle.run.run_id}", view=view)
+def _sinks(
+    options: JoinOptions, started: Started, bundle: Bundle, view: Callable[[], SwarmView], stack: ExitStack
+) -> Fanout:
+    title, refusals = f"collab: {bundle.run.run_id}", started.refusals.rows
+    screen = choose_screen(as_json=options.as_json, title=title, view=view, refusals=refusals)
     if isinstance(screen, LivePanel):
         stack.enter_context(screen)
     return Fanout(screen, JsonLines(options.data_dir.metrics))

@@ -4,7 +4,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -20,6 +20,7 @@ from collab.metrics.records import (
     StateFetched,
     SwarmReport,
 )
+from collab.metrics.refusals import Refused
 from collab.metrics.sinks import event_fields
 from collab.swarm.progress import SwarmView
 
@@ -82,13 +83,22 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def refused_words(refused: Sequence[Refused]) -> str:
+    """Whom we refused, in a line; most first."""
+    worst, peers = refused[0], len({row.peer for row in refused})
+    total = sum(row.count for row in refused)
+    return f"{count(total, 'time')}, {count(peers, 'peer')}; most: {worst.reason} of {worst.peer[-8:]}"
+
+
 class LivePanel:
     """A panel that stays in place: is all well, how far are we, what did I give."""
 
-    def __init__(self, title: str, view: Callable[[], SwarmView]) -> None:
+    def __init__(
+        self, title: str, view: Callable[[], SwarmView], refusals: Callable[[], Sequence[Refused]] = tuple
+    ) -> None:
         from rich.live import Live
 
-        self._title, self._view = title, view
+        self._title, self._view, self._refusals = title, view, refusals
         self._last: EpochFinished | None = None
         self._last_at_s = time.monotonic()
         self._own_samples = 0
@@ -134,6 +144,9 @@ class LivePanel:
             ("loss", f"{last.loss:.4f}" if last and math.isfinite(last.loss) else "-"),
             ("you gave", f"{100 * self._own_samples / self._swarm_samples:.1f} %" if self._swarm_samples else "-"),
         ]
+        refused = self._refusals()
+        if refused:
+            rows.append(("refused", refused_words(refused)))
         for name, value in rows:
             table.add_row(Text(name, style="dim"), Text(value))
         notes = [Text(note, style="dim") for note in self._notes]
@@ -150,10 +163,16 @@ class LivePanel:
         return f"healthy: averaged with {count(others, 'other')} {ago:.0f} s ago"
 
 
-def choose_screen(*, as_json: bool, title: str, view: Callable[[], SwarmView]) -> "JsonScreen | LineScreen | LivePanel":
+def choose_screen(
+    *,
+    as_json: bool,
+    title: str,
+    view: Callable[[], SwarmView],
+    refusals: Callable[[], Sequence[Refused]] = tuple,
+) -> "JsonScreen | LineScreen | LivePanel":
     """JSON when asked for, the panel on a terminal, lines elsewhere."""
     if as_json:
         return JsonScreen(sys.stdout)
     if sys.stdout.isatty():
-        return LivePanel(title, view)
+        return LivePanel(title, view, refusals)
     return LineScreen(sys.stdout)

@@ -4,15 +4,26 @@ import asyncio
 import json
 import math
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+from collab.errors import NetworkError
+from collab.metrics.refusals import Refused
+from collab.net.base import Transport
+from collab.net.refusal_report import fetch_report
 from collab.swarm.invite import Invite
 from collab.swarm.progress import ProgressBoard, SwarmView
+from collab.types import PeerId
 from peers.backbone import newest_evaluation, swarm_loss
 from peers.joining import Relay
 from peers.places import DataDir
 from peers.wiring import Reach, invite_from, start_from_invite
+
+MAX_ASKED = 64
+"""Peers that are asked whom they refused, helpers first; the others' word is not missed."""
+MAX_LINES = 20
+"""Of refusals, for people; programs get all."""
 
 
 async def show_status(invite_text: str, *, as_json: bool) -> None:
@@ -24,11 +35,28 @@ async def show_status(invite_text: str, *, as_json: bool) -> None:
             bundle,
         ):
             view = await ProgressBoard(started.ports, started.identity, bundle.fingerprint).refresh()
-    report = status_report(invite, view)
-    print(json.dumps(report) if as_json else _table(report))  # noqa: T201
+            refusals = await ask_for_refusals(started.ports.transport, view)
+    report = status_report(invite, view, refusals)
+    print(json.dumps(report) if as_json else table(report))  # noqa: T201
 
 
-def status_report(invite: Invite, view: SwarmView) -> dict[str, Any]:
+async def ask_for_refusals(transport: Transport, view: SwarmView) -> dict[PeerId, list[Refused]]:
+    """Whom those peers refused that can be dialled and answer."""
+    helpers = {record.peer for record in view.helpers()}
+    able = [record.peer for record in view.records if record.can_be_dialled]
+    asked = sorted(able, key=lambda peer: peer not in helpers)[:MAX_ASKED]
+    answers = await asyncio.gather(*(_ask(transport, peer) for peer in asked))
+    return {peer: rows for peer, rows in zip(asked, answers, strict=True) if rows}
+
+
+async def _ask(transport: Transport, peer: PeerId) -> list[Refused]:
+    try:
+        return await fetch_report(transport, peer)
+    except NetworkError:
+        return []  # whether it is there the swarm's records tell
+
+
+def status_report(invite: Invite, view: SwarmView, refusals: dict[PeerId, list[Refused]]) -> dict[str, Any]:
     """The swarm as JSON values."""
     consensus = view.consensus()
     helpers = [record.epoch for record in view.helpers()]
@@ -51,18 +79,57 @@ def status_report(invite: Invite, view: SwarmView) -> dict[str, Any]:
             }
             for record in view.records
         ],
+        "refusals": [
+            {
+                "by": by,
+                "peer": row.peer,
+                "reason": row.reason,
+                "count": row.count,
+                "first_at": row.first_at_s,
+                "last_at": row.last_at_s,
+            }
+            for by, rows in refusals.items()
+            for row in rows
+        ],
     }
 
 
-def _table(report: dict[str, Any]) -> str:
+def table(report: dict[str, Any]) -> str:
+    """The same for people."""
     loss = f"{report['loss']:.4f}" if report["loss"] is not None else "-"
     head = f"{report['run_id']}: epoch {report['epoch']}, loss {loss}, {report['samples_per_s']:.1f} samples/s"
     lines = [
-        f"  {peer['name'][:24]:24}  {peer['role']:9}  {peer['state']:8}  epoch {peer['epoch']:>6}  "
+        f"  {_shown(peer['name']):24}  {peer['role']:9}  {peer['state']:8}  epoch {peer['epoch']:>6}  "
         f"lineage {peer['lineage'][:8]:8}  gave {peer['samples']} samples  {peer['id']}"
         for peer in report["peers"]
     ]
-    return "\n".join([head, *(lines or ["  nobody is there"])])
+    return "\n".join([head, *(lines or ["  nobody is there"]), *_refusal_lines(report)])
+
+
+def _refusal_lines(report: dict[str, Any]) -> list[str]:
+    """Who was refused, most often first."""
+    names = {peer["id"]: _shown(peer["name"]) for peer in report["peers"]}
+    rows = sorted(report["refusals"], key=lambda row: -row["count"])
+    lines = [
+        f"  {row['reason']:18}  {row['count']:>7} times  {row['peer']}  "
+        f"by {names.get(row['by'], row['by'])}, last at {_moment(row['last_at'])}"
+        for row in rows[:MAX_LINES]
+    ]
+    more = [f"  and {len(rows) - MAX_LINES} more; --json shows all"] if len(rows) > MAX_LINES else []
+    return ["refused by peers of this run:", *lines, *more] if rows else []
+
+
+def _shown(name: str) -> str:
+    """A peer's own name for itself, without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name[:24])
+
+
+def _moment(at_s: float) -> str:
+    """In words, on this machine's clock; a peer may have said anything."""
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(at_s))
+    except (ValueError, OverflowError, OSError):
+        return "an unknown time"
 
 
 def run_status(invite_text: str, *, as_json: bool) -> None:

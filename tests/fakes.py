@@ -19,6 +19,8 @@ from collab.types import PeerId
 T = TypeVar("T")
 Tamper = Callable[[PeerId, PeerId, str, Message], Message | None]
 """Called with sender, receiver, protocol and message; what it returns arrives, None breaks the stream."""
+Ahead = Callable[[PeerId, PeerId, str, Message], list[Message]]
+"""Called likewise; what it returns arrives before the message, on the same stream."""
 NOW = 1_700_000_000.0
 
 
@@ -47,6 +49,9 @@ class FakeStream:
         other = self.other
         if self.is_closed or other is None or other.is_closed:
             raise StreamClosed(f"{self._remote} closed the stream")
+        if self._network.ahead is not None:
+            for earlier in self._network.ahead(self._owner, self._remote, self._protocol, message):
+                other._incoming.put_nowait(through_the_wire(earlier))
         arriving: Message | None = through_the_wire(message)
         if self._network.tamper is not None:
             arriving = self._network.tamper(self._owner, self._remote, self._protocol, through_the_wire(message))
@@ -121,6 +126,7 @@ class FakeNetwork:
         self.peers: dict[PeerId, FakeTransport] = {}
         self.sent: list[tuple[PeerId, PeerId, str, Message]] = []
         self.tamper: Tamper | None = None
+        self.ahead: Ahead | None = None
         self._tasks = Background()
 
     def join(self, name: str) -> FakeTransport:

@@ -3,7 +3,7 @@
 import asyncio
 
 from collab.net.frames import FrameProtocol
-from collab.net.wire import Message, encode
+from collab.net.wire import Largest, Message, encode
 
 MESSAGES = [
     Message("round", {"round_id": "r"}),
@@ -47,8 +47,10 @@ def on_the_wire(*messages: Message) -> bytes:
     return b"".join(head + bytes(payload) for head, payload in map(encode, messages))
 
 
-def connected(early: bytes = b"", *, is_over: bool = False) -> tuple[FrameProtocol, Connection]:
-    frames, connection = FrameProtocol("peer"), Connection()
+def connected(
+    early: bytes = b"", *, is_over: bool = False, largest: Largest | None = None
+) -> tuple[FrameProtocol, Connection]:
+    frames, connection = FrameProtocol("peer", largest), Connection()
     frames.take_over(connection, early, is_over=is_over)
     return frames, connection
 

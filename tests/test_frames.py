@@ -6,9 +6,17 @@ import itertools
 import pytest
 from hypothesis import given, strategies as st
 
-from collab.errors import BadMessage, StreamClosed, VersionMismatch
-from collab.net.frames import QUEUED_BYTES, READ_BYTES, FrameProtocol
-from collab.net.wire import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, PREFIX, PROTOCOL_VERSION, Message
+from collab.errors import BadMessage, StreamClosed, TooLarge, VersionMismatch
+from collab.net.frames import MESSAGE_BYTES, QUEUED_BYTES, READ_BYTES, FrameProtocol
+from collab.net.wire import (
+    MAX_HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    PREFIX,
+    PROTOCOL_VERSION,
+    Largest,
+    Message,
+    decode_prefix,
+)
 from tests.fakes import run
 from tests.frames import MESSAGES, check_equal, connected, feed, on_the_wire, take
 
@@ -126,7 +134,7 @@ def test_a_connection_that_was_over_before_it_was_taken_over_still_gives_what_ca
 
 def test_reading_pauses_while_nobody_takes_messages_and_goes_on_when_they_do() -> None:
     async def main() -> None:
-        large = Message("part", {}, bytes(QUEUED_BYTES // 4))
+        large = Message("part", {}, bytes(QUEUED_BYTES // 4 - 2 * MESSAGE_BYTES))
         frames, connection = connected()
         feed(frames, on_the_wire(*[large] * 4))
         assert not connection.is_paused
@@ -135,6 +143,65 @@ def test_reading_pauses_while_nobody_takes_messages_and_goes_on_when_they_do() -
         await frames.next()
         assert not connection.is_paused
         check_equal(await take(frames, 4), [large] * 4)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "message", [Message("empty"), Message("gossip", {"words": "x" * 10_000})], ids=["empty", "header only"]
+)
+def test_messages_without_payload_count_too_so_that_nobody_fills_the_memory_with_them(message: Message) -> None:
+    async def main() -> None:
+        frames, connection = connected()
+        came = 0
+        while not connection.is_paused and came <= QUEUED_BYTES // MESSAGE_BYTES:
+            feed(frames, on_the_wire(message))
+            came += 1
+        assert connection.is_paused
+        assert came * len(on_the_wire(message)) <= QUEUED_BYTES + len(on_the_wire(message))
+        for _ in range(came):
+            await frames.next()
+        assert not connection.is_paused
+
+    run(main())
+
+
+NARROW = Largest(header_bytes=100, payload_bytes=1000)
+
+
+@pytest.mark.parametrize(("header_bytes", "payload_bytes"), [(101, 0), (50, 1001), (MAX_HEADER_BYTES, 0)])
+def test_what_is_larger_than_its_protocol_needs_is_refused_before_a_byte_of_it_is_read(
+    header_bytes: int, payload_bytes: int
+) -> None:
+    async def main() -> None:
+        frames, connection = connected(largest=NARROW)
+        feed(frames, PREFIX.pack(b"CLB", PROTOCOL_VERSION, header_bytes, payload_bytes))
+        assert connection.is_shut
+        with pytest.raises(TooLarge):
+            await frames.next()
+
+    run(main())
+
+
+def test_what_is_as_large_as_its_protocol_needs_comes_through() -> None:
+    async def main() -> None:
+        message = Message("part", {}, bytes(1000))
+        frames, _ = connected(largest=NARROW)
+        feed(frames, on_the_wire(message))
+        check_equal(await take(frames, 1), [message])
+
+    run(main())
+
+
+def test_whoever_speaks_another_version_is_told_ours() -> None:
+    async def main() -> None:
+        frames, connection = connected()
+        feed(frames, HOSTILE["version"][0])
+        assert connection.is_shut
+        assert decode_prefix(connection.written[: PREFIX.size])[1] == 0
+        silent, connection = connected()
+        feed(silent, HOSTILE["magic"][0])
+        assert connection.written == b""
 
     run(main())
 

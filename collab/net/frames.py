@@ -6,14 +6,17 @@ into the message's own buffer, and a message costs one wake-up of whoever waits 
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
-from collab.errors import NetworkError, StreamClosed
-from collab.net.wire import PREFIX, Message, decode, decode_prefix, encode
+from collab.errors import NetworkError, StreamClosed, VersionMismatch
+from collab.net.wire import PREFIX, Largest, Message, decode, decode_prefix, encode
 
 READ_BYTES = 1 << 16
 """Offered to the kernel for heads and small messages: one read takes in all of several small ones."""
 QUEUED_BYTES = 1 << 20
 """Messages that nobody has taken yet; beyond this the other side is made to wait."""
+MESSAGE_BYTES = 256
+"""What a queued message costs beside header and payload; else empty ones could be queued without end."""
 WRITE_BUFFER_BYTES = 1 << 18
 """Handed to the connection and not taken by the kernel yet; beyond this ``drain`` waits."""
 
@@ -21,19 +24,21 @@ WRITE_BUFFER_BYTES = 1 << 18
 class FrameProtocol(asyncio.BufferedProtocol):
     """Turns bytes into messages and back; the connection's only owner."""
 
-    def __init__(self, remote: str) -> None:
+    def __init__(self, remote: str, largest: Largest | None = None) -> None:
         """
         Args:
             remote: who is on the other side, for error messages.
+            largest: what it may send; None: what the wire allows.
         """
-        self._remote = remote
+        self._remote, self._largest = remote, largest
         self._transport: asyncio.Transport | None = None
         self._heads = bytearray(READ_BYTES)
         self._heads_end = 0
         self._header = b""
         self._payload: bytearray | None = None
         self._payload_end = 0
-        self._messages: deque[Message] = deque()
+        self._messages: deque[tuple[Message, int]] = deque()
+        """With the bytes that each counts as."""
         self._queued_bytes = 0
         self._error: NetworkError | None = None
         self._reader: asyncio.Future[None] | None = None
@@ -98,7 +103,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         start = 0
         while self._payload is None and self._heads_end - start >= PREFIX.size:
             body = start + PREFIX.size
-            header_bytes, payload_bytes = decode_prefix(bytes(self._heads[start:body]))
+            header_bytes, payload_bytes = decode_prefix(bytes(self._heads[start:body]), self._largest)
             if self._heads_end - body < header_bytes:
                 self._make_room(start, PREFIX.size + header_bytes)
                 return
@@ -129,8 +134,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
         if payload is None or self._payload_end < len(payload):
             return
         self._payload = None
-        self._messages.append(decode(self._header, payload))
-        self._queued_bytes += len(payload)
+        num_bytes = MESSAGE_BYTES + len(self._header) + len(payload)
+        self._messages.append((decode(self._header, payload), num_bytes))
+        self._queued_bytes += num_bytes
         if self._queued_bytes > QUEUED_BYTES and self._transport is not None:
             self._transport.pause_reading()
         self._wake()
@@ -140,7 +146,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._error = error
             self._writable.set()
             self._wake()
+            if isinstance(error, VersionMismatch):
+                self._name_our_version()
         self.close()
+
+    def _name_our_version(self) -> None:
+        """Whoever speaks another version learns from any message of ours who has to upgrade."""
+        with suppress(StreamClosed):
+            self.write(Message("version"))
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
@@ -162,9 +175,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 raise self._error
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
-        message = self._messages.popleft()
+        message, num_bytes = self._messages.popleft()
         was_full = self._queued_bytes > QUEUED_BYTES
-        self._queued_bytes -= memoryview(message.payload).nbytes
+        self._queued_bytes -= num_bytes
         if was_full and self._queued_bytes <= QUEUED_BYTES and self._transport is not None:
             self._transport.resume_reading()
         return message

@@ -7,7 +7,6 @@ hivemind's higher layers (optimiser, averagers, matchmaking, codecs) are not use
 import asyncio
 import logging
 import shutil
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -28,12 +27,14 @@ from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
 from collab.concurrency import Background
-from collab.errors import NetworkError, PeerUnreachable, PortTaken, TimedOut
+from collab.errors import NetworkError, PeerUnreachable, TimedOut
 from collab.net import hivemind_time
 from collab.net.base import Entry, Handler
 from collab.net.dialling import connect
 from collab.net.frames import FrameProtocol
-from collab.net.wire import Message
+from collab.net.listening import check_port
+from collab.net.quotas import LIMITS
+from collab.net.wire import Largest, Message
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
@@ -72,10 +73,20 @@ class _Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
 class HivemindStream:
     """Implements ``Stream`` on one raw libp2p stream."""
 
-    def __init__(self, remote: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        remote: PeerId,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        largest: Largest | None = None,
+    ) -> None:
+        """
+        Args:
+            largest: see ``FrameProtocol``.
+        """
         self._remote = remote
         self._writer = writer  # closes its connection when it is collected
-        self._frames = FrameProtocol(remote)
+        self._frames = FrameProtocol(remote, largest)
         early = bytes(reader._buffer)  # type: ignore[attr-defined]  # whoever opened the stream has read ahead
         reader._buffer.clear()  # type: ignore[attr-defined]
         self._frames.take_over(cast(asyncio.Transport, writer.transport), early, is_over=reader.at_eof())
@@ -170,8 +181,10 @@ class HivemindTransport:
         return HivemindStream(peer, reader, writer)
 
     async def serve(self, protocol: str, handler: Handler) -> None:
+        largest = LIMITS.of(protocol).largest
+
         async def accept(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            stream = HivemindStream(PeerId(info.peer_id.to_base58()), reader, writer)
+            stream = HivemindStream(PeerId(info.peer_id.to_base58()), reader, writer, largest)
             self._tasks.create_task(_supervise(protocol, handler, stream))
 
         await self._p2p.add_binary_stream_handler(protocol, accept)
@@ -230,7 +243,7 @@ async def open_transport(settings: NetworkSettings) -> AsyncIterator[HivemindTra
         NetworkError: p2pd did not start; the message holds its reason.
     """
     if settings.port and not settings.is_client:
-        _check_port(settings.host, settings.port)
+        check_port(settings.host, settings.port)
     try:
         p2p = await _Daemon.create(
             identity_path=str(settings.identity_path),
@@ -275,19 +288,6 @@ async def open_directory(
         with suppress(TimeoutError):  # a dead daemon never confirms
             async with asyncio.timeout(SHUTDOWN_S):
                 await node.shutdown()
-
-
-def _check_port(host: str, port: int) -> None:
-    """p2pd itself starts happily, and deaf, when its port is taken."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise PortTaken(
-                f"cannot listen on {host}:{port}: {error.strerror}",
-                hint="choose another --port, or stop the process that listens there",
-            ) from error
 
 
 def _reason(error: Exception) -> str:

@@ -14,6 +14,7 @@ from collab.errors import NetworkError, PeerUnreachable, TimedOut
 from collab.net.base import Entry, Handler
 from collab.net.memory_directory import LOOKUP_S, MemoryDirectory
 from collab.net.memory_stream import MemoryStream
+from collab.net.quotas import LIMITS
 from collab.simulation.links import Access, Fabric, Link
 from collab.simulation.virtual_time import OWNER, VirtualLoop
 from collab.types import PeerId
@@ -202,7 +203,8 @@ class MemoryTransport:
             self.connections.add(theirs.near.peer_id)
             theirs.near.connections.add(self._peer_id)
         if handler is not None and not refusal:
-            ours = MemoryStream(self._network, self, theirs.near, theirs.protocol)
+            largest = LIMITS.of(theirs.protocol).largest
+            ours = MemoryStream(self._network, self, theirs.near, theirs.protocol, largest)
             ours.join(theirs)
             self.streams[ours] = None
             task = self._network.loop.create_task(

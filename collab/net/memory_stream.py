@@ -46,6 +46,7 @@ class MemoryStream:
         "_in_window_bytes",
         "_inbox",
         "_is_closed",
+        "_largest",
         "_network",
         "_opening",
         "_other",
@@ -59,12 +60,22 @@ class MemoryStream:
     )
 
     def __init__(
-        self, network: "MemoryNetwork", near: "MemoryTransport", far: "MemoryTransport", protocol: str
+        self,
+        network: "MemoryNetwork",
+        near: "MemoryTransport",
+        far: "MemoryTransport",
+        protocol: str,
+        largest: wire.Largest | None = None,
     ) -> None:
+        """
+        Args:
+            largest: what the far side may send; None: what the wire allows.
+        """
         self._network = network
         self.near = near
         self.far = far
         self.protocol = protocol
+        self._largest = largest
         self.flow = Flow(near.access, far.access)
         self._other: MemoryStream | None = None
         self._opening: asyncio.Future[Any] | None = None
@@ -165,7 +176,7 @@ class MemoryStream:
         frame = self._inbox.popleft()
         self._credit(frame.uncredited_bytes)
         try:
-            header_bytes, _ = wire.decode_prefix(frame.head[: wire.PREFIX.size])
+            header_bytes, _ = wire.decode_prefix(frame.head[: wire.PREFIX.size], self._largest)
             return wire.decode(frame.head[wire.PREFIX.size : wire.PREFIX.size + header_bytes], frame.payload)
         except NetworkError:
             self.close()

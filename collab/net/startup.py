@@ -12,6 +12,8 @@ from collab.clock import SystemClock
 from collab.compute import ThreadCompute
 from collab.concurrency import Background
 from collab.errors import BootstrapFailed, NetworkError
+from collab.metrics.refusals import Refusals
+from collab.net.guard import Guard, GuardedTransport
 from collab.net.hivemind_net import (
     HivemindDirectory,
     HivemindTransport,
@@ -21,6 +23,7 @@ from collab.net.hivemind_net import (
 )
 from collab.net.limits import within_limits
 from collab.net.loopback import LoopbackTransport
+from collab.net.refusal_report import serve_report
 from collab.ports import NO_LIMITS, LinkLimits, Observer, Ports
 from collab.swarm.bundle import Bundle, fetch_bundle
 from collab.swarm.identity import Identity, load_or_create_identity
@@ -62,6 +65,8 @@ class Started:
     """Those that answered."""
     clock_offset_s: float
     """What the swarm's clock is ahead of ours; already corrected."""
+    refusals: Refusals
+    """Whom this peer refused, and why."""
 
 
 @asynccontextmanager
@@ -77,9 +82,11 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
     async with AsyncExitStack() as stack:
         outer = await stack.enter_async_context(open_transport(settings.network))
         tasks = await stack.enter_async_context(Background())
-        transport = LoopbackTransport(outer, tasks)
-        peers = await dial_any(outer, settings.bootstrap, settings.bootstrap_timeout_s)
         clock = SystemClock(error_s=settings.clock_error_s)
+        refusals = Refusals(observer, clock)
+        guard = Guard(clock, refusals)
+        transport = LoopbackTransport(GuardedTransport(outer, guard), tasks)
+        peers = await dial_any(outer, settings.bootstrap, settings.bootstrap_timeout_s)
         offset_s = await measure_offset(transport, clock, peers, timeout_s=DIAL_TIMEOUT_S) or 0.0
         clock.correct(offset_s)
         if abs(offset_s) > ALARMING_OFFSET_S:
@@ -96,11 +103,18 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
             transport=transport,
             directory=directory,
             keys=identity,
-            observer=observer,
+            observer=guard,
             rng=random.Random(random.SystemRandom().getrandbits(64)),
         )
         ports = within_limits(ports, settings.limits)
-        yield Started(ports=ports, identity=identity, bootstrap_peers=tuple(peers), clock_offset_s=offset_s)
+        await serve_report(transport, refusals)
+        yield Started(
+            ports=ports,
+            identity=identity,
+            bootstrap_peers=tuple(peers),
+            clock_offset_s=offset_s,
+            refusals=refusals,
+        )
 
 
 @asynccontextmanager

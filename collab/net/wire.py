@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from collab.errors import BadMessage, VersionMismatch
+from collab.errors import BadMessage, TooLarge, VersionMismatch
 
 MAGIC = b"CLB"
 PROTOCOL_VERSION = 1
@@ -28,6 +28,14 @@ MAX_PAYLOAD_BYTES = 8 << 20
 """The largest payload is a chunk of a snapshot (1 MiB) or of a vector; the rest is room to grow."""
 
 V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Largest:
+    """What a message may have, where its protocol needs less than the wire allows."""
+
+    header_bytes: int
+    payload_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +98,14 @@ def encode(message: Message) -> tuple[bytes, bytes | bytearray | memoryview]:
     return PREFIX.pack(MAGIC, PROTOCOL_VERSION, len(header), payload_bytes) + header, message.payload
 
 
-def decode_prefix(prefix: bytes) -> tuple[int, int]:
+def decode_prefix(prefix: bytes, largest: Largest | None = None) -> tuple[int, int]:
     """Lengths of header and payload that follow a prefix of ``PREFIX.size`` bytes.
 
+    Args:
+        largest: None: what the wire allows.
+
     Raises:
-        BadMessage: not our magic, or a length over its limit.
+        BadMessage: not our magic, or a length over its limit; over that of ``largest``: TooLarge.
         VersionMismatch: another protocol version.
     """
     magic, version, header_bytes, payload_bytes = PREFIX.unpack(prefix)
@@ -106,6 +117,8 @@ def decode_prefix(prefix: bytes) -> tuple[int, int]:
             f"protocol version {PROTOCOL_VERSION} here, {version} there",
             hint=f"{older} must upgrade collab to talk to the other side",
         )
+    if largest is not None and (header_bytes > largest.header_bytes or payload_bytes > largest.payload_bytes):
+        raise TooLarge(f"header of {header_bytes} or payload of {payload_bytes} bytes is more than is needed here")
     if header_bytes > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
         raise BadMessage(f"header of {header_bytes} or payload of {payload_bytes} bytes is over the limit")
     return header_bytes, payload_bytes

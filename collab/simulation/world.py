@@ -17,8 +17,10 @@ from typing import Any, Self
 
 from collab.concurrency import Background
 from collab.metrics.records import Event
+from collab.net.guard import Guard, GuardedTransport
 from collab.net.loopback import LoopbackTransport
 from collab.net.memory_net import MemoryDirectory, MemoryNetwork, MemoryTransport
+from collab.net.quotas import LIMITS
 from collab.ports import Ports
 from collab.simulation.links import Link
 from collab.simulation.peer import Main, SimPeer
@@ -56,6 +58,8 @@ class World:
         self.network.on_delivery = self._trace_delivery
         self.network.on_failure = self._fail
         self.peers: list[SimPeer] = []
+        self.limits = LIMITS
+        """Of every peer's guard, as of when the peer starts."""
         self._listeners: list[Listener] = []
         self._trace = hashlib.sha256()
         self._num_running = 0
@@ -226,7 +230,14 @@ class World:
         )
 
     def _start(self, index: int, name: str, main: Main, ports: Ports, transport: MemoryTransport) -> asyncio.Task[Any]:
-        return self.loop.create_task(_live(main, ports), name=name, context=transport.context.copy())
+        return self.loop.create_task(self._live(main, ports), name=name, context=transport.context.copy())
+
+    async def _live(self, main: Main, ports: Ports) -> Any:
+        """One peer's life, with streams to itself and a guard for those of others, as a real one has them."""
+        guard = Guard(ports.clock, ports.observer, self.limits)
+        async with Background() as tasks:
+            transport = LoopbackTransport(GuardedTransport(ports.transport, guard), tasks)
+            return await main(replace(ports, transport=transport, observer=guard))
 
     def _watch(self, peer: SimPeer) -> None:
         self._num_running += 1
@@ -262,12 +273,6 @@ class World:
     def _end(self) -> None:
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
-
-
-async def _live(main: Main, ports: Ports) -> Any:
-    """One peer's life, with streams to itself as a real one has them."""
-    async with Background() as tasks:
-        return await main(replace(ports, transport=LoopbackTransport(ports.transport, tasks)))
 
 
 def _alone(error: BaseException | None) -> BaseException | None:

@@ -7,6 +7,7 @@ import pytest
 
 from collab.errors import BadMessage, NetworkError, PeerUnreachable, StreamClosed, TimedOut, VersionMismatch
 from collab.net.base import Stream, Transport
+from collab.net.guard import Guard, GuardedTransport
 from collab.net.memory_directory import LOOKUP_S
 from collab.net.memory_net import MemoryDirectory, MemoryNetwork, MemoryTransport
 from collab.net.memory_stream import OPEN_BYTES, WINDOW_BYTES
@@ -17,6 +18,7 @@ from collab.simulation.virtual_time import EPOCH_S, VirtualLoop
 from collab.simulation.world import World
 from collab.types import PeerId
 from tests.contracts import directory_contract, transport_contract
+from tests.fakes import FakeClock, FakeObserver
 
 
 def connect(loop: VirtualLoop, *, peers: int, clients: int = 0) -> tuple[MemoryNetwork, list[MemoryTransport]]:
@@ -42,6 +44,17 @@ class TestMemoryTransport(transport_contract.TransportContract):
         finally:
             loop.shut_down()
         assert not network.failures
+
+
+class TestGuardedTransport(transport_contract.TransportContract):
+    def run(self, body: transport_contract.Body, *, peers: int = 2, clients: int = 0) -> None:
+        observer = FakeObserver()
+
+        async def guarded(transports: Sequence[Transport]) -> None:
+            await body([GuardedTransport(transport, Guard(FakeClock(), observer)) for transport in transports])
+
+        TestMemoryTransport().run(guarded, peers=peers, clients=clients)
+        assert observer.events == []
 
 
 class TestMemoryDirectory(directory_contract.DirectoryContract):

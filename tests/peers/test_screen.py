@@ -18,6 +18,7 @@ from collab.metrics.records import (
     RoundEnded,
     SwarmReport,
 )
+from collab.metrics.refusals import Refused
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, PeerId, Role
@@ -141,3 +142,11 @@ def test_off_a_terminal_there_are_plain_lines_and_json_when_asked_for() -> None:
     LineScreen(lines).observe(step())
     assert "epoch 7" in lines.getvalue()
     assert "\x1b" not in lines.getvalue()
+
+
+def test_the_panel_says_whom_we_refused_and_nothing_when_nobody_was() -> None:
+    liar = Refused(peer=PeerId("12D3KooWliar"), reason="too_large", count=5, first_at_s=0.0, last_at_s=1.0)
+    other = Refused(peer=PeerId("other"), reason="bad_message", count=1, first_at_s=0.0, last_at_s=1.0)
+    panel = LivePanel("collab: r", lambda: EMPTY, lambda: [liar, other])
+    assert "6 times, 2 peers; most: too_large of KooWliar" in shown(panel)
+    assert "refused" not in shown(LivePanel("collab: r", lambda: EMPTY))

@@ -1,0 +1,140 @@
+"""What ``collab-peer status`` shows: also of those who were refused, and never markup from strangers."""
+
+import asyncio
+import json
+import math
+
+import pytest
+
+from collab.errors import BadMessage
+from collab.metrics.records import PeerRefused
+from collab.metrics.refusals import Refusals
+from collab.net.base import Stream
+from collab.net.quotas import REPORT_PROTOCOL
+from collab.net.refusal_report import MAX_ROWS, fetch_report, serve_report
+from collab.net.wire import Message
+from collab.swarm.invite import Invite
+from collab.swarm.progress import SwarmView
+from collab.swarm.records import PeerRecord, PeerState
+from collab.types import PeerId, Role
+from peers.status import MAX_LINES, ask_for_refusals, status_report, table
+from tests.fakes import FakeClock, FakeNetwork, FakeObserver, run
+
+INVITE = Invite(run_id="r", fingerprint="f", owner=PeerId("o"), addresses=())
+
+
+def record(name: str, *, role: Role = Role.TRAINER, can_be_dialled: bool = True, shown: str = "") -> PeerRecord:
+    return PeerRecord(
+        peer=PeerId(name),
+        fingerprint="f",
+        name=shown or name,
+        role=role,
+        state=PeerState.TRAINING if role is Role.TRAINER else PeerState.SERVING,
+        said_at=0.0,
+        can_be_dialled=can_be_dialled,
+    )
+
+
+def refusals_of(*peers: str, reason: str = "too_large") -> Refusals:
+    refusals = Refusals(FakeObserver(), FakeClock())
+    for peer in peers:
+        refusals.observe(PeerRefused(at_s=5.0, epoch=-1, peer=PeerId(peer), reason=reason, text="\x1b[31m"))
+    return refusals
+
+
+def test_status_asks_everybody_who_can_be_dialled_whom_they_refused() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            await serve_report(network.join("backbone"), refusals_of("liar", "liar", "other"))
+            await serve_report(network.join("trainer"), refusals_of("liar", reason="bad_message"))
+            await serve_report(network.join("content"), refusals_of())
+            names = ("trainer", "content", "gone")
+            view = SwarmView(
+                (
+                    *(record(name) for name in names),
+                    record("client", can_be_dialled=False),
+                    record("backbone", role=Role.BACKBONE),
+                ),
+                10.0,
+            )
+            found = await ask_for_refusals(network.join("us"), view)
+            assert list(found) == ["backbone", "trainer"], "helpers first, and nobody who has nothing to tell"
+            report = json.loads(json.dumps(status_report(INVITE, view, found)))
+            assert [(row["by"], row["peer"], row["reason"], row["count"]) for row in report["refusals"]] == [
+                ("backbone", "liar", "too_large", 2),
+                ("backbone", "other", "too_large", 1),
+                ("trainer", "liar", "bad_message", 1),
+            ]
+            lines = table(report).splitlines()
+            assert any("too_large" in line and "2 times" in line and "by backbone" in line for line in lines)
+
+    run(main())
+
+
+def test_a_swarm_in_which_nobody_was_refused_says_nothing_of_it() -> None:
+    report = status_report(INVITE, SwarmView((record("a"),), 0.0), {})
+    assert report["refusals"] == []
+    assert "refused" not in table(report)
+
+
+def test_many_refusals_are_counted_and_a_few_are_shown() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            await serve_report(network.join("backbone"), refusals_of(*(f"liar-{number}" for number in range(150))))
+            view = SwarmView((record("backbone", role=Role.BACKBONE),), 0.0)
+            report = status_report(INVITE, view, await ask_for_refusals(network.join("us"), view))
+            assert len(report["refusals"]) == MAX_ROWS
+            assert f"and {MAX_ROWS - MAX_LINES} more" in table(report)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ["liar", "too_large", -1, 1.0, 2.0],
+        ["liar", "too_large", 1 << 60, 1.0, 2.0],
+        ["liar", "too_large", 1, math.nan, 2.0],
+        ["liar", "too_large", 1, 1.0, math.inf],
+        ["liar", "too_large", 1.5, 1.0, 2.0],
+        ["liar", 7, 1, 1.0, 2.0],
+        ["liar"],
+    ],
+)
+def test_a_report_that_makes_no_sense_is_refused(row: list[object]) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+
+            async def lie(stream: Stream) -> None:
+                await stream.receive(timeout_s=1)
+                await stream.send(Message("refusals", {"rows": [row]}), timeout_s=1)
+                await asyncio.sleep(1)
+
+            await network.join("liar").serve(REPORT_PROTOCOL, lie)
+            us = network.join("us")
+            with pytest.raises(BadMessage):
+                await fetch_report(us, PeerId("liar"))
+            assert await ask_for_refusals(us, SwarmView((record("liar"),), 0.0)) == {}
+
+    run(main())
+
+
+def test_what_others_say_of_names_reasons_and_times_is_shown_without_harm() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+
+            async def lie(stream: Stream) -> None:
+                await stream.receive(timeout_s=1)
+                row = ["\x1b[2J" + "x" * 300, "obey\x07me", 3, 1.0, 1e300]
+                await stream.send(Message("refusals", {"rows": [row]}), timeout_s=1)
+                await asyncio.sleep(1)
+
+            await network.join("liar").serve(REPORT_PROTOCOL, lie)
+            view = SwarmView((record("liar", shown="\x1b[31mred\nrow"),), 0.0)
+            report = status_report(INVITE, view, await ask_for_refusals(network.join("us"), view))
+            text = table(report)
+            assert len(text.splitlines()) == 4
+            assert not set(text) & {"\x1b", "\x07"}
+            assert "an unknown time" in text
+
+    run(main())
