@@ -68,6 +68,8 @@ class Commit:
     contributors: int
     used: dict[int, int] = field(default_factory=dict)
     """Samples of each life that took the step."""
+    contributing: set[int] = field(default_factory=set)
+    """Lives of which something is in it, by their own word: samples, or some elements of them."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -165,6 +167,8 @@ class Ledger:
         commit = self.branches.setdefault((fresh.epoch, fresh.lineage), fresh)
         commit.at_s = min(commit.at_s, fields["at_s"])
         commit.used[life.number] = fields["own_samples"]
+        if fields["own_weight"] > 0:
+            commit.contributing.add(life.number)
         life.committed += fields["own_samples"]
 
     def _late_use(self, life: Life, fields: Mapping[str, Any]) -> None:

@@ -251,4 +251,4 @@ def is_calm(ledger: Ledger) -> bool:
         over_s = max(over_s, strike.over_s)
     living = {life.number for life in ledger.trainers if life.killed_s is None}
     whole = [commit for commit in whole_commits(ledger) if commit.at_s > over_s]
-    return bool(whole) and {number for number, used in whole[-1].used.items() if used} == living
+    return bool(whole) and whole[-1].contributing == living

@@ -54,7 +54,7 @@ def whole_commits(ledger: Ledger) -> list[Commit]:
     for commit in ledger.in_order():
         began_s = min(commit.at_s, started_s.get(commit.epoch, commit.at_s))
         expected = {life.number for life in ledger.trainers if could_contribute(ledger, life, began_s, commit.at_s)}
-        if expected <= {number for number, used in commit.used.items() if used}:
+        if expected <= commit.contributing:
             found.append(commit)
     return found
 
@@ -83,7 +83,7 @@ def returned_after_s(ledger: Ledger, strike: Strike) -> float | None:
         return None
     latest_s = 0.0
     for life in back_again(ledger, strike):
-        at_s = next((c.at_s for c in ledger.in_order() if c.at_s > strike.over_s and c.used.get(life.number)), None)
+        at_s = next((c.at_s for c in ledger.in_order() if c.at_s > strike.over_s and life.number in c.contributing), None)
         if at_s is None:
             return None
         latest_s = max(latest_s, at_s - strike.over_s)
@@ -129,12 +129,12 @@ def double_uses(ledger: Ledger) -> dict[int, int]:
     found = {}
     learned_s = {life.number: list(life.learned_s) for life in ledger.trainers}
     for commit in ledger.in_order():
-        missing = commit.contributors - sum(bool(used) for used in commit.used.values())
+        missing = commit.contributors - len(commit.contributing)
         if missing > 0:
             began_s = round_began_s(ledger, commit)
             dead = [life for life in ledger.trainers if life.killed_s is not None and life.is_alive(began_s)]
             silent = [life for life in dead if last_told.get(life.number, 0) < commit.epoch]
-            later = [times for number, times in learned_s.items() if not commit.used.get(number) and times]
+            later = [times for number, times in learned_s.items() if number not in commit.contributing and times]
             learned = [times.pop(0) for times in later if times[0] >= began_s]
             if missing > len(silent) + len(learned):
                 found[commit.epoch] = missing - len(silent) - len(learned)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -28,6 +29,12 @@ class Weights:
     def largest(self) -> float:
         """Samples behind the elements that have most."""
         return max(self.values)
+
+    @property
+    def average(self) -> float:
+        """Samples behind an element, over all of them."""
+        lengths = (stop - start for start, stop in pairwise((0, *self.stops)))
+        return math.fsum(length * value for length, value in zip(lengths, self.values, strict=True)) / self.stops[-1]
 
     @property
     def is_uniform(self) -> bool:

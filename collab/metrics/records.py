@@ -92,6 +92,8 @@ class EpochFinished(Event):
     loss: float
     """Mean over this peer's own samples of the epoch; NaN when it had none."""
     own_samples: int
+    own_weight: float
+    """The same, and what of other samples is in the step, by the share of the elements; the rest of these is held."""
     sample_ids: tuple[int, ...]
     """This peer's samples in the step, so that a run can be replayed in one process."""
     sample_epochs: tuple[int, ...]
@@ -110,6 +112,8 @@ class SamplesUsed(Event):
     epoch: int
     """Global steps that we have taken by now."""
     samples: int
+    weight: float
+    """As ``EpochFinished.own_weight``."""
     sample_ids: tuple[int, ...]
     sample_epochs: tuple[int, ...]
 

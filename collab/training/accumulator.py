@@ -24,16 +24,20 @@ class Used:
     """For each sample, the epoch at whose parameters its gradient was computed: earlier for what was carried over."""
     loss: float = math.nan
     """Mean over these samples."""
+    weight: float = 0.0
+    """Samples, those included of which some elements are used and others are held: by the share of their elements."""
 
     def with_(self, later: "Used") -> "Used":
         """Both."""
-        if not self.sample_ids:
-            return later
         mine, theirs = len(self.sample_ids), len(later.sample_ids)
+        loss = self.loss if not theirs else later.loss
+        if mine and theirs:
+            loss = (mine * self.loss + theirs * later.loss) / (mine + theirs)
         return Used(
             self.sample_ids + later.sample_ids,
             self.sample_epochs + later.sample_epochs,
-            (mine * self.loss + theirs * later.loss) / (mine + theirs),
+            loss,
+            self.weight + later.weight,
         )
 
 
@@ -194,11 +198,13 @@ class Accumulator:
                 self._held = None, None, later
                 return
             left = ours.without(used) if used else ours
+            weight = ours.weights.average - left.weights.average
             if left.weights.largest > 0:
+                self._used = self._used.with_(Used(weight=weight))
                 self._held = None, None, self._together(left, later)
                 return
             loss = ours.loss_sum / len(ours.sample_ids)
-            self._used = self._used.with_(Used(ours.sample_ids, ours.sample_epochs, loss))
+            self._used = self._used.with_(Used(ours.sample_ids, ours.sample_epochs, loss, weight))
             self._held = None, None, later
             self._spare = [ours.total]  # one is enough for the next microbatch
 

@@ -63,11 +63,12 @@ class Teller:
     def note_late_use(self) -> None:
         """Samples of ours may have gone into a step that we learned of later."""
         used = self._take_used()
-        if used.sample_ids:
+        if used.weight > 0:
             event = SamplesUsed(
                 at_s=self._ports.clock.now(),
                 epoch=self._replica.epoch,
                 samples=len(used.sample_ids),
+                weight=used.weight,
                 sample_ids=used.sample_ids,
                 sample_epochs=used.sample_epochs,
             )
@@ -87,6 +88,7 @@ class Teller:
             lineage=self._replica.lineage,
             loss=used.loss,
             own_samples=len(used.sample_ids),
+            own_weight=used.weight,
             sample_ids=used.sample_ids,
             sample_epochs=used.sample_epochs,
             swarm_samples=decision.swarm_samples,

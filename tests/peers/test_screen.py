@@ -34,6 +34,7 @@ def step(epoch: int = 7, own: int = 16, contributors: int = 3, loss: float = 2.5
         lineage=Lineage("a" * 64),
         loss=loss,
         own_samples=own,
+        own_weight=float(own),
         sample_ids=tuple(range(own)),
         sample_epochs=(epoch - 1,) * own,
         swarm_samples=64.0,

@@ -46,14 +46,25 @@ def compute(ledger: Ledger, number: int, at_s: float) -> None:
     ledger.note(ledger.lives[number], "MicrobatchDone", {"at_s": at_s, "samples": 8})
 
 
-def commit(ledger: Ledger, epoch: int, at_s: float, users: list[int], *, lineage: str = "", record: int = 0) -> None:
-    """A round of 1 s in which ``users`` were, with 8 samples each; ``record``: contributors, if there were more."""
+def commit(
+    ledger: Ledger,
+    epoch: int,
+    at_s: float,
+    users: list[int],
+    *,
+    lineage: str = "",
+    record: int = 0,
+    in_part: tuple[int, ...] = (),
+) -> None:
+    """A round of 1 s in which ``users`` were, with 8 samples each, of which only half the elements are used of those
+    ``in_part``; ``record``: contributors, if there were more."""
     number = record or len(users)
     for user in users:
         life = ledger.lives[user]
         ended = {"epoch": epoch - 1, "round_id": f"r{epoch}{lineage}", "committed": True, "seconds": 1.0, "reason": ""}
         ledger.note(life, "RoundEnded", {"at_s": at_s, **ended})
-        step = {"epoch": epoch, "lineage": lineage or f"l{epoch}", "own_samples": 8, "contributors": number}
+        own = {"own_samples": 0 if user in in_part else 8, "own_weight": 4.0 if user in in_part else 8.0}
+        step = {"epoch": epoch, "lineage": lineage or f"l{epoch}", "contributors": number, **own}
         ledger.note(life, "EpochFinished", {"at_s": at_s + 0.1 * user, "swarm_samples": 8.0 * number, **step})
 
 
@@ -157,6 +168,12 @@ def test_a_contributor_that_lives_and_does_not_know_brings_its_samples_twice() -
     commit(ledger, 1, 10.0, [0, 1], record=3)
     assert double_uses(ledger) == {1: 1}
     strike(ledger, Kind.KILL, 10.0, None, (2,))  # dead, it could not tell
+    assert double_uses(ledger) == {}
+
+
+def test_a_contributor_of_which_a_step_has_used_some_elements_knows() -> None:
+    ledger = small_swarm()
+    commit(ledger, 1, 10.0, [0, 1, 2], in_part=(2,))
     assert double_uses(ledger) == {}
 
 

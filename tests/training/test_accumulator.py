@@ -215,10 +215,12 @@ def test_samples_of_which_one_step_used_one_half_and_a_second_step_the_other_are
     ours = accumulator(2.0)
     ours.hand_over()
     ours.settle(((0, 2),))
-    assert ours.take_used().sample_ids == ()
+    first = ours.take_used()
+    assert (first.sample_ids, first.weight) == ((), pytest.approx(2 / LENGTH))
     ours.hand_over()
     ours.settle(((2, LENGTH),))
-    assert ours.take_used().sample_ids == (0,)
+    second = ours.take_used()
+    assert (second.sample_ids, second.weight) == ((0,), pytest.approx(1 - 2 / LENGTH))
     with pytest.raises(ValueError, match="first microbatch"):
         ours.hand_over()
 
