@@ -83,7 +83,8 @@ def returned_after_s(ledger: Ledger, strike: Strike) -> float | None:
         return None
     latest_s = 0.0
     for life in back_again(ledger, strike):
-        at_s = next((c.at_s for c in ledger.in_order() if c.at_s > strike.over_s and life.number in c.contributing), None)
+        later = (commit for commit in ledger.in_order() if commit.at_s > strike.over_s)
+        at_s = next((commit.at_s for commit in later if life.number in commit.contributing), None)
         if at_s is None:
             return None
         latest_s = max(latest_s, at_s - strike.over_s)
