@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from collab.averaging.ballots import ballot_above
@@ -12,12 +13,16 @@ from collab.averaging.division import Division
 from collab.averaging.messages import MAX_BALLOT, Group
 from collab.averaging.silence import Silence
 from collab.averaging.timeouts import MeasuredTimeouts
-from collab.errors import BadMessage
+from collab.concurrency import Background
+from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
+
+IDLE_S = 3600.0
+"""For reading what may come at any time; who reads ends with the round."""
 
 Conduct = Callable[[Course, Mapping[PeerId, Stream]], Awaitable[object]]
 """Takes a round to its end with these members, and remembers what came of it."""
@@ -102,7 +107,10 @@ class Succession:
             await stream.send(Message("commit", known.to_fields()), timeout_s=self._timeouts.answer_s())
             return False
         takeover = self._takeovers.get(group.round_id)
-        if takeover is not None and (not takeover.is_open or takeover.group != group):
+        if takeover is not None and takeover.group != group:
+            return False
+        if takeover is not None and not takeover.is_open:
+            await self._hear_out(stream, takeover)
             return False
         is_first = takeover is None
         if takeover is None:
@@ -120,9 +128,27 @@ class Succession:
             del self._takeovers[group.round_id]
         return True
 
+    async def _hear_out(self, stream: Stream, takeover: Takeover) -> None:
+        """Who came too late is not in the round any more, but should look for no other before this one is over."""
+        await stream.send(Message("welcome"), timeout_s=self._timeouts.answer_s())
+        async with Background() as tasks:
+            tasks.create_task(_drain(stream))
+            tasks.create_task(self._pulse(stream))
+            await takeover.finished.wait()
+        known = self._committed(takeover.group.epoch, takeover.group.lineage)
+        if known is not None:
+            await stream.send(Message("commit", known.to_fields()), timeout_s=self._timeouts.answer_s())
+
+    async def _pulse(self, stream: Stream) -> None:
+        with suppress(NetworkError):  # it is gone, and hears of it elsewhere
+            while True:
+                await stream.send(Message("wait"), timeout_s=self._timeouts.answer_s())
+                await asyncio.sleep(self._timeouts.fixed.pulse_s)
+
     async def _lead_on(self, takeover: Takeover) -> None:
+        patience_s = max(self._silence.limit_s(), self._timeouts.fixed.silence_s)  # newcomers have learned no other
         try:
-            async with asyncio.timeout(self._silence.limit_s()):
+            async with asyncio.timeout(patience_s):
                 while not takeover.is_complete:
                     takeover.changed.clear()
                     await takeover.changed.wait()
@@ -136,3 +162,10 @@ class Succession:
         streams = {peer: stream for peer, (stream, _) in takeover.resumes.items()}
         course = Course.resumed(takeover.group, ballot, known)
         await self._conduct(course, streams)
+
+
+async def _drain(stream: Stream) -> None:
+    """Read what nobody needs, so that it does not stand in front of anything."""
+    with suppress(NetworkError):
+        while True:
+            await stream.receive(timeout_s=IDLE_S)

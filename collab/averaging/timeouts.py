@@ -82,7 +82,9 @@ class MeasuredTimeouts:
         """Pauses in which a round brought nothing of use."""
 
     def answered(self, seconds: float) -> None:
-        """An answer took so long."""
+        """An answer took so long; one that took longer than anybody waits for is of a peer that was frozen."""
+        if seconds > self.answer_s():
+            return
         now_s = self._clock()
         self._num_seen += 1
         if not self._slots or now_s - self._slots[-1][0] >= SLOT_S:
@@ -102,7 +104,7 @@ class MeasuredTimeouts:
                 del self._missed[next(iter(self._missed))]
             raise
         self._missed.pop(peer, None)
-        self.answered(self._clock() - began_s)
+        self.answered(min(self._clock() - began_s, self.answer_s()))  # in time in each of its steps
 
     @property
     def slowest_s(self) -> float | None:

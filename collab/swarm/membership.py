@@ -37,6 +37,8 @@ class Membership:
         """That everybody's words should be read at once, and that this is done."""
         self._reading = Arrivals(DIRECTORY_TIMEOUT_S)
         """How long that takes."""
+        self._has_waited_in_vain = False
+        """Whether the newest question was not answered in time: until one is, nobody waits for the next one."""
         self._presence = Presence(clock.monotonic)
         self._since_s = 0.0
         """Swarm time at which we reached our present epoch."""
@@ -84,6 +86,7 @@ class Membership:
                 await self.look()
             if is_asked:
                 self._answer.set()
+                self._has_waited_in_vain = False
             with suppress(TimeoutError):
                 async with asyncio.timeout(REPORT_S):
                     await self._question.wait()
@@ -92,22 +95,26 @@ class Membership:
 
     async def has_reached(self, target_samples: int) -> bool:
         """As far as the records say. Asks the directory only when the target is in sight, and does not wait for it
-        longer than for half a microbatch; the answer is there after the next one. ``keep_alive`` does the asking.
+        longer than for half a microbatch; the answer is there after the next one, and until one has come, nobody waits
+        again. ``keep_alive`` does the asking.
         """
         record = self._our_record()
         self._has_news = True
         if record.samples + self._expected_of_others(record) < target_samples:
             return False
-        view = await self._renewed(max(record.microbatch_s / 2, SHORTEST_WAIT_S))
+        wait_s = SHORTEST_WAIT_S if self._has_waited_in_vain else max(record.microbatch_s / 2, SHORTEST_WAIT_S)
+        view = await self._renewed(wait_s)
         return view.samples(record.epoch, record.lineage) >= target_samples
 
     async def _renewed(self, limit_s: float) -> SwarmView:
         """As the directory knows the swarm now; as it was last seen if that takes longer than ``limit_s``."""
         self._answer.clear()
         self._question.set()
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(limit_s):
                 await self._answer.wait()
+        except TimeoutError:
+            self._has_waited_in_vain = True
         return self.view
 
     def _expected_of_others(self, ours: PeerRecord) -> float:

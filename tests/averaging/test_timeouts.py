@@ -92,7 +92,7 @@ def test_whoever_does_not_answer_in_time_has_twice_as_long_until_it_answers_and_
     for _ in range(ENOUGH):
         story.ask(A, 0.02)
     assert [story.ask(B, 5.0) for _ in range(3)] == [SHORTEST_S, 2 * SHORTEST_S, 4 * SHORTEST_S]  # the third is in time
-    assert story.timeouts.answer_s(A) == story.timeouts.answer_s(B) == FACTOR * 5.0, "its answer counts for all"
+    assert story.timeouts.answer_s(A) == story.timeouts.answer_s(B) == FACTOR * SHORTEST_S, "it raises all, by a step"
 
 
 def test_a_peer_that_never_answers_costs_a_bounded_time_each() -> None:
@@ -127,3 +127,13 @@ def test_a_side_may_stand_still_for_as_long_as_the_plan_says_and_as_others_did()
     for _ in range(16):
         story.timeouts.moves.ended(15.0)
     assert story.timeouts.stalled_s(0.0) == 45.0
+
+
+def test_what_a_frozen_peer_acknowledges_when_it_is_back_raises_no_limit() -> None:
+    """A call to one that was frozen again took ten seconds of everybody's time."""
+    story = Story()
+    for _ in range(ENOUGH):
+        story.ask(A, 0.02)
+    for _ in range(100):
+        story.timeouts.answered(20.0)
+    assert story.timeouts.answer_s() == SHORTEST_S

@@ -1,0 +1,77 @@
+"""A small swarm that is cut in two again and again, anywhere and at any time: one history, whatever the cuts.
+
+What a failure prints as ``cuts=[...]`` goes into ``check(tmp_path, [...])``.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from collab.averaging.timeouts import FIRST
+from collab.metrics.records import EpochFinished
+from tests.simulation.swarm import SimSwarm
+
+NUM_TRAINERS = 4
+BEGIN_S = 20.0
+LONGEST_S = 100.0
+"""Of a cut; shorter than those who are cut off may be gone before the others go on without them."""
+CALM_S = 40.0
+"""After the last cut."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One partition."""
+
+    minority: frozenset[int]
+    """Peers on one side; 0 is the backbone."""
+    after_s: float
+    """Since the cut before was healed."""
+    for_s: float
+
+
+cuts_ = st.builds(
+    Cut,
+    minority=st.sets(st.integers(0, NUM_TRAINERS), min_size=1, max_size=2).map(frozenset),
+    after_s=st.floats(10.0, FIRST.reform_s + 60.0).map(round),
+    for_s=st.floats(5.0, LONGEST_S).map(round),
+)
+
+
+def check(directory: Path, cuts: list[Cut]) -> None:
+    """Every epoch has one lineage, and the swarm gets on when all cuts are healed."""
+    swarm = SimSwarm(directory, until=10_000, target=96, every=10_000)
+    swarm.add_backbone()
+    trainers = [swarm.add_trainer(samples_per_s=2.0) for _ in range(NUM_TRAINERS)]
+    at_s = BEGIN_S
+    for cut in cuts:
+        at_s += cut.after_s
+        sides = [sorted(cut.minority), sorted(set(range(NUM_TRAINERS + 1)) - cut.minority)]
+        swarm.churn.partition_at(sides, time_s=at_s, for_s=cut.for_s)
+        at_s += cut.for_s
+    swarm.world.run(until_s=at_s + CALM_S)
+    assert not swarm.churn.unfired()
+    lineages: dict[int, set[str]] = {}
+    for peer in trainers:
+        for event in swarm.events(peer, EpochFinished):
+            lineages.setdefault(event.epoch, set()).add(event.lineage)
+    split = [epoch for epoch, names in lineages.items() if len(names) > 1]
+    assert not split, f"two records for epochs {split}"
+    last = [max(event.epoch for event in swarm.events(peer, EpochFinished)) for peer in trainers]
+    assert max(last) - min(last) <= 1, f"all have come together again: {last}"
+
+
+@settings(
+    max_examples=12,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    print_blob=False,
+    suppress_health_check=list(HealthCheck),
+)
+@given(cuts=st.lists(cuts_, min_size=1, max_size=4))
+def test_no_sequence_of_cuts_splits_the_history(cuts: list[Cut]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        check(Path(directory), cuts)
