@@ -34,6 +34,7 @@ from collab.ports import NO_LIMITS, LinkLimits
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite, read_invite
 from collab.swarm.records import MAX_NAME_CHARACTERS
+from collab.training.momentum import outgoing
 from collab.training.optimizers import build_optimizer
 from collab.training.participant import Participant, ParticipantSettings
 from collab.training.replica import Replica
@@ -204,7 +205,8 @@ class JoinedRun:
         optimizer = self._optimizer or expected
         check_optimizer(optimizer, expected, bundle.run.optimizer, self._model)
         device = next(self._model.parameters()).device
-        return Replica(self._model, optimizer, bundle.run.schedule, device=device)
+        sends = outgoing(bundle.run.averaging.worker_momentum)
+        return Replica(self._model, optimizer, bundle.run.schedule, device=device, outgoing=sends)
 
     def _participant(self) -> Participant:
         if self._failure is not None:

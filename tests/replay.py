@@ -34,11 +34,17 @@ def samples_by_epoch(events: Iterable[Mapping[str, Any]]) -> dict[int, list[Samp
 def train_alone(
     run: config.Run, task: Task, start: Mapping[str, torch.Tensor], steps: Sequence[list[Sample]]
 ) -> torch.nn.Module:
-    """Large-batch training from the parameters ``start``, one step on each list of samples."""
+    """Large-batch training from the parameters ``start``, one step on each list of samples.
+
+    With ``worker_momentum`` it is torch's dampened momentum, which is the same where nothing is clipped.
+    """
     assert isinstance(run.strategy, config.Dedloc)
     model = task.build_model()
     model.load_state_dict(dict(start), strict=False)
     optimizer = build_optimizer(run.optimizer, model)
+    if beta := run.averaging.worker_momentum:
+        assert run.strategy.max_gradient_norm is None
+        optimizer = torch.optim.SGD(model.parameters(), lr=run.optimizer.learning_rate, momentum=beta, dampening=beta)
     rates = [group["lr"] for group in optimizer.param_groups]
     history: list[torch.nn.Module] = []
     for epoch, samples in enumerate(steps):

@@ -1,0 +1,59 @@
+"""Whole runs of peers that send momenta, in virtual time."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from collab.config import ImageClassificationTask
+from collab.metrics.records import EpochFinished
+from collab.tasks.image_classification import ImageClassification
+from tests.replay import relative_difference, samples_by_epoch, train_alone
+from tests.simulation.swarm import SimSwarm
+from tests.simulation.test_training import first_parameters
+
+SGD = "{name: sgd, learning_rate: 0.5}"
+
+
+def test_equal_peers_that_send_momenta_are_one_process_with_dampened_momentum(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, until=30, target=24, optimizer=SGD, every=30, worker_momentum=0.9, max_norm=None)
+    swarm.add_backbone()
+    trainers = [swarm.add_trainer() for _ in range(3)]
+    swarm.world.run()
+    for peer in trainers:
+        finished = swarm.events(peer, EpochFinished)
+        assert [(event.epoch, len(event.sample_ids)) for event in finished] == [(epoch, 8) for epoch in range(30)]
+    samples = samples_by_epoch(swarm.finished_epochs())
+    start = first_parameters(swarm)
+    alone = train_alone(swarm.bundle.run, swarm.task, start, [samples[epoch] for epoch in range(30)])
+    for peer in trainers:
+        assert relative_difference(alone, dict(swarm.replicas[peer.index].model.named_parameters())) < 1e-5
+
+
+class Backwards(ImageClassification):
+    """Digits for a liar: its gradients are ten times as long and point backwards."""
+
+    def loss(self, model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return -10.0 * super().loss(model, tensors)
+
+
+def held_out_loss(directory: Path, *, liars: int, reduction: str = "centered_clip") -> float:
+    """At the end of a run of eight honest peers and some liars."""
+    swarm = SimSwarm(directory, until=80, target=320, optimizer=SGD, every=80, reduction=reduction, worker_momentum=0.9)
+    swarm.add_backbone()
+    honest = [swarm.add_trainer(microbatch_size=32) for _ in range(8)]
+    section = swarm.bundle.run.task
+    assert isinstance(section, ImageClassificationTask)
+    for _ in range(liars):
+        swarm.add_trainer(microbatch_size=32, task=Backwards(section))
+    swarm.world.run()
+    assert {peer.result["epoch"] for peer in honest} == {80}
+    assert len({peer.result["lineage"] for peer in honest}) == 1
+    return swarm.task.evaluate(swarm.replicas[honest[0].index].model)
+
+
+def test_two_liars_of_ten_leave_the_honest_near_the_clean_loss(tmp_path: Path) -> None:
+    clean = held_out_loss(tmp_path / "clean", liars=0)
+    assert held_out_loss(tmp_path / "lied-to", liars=2) == pytest.approx(clean, rel=0.1)
+    assert held_out_loss(tmp_path / "mean", liars=2, reduction="mean") > 2 * clean
