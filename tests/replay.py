@@ -1,6 +1,7 @@
 """One process that trains on recorded sample ids: what a swarm must be equal to, in plain torch."""
 
 import copy
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ class Sample:
     id: int
     epoch: int
     """At whose parameters its gradient was computed."""
+    weight: float = 1.0
+    """In the mean of its step."""
 
 
 def samples_by_epoch(events: Iterable[Mapping[str, Any]]) -> dict[int, list[Sample]]:
@@ -50,11 +53,12 @@ def train_alone(
     for epoch, samples in enumerate(steps):
         history.append(copy.deepcopy(model))
         optimizer.zero_grad()
-        for past in sorted({sample.epoch for sample in samples}):
-            ids = tuple(sample.id for sample in samples if sample.epoch == past)
+        total = math.fsum(sample.weight for sample in samples)
+        for past, weight in sorted({(sample.epoch, sample.weight) for sample in samples}):
+            ids = tuple(sample.id for sample in samples if (sample.epoch, sample.weight) == (past, weight))
             then = history[past].train()
             then.zero_grad()
-            loss = task.loss(then, task.batch(ids).tensors) * (len(ids) / len(samples))
+            loss = task.loss(then, task.batch(ids).tensors) * (len(ids) * weight / total)
             loss.backward()
             for parameter, computed in zip(model.parameters(), then.parameters(), strict=True):
                 assert computed.grad is not None
