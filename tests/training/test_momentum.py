@@ -1,5 +1,7 @@
 """What a peer sends instead of its gradient, and that each contribution becomes its momentum once or not at all."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -92,12 +94,14 @@ def test_who_brings_something_every_third_epoch_forgets_three_epochs_worth() -> 
     assert sent(ours, 0.0) == [1.0] * LENGTH, "8 x 0.5 ^ 3"
 
 
-@pytest.mark.parametrize(("epoch", "left"), [(1001, 0.0), (0, 4.0), (5, 0.25)])
+@pytest.mark.parametrize(("epoch", "left"), [(1001, 0.0), (12, 2.0), (10, 4.0), (7, 1.0)])
 def test_a_state_from_elsewhere_leaves_of_the_momentum_what_its_distance_in_epochs_does(
     epoch: int, left: float
 ) -> None:
-    ours, other = veteran(), peer()
-    other.epoch = epoch
+    ours, other = peer(), peer()
+    ours.epoch, other.epoch = 10, epoch
+    assert sent(ours, 8.0) == [8.0] * LENGTH
+    commit(ours, ALL, "r10")
     ours.load(other.snapshot())
     assert sent(ours, 0.0) == [left] * LENGTH
 
@@ -214,7 +218,7 @@ def test_of_two_rounds_in_doubt_each_has_its_own_contribution() -> None:
 
 
 def test_of_very_many_rounds_in_doubt_the_newest_contribution_stands_for_the_oldest() -> None:
-    ours = in_doubt()
+    ours, last = in_doubt(), 0.0
     for index in range(2, 8):
         last = sent(ours, 2.0)[0]
         ours.doubt(frozenset({f"r{index}"}))
@@ -250,6 +254,27 @@ def test_a_round_that_is_told_of_twice_is_taken_once() -> None:
     assert sent(ours, 2.0) == [4.0] * LENGTH
     ours.disown(ALL, "r1")
     assert sent(ours) == [4.0] * LENGTH
+
+
+def test_a_round_under_way_that_ends_with_the_word_of_a_round_in_doubt_takes_nothing_more() -> None:
+    ours = in_doubt()
+    assert sent(ours) == [5.5] * LENGTH
+    ours.disown(ALL, "r1")
+    ours.settle(ALL, "r1")
+    ours.epoch += 1
+    assert sent(ours) == [4.0] * LENGTH, "0.5 x 6 + 0.5 x 2"
+
+
+def test_what_was_sent_is_let_go_of_when_it_is_known_what_became_of_it() -> None:
+    ours, vectors = WorkerMomentum(HALF), []
+    for epoch, used in enumerate([NOTHING, ALL]):
+        for rounds in (frozenset({f"doubted-{epoch}"}), frozenset[str]()):
+            vectors.append(weakref.ref(ours.bring(HandedOver(np.ones(LENGTH, np.float32), 1), epoch).mean))
+            ours.doubt(rounds)
+        assert vectors[-1]() is not None
+        assert vectors[-2]() is not None
+        ours.settle(used, f"r{epoch}")
+    assert [vector() is None for vector in vectors] == [True, True, True, False], "the last one is the momentum"
 
 
 def test_where_there_are_no_samples_nothing_is_sent_and_nothing_taken() -> None:
