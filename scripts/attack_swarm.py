@@ -39,7 +39,9 @@ class Setup:
     """Another number: the same start, other batches."""
     optimizer: Optimizer
     hidden_sizes: tuple[int, ...] = (64,)
-    max_gradient_norm: float = 1.0
+    held_out: int = 797
+    """Images that nobody trains on; with few of them the loss hangs on a handful of hard ones."""
+    max_gradient_norm: float | None = 1.0
     worker_momentum: float = 0.0
     """As in a run file: peers send momenta of their gradients."""
     claimed: float = 1.0
@@ -74,7 +76,9 @@ class AttackedSwarm:
     def __init__(self, setup: Setup, rule: Rule, attack: Attack | None) -> None:
         self._setup, self._rule, self._attack = setup, rule, attack
         self._task = ImageClassification(
-            ImageClassificationTask(name="image_classification", hidden_sizes=setup.hidden_sizes)
+            ImageClassificationTask(
+                name="image_classification", hidden_sizes=setup.hidden_sizes, eval_samples=setup.held_out
+            )
         )
         torch.manual_seed(setup.seed)
         self._model = self._task.build_model()

@@ -41,6 +41,8 @@ from collab.config import Optimizer
 
 COST_REPEATS = 61
 OTHER_ORDERS = (1, 2)
+ADAM_BETAS = (0.0, 0.999)
+"""No momentum of its own: the peers have it."""
 WARM_BYTES = 16 << 20
 """A block that is given back once: from then on the allocator keeps smaller ones, as in any process that trains."""
 
@@ -155,7 +157,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--momentum", type=float, default=0.0, help="of the workers, as in a run file")
     parser.add_argument("--claimed", type=float, default=1.0, help="samples a liar claims, over the mean of the honest")
     parser.add_argument("--max-share", type=float, default=1.0, help="cap of a contributor's weight")
-    parser.add_argument("--weight-decay", type=float, default=0.0)
+    parser.add_argument(
+        "--max-norm", type=float, default=1.0, help="of the step's gradient, as DeDLOC clips; 0: do not"
+    )
     parser.add_argument("--seeds", default="0", help="by commas; each is a start and an order of samples")
     parser.add_argument("--json", action="store_true", help="the last line of the output is one JSON object")
     options = parser.parse_args()
@@ -178,9 +182,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     """Train, compare and print; the exit code."""
     options = parse_arguments()
-    optimizer = Optimizer(
-        name=options.optimizer, learning_rate=options.learning_rate, weight_decay=options.weight_decay
-    )
+    optimizer = Optimizer(name=options.optimizer, learning_rate=options.learning_rate, betas=ADAM_BETAS)
     setups = [
         Setup(
             num_peers=options.peers,
@@ -188,6 +190,7 @@ def main() -> int:
             epochs=options.epochs,
             seed=seed,
             optimizer=optimizer,
+            max_gradient_norm=options.max_norm or None,
             worker_momentum=options.momentum,
             claimed=options.claimed,
             max_share=options.max_share,
