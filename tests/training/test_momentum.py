@@ -161,6 +161,14 @@ def test_a_lost_round_leaves_the_momentum_and_the_next_brings_everything_anew() 
     assert sent(ours, 2.0) == [5.5] * LENGTH, "0.5 x 8 + 0.5 x (4 + 2) / 2"
 
 
+def test_a_step_without_a_round_takes_what_was_handed_over() -> None:
+    ours = veteran()
+    assert sent(ours, 4.0) == [6.0] * LENGTH
+    ours.settle(ALL)  # as ``Solo`` does
+    ours.epoch += 1
+    assert sent(ours, 2.0) == [4.0] * LENGTH
+
+
 def test_handing_over_twice_makes_one_contribution() -> None:
     ours = veteran()
     assert sent(ours, 4.0) == sent(ours) == [6.0] * LENGTH
