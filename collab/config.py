@@ -168,11 +168,11 @@ class Averaging(Section):
     """``exact``: float32; ``half``: float16; ``auto``: for each peer what its own link needs, with error feedback."""
     reduction: Literal["mean", "clipped_mean", "median", "trimmed_mean", "centered_clip"] = "mean"
     """How contributions to a part become one. ``mean`` is large-batch training exactly, and one liar can spoil it; the
-    others let liars move the result only so far, at a price: see docs/robust.md. Where strangers may join, take
-    ``clipped_mean`` or more."""
+    others let liars move it only so far, at a price: see docs/robust.md. For strangers ``clipped_mean`` or more."""
     max_share: Real = Field(default=1.0, gt=0, le=1)
-    """No peer's weight in a round is more than this of all, however many samples it claims; 1: no cap. Every reduction
-    counts liars by weight, so all but ``mean`` among friends want one, such as 0.2."""
+    """No peer's weight is more than this of a round, whatever it claims; 1: no cap. Where liars may be, 0.2 or so."""
+    worker_momentum: Real = Field(default=0.0, ge=0, lt=1)
+    """Peers send running means of their gradients, which keep so much of themselves each epoch: see docs/robust.md."""
 
 
 class Checkpoints(Section):

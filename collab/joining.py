@@ -34,6 +34,7 @@ from collab.ports import NO_LIMITS, LinkLimits
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite, read_invite
 from collab.swarm.records import MAX_NAME_CHARACTERS
+from collab.training.momentum import outgoing
 from collab.training.optimizers import build_optimizer
 from collab.training.participant import Participant, ParticipantSettings
 from collab.training.replica import Replica
@@ -184,7 +185,9 @@ class JoinedRun:
         )
         settings = StartupSettings(network=network, bootstrap=self._invite.addresses, limits=self._local.limits)
         async with open_run(self._invite, settings, Fanout(*self._local.sinks)) as (started, bundle):
-            replica = await started.ports.compute.run(lambda: self._replica(bundle))  # torch's first optimiser is slow
+            replica = await started.ports.compute.run(  # torch's first optimiser is slow
+                lambda: replica_around(self._model, self._optimizer, bundle)
+            )
             name = (self._local.name or platform.node() or "peer")[:MAX_NAME_CHARACTERS]
             participant_settings = ParticipantSettings(name=name, can_be_dialled=not self._local.is_client)
             participant = Participant(started.ports, started.identity, bundle, replica, participant_settings)
@@ -199,13 +202,6 @@ class JoinedRun:
             heartbeat.cancel()
             await asyncio.gather(heartbeat, return_exceptions=True)
 
-    def _replica(self, bundle: Bundle) -> Replica:
-        expected = build_optimizer(bundle.run.optimizer, self._model)
-        optimizer = self._optimizer or expected
-        check_optimizer(optimizer, expected, bundle.run.optimizer, self._model)
-        device = next(self._model.parameters()).device
-        return Replica(self._model, optimizer, bundle.run.schedule, device=device)
-
     def _participant(self) -> Participant:
         if self._failure is not None:
             raise CollabError(f"this peer has stopped: {_first(self._failure)}", hint="join again") from self._failure
@@ -215,6 +211,20 @@ class JoinedRun:
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+def replica_around(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, bundle: Bundle) -> Replica:
+    """The user's own model and optimiser (None: the run's) as a replica of the run.
+
+    Raises:
+        ConfigError: the optimiser is not the run's.
+    """
+    run = bundle.run
+    expected = build_optimizer(run.optimizer, model)
+    used = optimizer or expected
+    check_optimizer(used, expected, run.optimizer, model)
+    device = next(model.parameters()).device
+    return Replica(model, used, run.schedule, device=device, outgoing=outgoing(run.averaging.worker_momentum))
 
 
 def check_optimizer(

@@ -146,6 +146,9 @@ averaging:
   reduction: mean  # default: mean
   ## Largest share of a round that one peer's claimed samples can get, above 0, at most 1 (no cap).
   max_share: 1.0  # default: 1.0
+  ## Peers send a running mean of their gradients that keeps so much of itself in each epoch, from 0 (off) to below 1.
+  ## With centered_clip 0.9 or more; take then sgd without momentum, or adamw with a first beta of 0.
+  worker_momentum: 0.0  # default: 0.0
 
 checkpoints:
   ## The backbone writes one after every so many epochs, at least 1.

@@ -14,9 +14,10 @@ from collab.averaging.reduction import part_edges
 from collab.averaging.robust import Rule, capped, check_finite
 from collab.config import ImageClassificationTask, Optimizer, Schedule
 from collab.errors import BadPart
-from collab.strategies.base import clip_to_norm
+from collab.strategies.base import HandedOver, clip_to_norm
 from collab.tasks.image_classification import ImageClassification
 from collab.training.layout import VectorLayout
+from collab.training.momentum import Outgoing, outgoing
 from collab.training.optimizers import build_optimizer
 from collab.training.schedule import learning_rate_factor
 from collab.types import PeerId, Vector
@@ -34,11 +35,15 @@ class Setup:
     num_attackers: int
     epochs: int
     seed: int
+    order: int = 0
+    """Another number: the same start, other batches."""
     optimizer: Optimizer
     hidden_sizes: tuple[int, ...] = (64,)
-    max_gradient_norm: float = 1.0
+    held_out: int = 797
+    """Images that nobody trains on; with few of them the loss hangs on a handful of hard ones."""
+    max_gradient_norm: float | None = 1.0
     worker_momentum: float = 0.0
-    """Peers send ``m <- momentum m + (1 - momentum) g`` instead of g: what the engine does not do."""
+    """As in a run file: peers send momenta of their gradients."""
     claimed: float = 1.0
     """Weight that a liar claims, over the mean of the honest."""
     max_share: float = 1.0
@@ -64,12 +69,16 @@ class Result:
 
 
 class AttackedSwarm:
-    """Peers of one training: the same parameters and, while nobody lies, the same samples whatever the rule."""
+    """Peers of one training. The honest begin at the same parameters and read the same samples in the same order,
+    whatever the rule and the attack; without an attack the liars stay at home.
+    """
 
     def __init__(self, setup: Setup, rule: Rule, attack: Attack | None) -> None:
         self._setup, self._rule, self._attack = setup, rule, attack
         self._task = ImageClassification(
-            ImageClassificationTask(name="image_classification", hidden_sizes=setup.hidden_sizes)
+            ImageClassificationTask(
+                name="image_classification", hidden_sizes=setup.hidden_sizes, eval_samples=setup.held_out
+            )
         )
         torch.manual_seed(setup.seed)
         self._model = self._task.build_model()
@@ -77,7 +86,7 @@ class AttackedSwarm:
         self._optimizer = build_optimizer(setup.optimizer, self._model)
         self._edges = tuple(part_places(self._layout.num_elements, setup.num_peers))
         self._streams = [self._sample_ids(index) for index in range(setup.num_peers)]
-        self._momenta: dict[int, Vector] = {}
+        self._outgoing: dict[int | str, Outgoing] = {}
         self._past: deque[Vector] = deque(maxlen=DELAY_EPOCHS + 1)
         self._refused = 0
 
@@ -92,36 +101,38 @@ class AttackedSwarm:
         for epoch in range(self._setup.epochs):
             for group in self._optimizer.param_groups:
                 group["lr"] = self._setup.optimizer.learning_rate * learning_rate_factor(schedule, epoch)
-            self._step(self._reduce(*self._contributions()))
+            self._step(self._reduce(*self._contributions(epoch)))
         everything = self._task.batch(tuple(range(self._task.num_samples))).tensors
         with torch.no_grad():
             training_loss = float(self._task.loss(self._model, everything).item())
         return Result(training_loss, self._task.evaluate(self._model), self._task.accuracy(self._model), self._refused)
 
-    def _contributions(self) -> tuple[list[Vector], list[float]]:
+    def _contributions(self, epoch: int) -> tuple[list[Vector], list[float]]:
         """What every peer sends in this round, and the samples that it claims."""
         setup = self._setup
-        num_honest = setup.num_peers - (setup.num_attackers if self._attack else 0)
+        num_honest = setup.num_peers - setup.num_attackers
         ids = [
             tuple(next(stream) for _ in range(count))
             for stream, count in zip(self._streams, setup.samples, strict=True)
         ]
-        vectors = [self._with_momentum(index, self._gradient(ids[index])) for index in range(num_honest)]
+        vectors = [self._sent(epoch, index, self._gradient(ids[index])) for index in range(num_honest)]
         weights = [float(count) for count in setup.samples[:num_honest]]
         if self._attack is None:
             return vectors, weights
-        known = self._knowledge(vectors, weights, ids[-1])
+        known = self._knowledge(epoch, vectors, weights, ids[-1])
         lie = self._attack.vector(known)
         claimed = setup.claimed * float(np.mean(weights))
         return vectors + [lie] * setup.num_attackers, weights + [claimed] * setup.num_attackers
 
-    def _knowledge(self, vectors: Sequence[Vector], weights: Sequence[float], own_ids: tuple[int, ...]) -> Knowledge:
+    def _knowledge(
+        self, epoch: int, vectors: Sequence[Vector], weights: Sequence[float], own_ids: tuple[int, ...]
+    ) -> Knowledge:
         parameters = self._layout.parameters_vector()
         self._past.append(parameters)
-        own = self._gradient(own_ids)
-        flipped = self._gradient(own_ids, is_flipped=True)
+        own = self._sent(epoch, "own", self._gradient(own_ids))
+        flipped = self._sent(epoch, "flipped", self._gradient(own_ids, is_flipped=True))
         self._load(self._past[0])
-        delayed = self._gradient(own_ids)
+        delayed = self._sent(epoch, "delayed", self._gradient(own_ids))
         self._load(parameters)
         return Knowledge(honest=vectors, weights=weights, own=own, flipped=flipped, delayed=delayed)
 
@@ -154,13 +165,12 @@ class AttackedSwarm:
         vector: Vector = out.numpy()
         return vector
 
-    def _with_momentum(self, index: int, gradient: Vector) -> Vector:
-        kept = self._setup.worker_momentum
-        if not kept:
-            return gradient
-        before = self._momenta.get(index, gradient)
-        self._momenta[index] = np.float32(kept) * before + np.float32(1 - kept) * gradient
-        return self._momenta[index]
+    def _sent(self, epoch: int, sender: int | str, gradient: Vector) -> Vector:
+        """What the engine makes of a gradient of ``sender``, and that it is used: no round is lost here."""
+        ours = self._outgoing.setdefault(sender, outgoing(self._setup.worker_momentum))
+        brought = ours.bring(HandedOver(gradient, 1), epoch)
+        ours.settle(brought.everything)
+        return brought.mean
 
     def _step(self, reduced: Vector) -> None:
         self._layout.scatter_gradients(clip_to_norm(reduced, self._setup.max_gradient_norm))
@@ -170,7 +180,7 @@ class AttackedSwarm:
         torch.nn.utils.vector_to_parameters(torch.from_numpy(parameters.copy()), self._model.parameters())
 
     def _sample_ids(self, index: int) -> Iterator[int]:
-        rng = np.random.default_rng((self._setup.seed, index))
+        rng = np.random.default_rng((self._setup.seed, index, *((self._setup.order,) if self._setup.order else ())))
         while True:
             yield from (int(one) for one in rng.permutation(self._task.num_samples))
 

@@ -1,6 +1,7 @@
 """One process that trains on recorded sample ids: what a swarm must be equal to, in plain torch."""
 
 import copy
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ class Sample:
     id: int
     epoch: int
     """At whose parameters its gradient was computed."""
+    weight: float = 1.0
+    """In the mean of its step."""
 
 
 def samples_by_epoch(events: Iterable[Mapping[str, Any]]) -> dict[int, list[Sample]]:
@@ -34,21 +37,28 @@ def samples_by_epoch(events: Iterable[Mapping[str, Any]]) -> dict[int, list[Samp
 def train_alone(
     run: config.Run, task: Task, start: Mapping[str, torch.Tensor], steps: Sequence[list[Sample]]
 ) -> torch.nn.Module:
-    """Large-batch training from the parameters ``start``, one step on each list of samples."""
+    """Large-batch training from the parameters ``start``, one step on each list of samples.
+
+    With ``worker_momentum`` it is torch's dampened momentum, which is the same where nothing is clipped.
+    """
     assert isinstance(run.strategy, config.Dedloc)
     model = task.build_model()
     model.load_state_dict(dict(start), strict=False)
     optimizer = build_optimizer(run.optimizer, model)
+    if beta := run.averaging.worker_momentum:
+        assert run.strategy.max_gradient_norm is None
+        optimizer = torch.optim.SGD(model.parameters(), lr=run.optimizer.learning_rate, momentum=beta, dampening=beta)
     rates = [group["lr"] for group in optimizer.param_groups]
     history: list[torch.nn.Module] = []
     for epoch, samples in enumerate(steps):
         history.append(copy.deepcopy(model))
         optimizer.zero_grad()
-        for past in sorted({sample.epoch for sample in samples}):
-            ids = tuple(sample.id for sample in samples if sample.epoch == past)
+        total = math.fsum(sample.weight for sample in samples)
+        for past, weight in sorted({(sample.epoch, sample.weight) for sample in samples}):
+            ids = tuple(sample.id for sample in samples if (sample.epoch, sample.weight) == (past, weight))
             then = history[past].train()
             then.zero_grad()
-            loss = task.loss(then, task.batch(ids).tensors) * (len(ids) / len(samples))
+            loss = task.loss(then, task.batch(ids).tensors) * (len(ids) * weight / total)
             loss.backward()
             for parameter, computed in zip(model.parameters(), then.parameters(), strict=True):
                 assert computed.grad is not None

@@ -68,6 +68,7 @@ def test_a_short_file_is_valid_and_takes_the_defaults() -> None:
     assert run.task.data.source == "builtin"
     assert run.averaging.compression == "auto"
     assert (run.averaging.reduction, run.averaging.max_share) == ("mean", 1.0)
+    assert run.averaging.worker_momentum == 0.0
     assert run.until_epoch is None
 
 
@@ -150,6 +151,9 @@ def test_yes_and_no_are_not_numbers(place: str) -> None:
         ("averaging.max_share", 0),
         ("averaging.max_share", 1.01),
         ("averaging.max_share", True),
+        ("averaging.worker_momentum", -0.1),
+        ("averaging.worker_momentum", 1.0),
+        ("averaging.worker_momentum", True),
         ("task", {"name": "image_classification", "hidden_sizes": [0]}),
         ("checkpoints.every_epochs", 0),
         ("checkpoints.keep", 0),

@@ -15,7 +15,7 @@ MAX_RUNS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Piecewise constant: ``values[i]`` samples for the elements up to ``stops[i]``."""
+    """Piecewise constant: ``values[i]`` samples, or another number, for the elements up to ``stops[i]``."""
 
     stops: tuple[int, ...]
     values: tuple[float, ...]
@@ -51,12 +51,16 @@ class Weights:
 
     def cleared(self, spans: Iterable[tuple[int, int]]) -> "Weights":
         """Without those behind the elements of ``spans`` (start, stop)."""
+        return self.replaced(spans, 0.0)
+
+    def replaced(self, spans: Iterable[tuple[int, int]], number: float) -> "Weights":
+        """With ``number`` for the elements of ``spans`` (start, stop)."""
         merged = list(_merged(spans))
         edges = sorted({*self.stops, *(edge for span in merged for edge in span if 0 < edge < self.stops[-1])})
         values, start = [], 0
         for stop in edges:
-            is_cleared = any(low <= start and stop <= high for low, high in merged)
-            values.append(0.0 if is_cleared else self.at(start))
+            is_within = any(low <= start and stop <= high for low, high in merged)
+            values.append(number if is_within else self.at(start))
             start = stop
         return _simplified(edges, values)
 

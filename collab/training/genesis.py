@@ -6,6 +6,7 @@ from collab.averaging.agreement import genesis
 from collab.swarm.bundle import Bundle
 from collab.swarm.snapshots import Snapshot, pack
 from collab.tasks.base import Task
+from collab.training.momentum import outgoing
 from collab.training.optimizers import build_optimizer
 from collab.training.replica import Replica
 from collab.types import Lineage
@@ -33,5 +34,10 @@ def build_replica(bundle: Bundle, task: Task, device: torch.device) -> Replica:
         model = task.build_model()
     model.to(device)
     return Replica(
-        model, build_optimizer(run.optimizer, model), run.schedule, device=device, precision=best_precision(device)
+        model,
+        build_optimizer(run.optimizer, model),
+        run.schedule,
+        device=device,
+        precision=best_precision(device),
+        outgoing=outgoing(run.averaging.worker_momentum),
     )

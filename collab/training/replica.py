@@ -16,6 +16,7 @@ from collab.swarm.snapshots import Snapshot
 from collab.tasks.base import Batch
 from collab.training.accumulator import Accumulator, GradientSum, Used
 from collab.training.layout import VectorLayout
+from collab.training.momentum import Outgoing, PlainGradient
 from collab.training.precision import LossScale, Precision
 from collab.training.schedule import learning_rate_factor
 from collab.types import Lineage, Vector
@@ -57,11 +58,13 @@ class Replica:
         *,
         device: torch.device,
         precision: Precision = Precision.FLOAT32,
+        outgoing: Outgoing | None = None,
     ) -> None:
         """
         Args:
             model: float32 parameters, already on ``device``.
             optimizer: over the model's parameters; its present learning rates are the schedule's factor 1.
+            outgoing: makes what is handed over of the mean gradient; None: it is the mean gradient.
         """
         self.model, self.optimizer = model, optimizer
         self.layout = VectorLayout(model)
@@ -71,6 +74,7 @@ class Replica:
         self._scale = LossScale() if precision is Precision.FLOAT16 else None
         self._base_rates = [float(group["lr"]) for group in optimizer.param_groups]
         self._gradient = Accumulator(self.layout.num_elements, device)
+        self._outgoing = PlainGradient() if outgoing is None else outgoing
 
     # -- accumulation ------------------------------------------------------------------------------------------------
 
@@ -130,24 +134,27 @@ class Replica:
         return MicrobatchReport(samples, loss, "" if is_finite else "the loss or its gradient is not finite")
 
     def hand_over(self) -> HandedOver:
-        """The mean gradient of what is accumulated; microbatches that end from now on accumulate beside it.
+        """What is accumulated, as its mean gradient or as what the run sends instead; microbatches that end from now on
+        accumulate beside it.
 
         May be called while a microbatch is computed.
 
         Raises:
             ValueError: no samples yet.
         """
-        return self._gradient.hand_over()
+        return self._outgoing.bring(self._gradient.hand_over(), self.epoch)
 
     def settle(self, used: Spans, round_id: str = "") -> None:
         """What was handed over is in a step in the elements of ``used``; elsewhere it is accumulated as before."""
         self._gradient.settle(used, round_id)
+        self._outgoing.settle(used, round_id)
 
     def doubt(self, rounds: frozenset[str]) -> None:
         """What was handed over is accumulated as before, apart from what comes later while one of ``rounds`` may have
         used it.
         """
         self._gradient.doubt(rounds)
+        self._outgoing.doubt(rounds)
 
     def disown(self, used: Spans, round_id: str) -> None:
         """A round that we had given up has used what we brought, in these elements: never bring it again.
@@ -159,7 +166,7 @@ class Replica:
             return
         if used and self.samples and not self._gradient.is_in_doubt(round_id):
             self._gradient.hand_over()
-        self._gradient.settle(used, round_id)
+        self.settle(used, round_id)
 
     # -- the global step ---------------------------------------------------------------------------------------------
 

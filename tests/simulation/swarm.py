@@ -1,6 +1,7 @@
 """A simulated swarm of real roles: the very trainers and backbone of a real run, in virtual time."""
 
 import asyncio
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,8 +36,9 @@ microbatch_size: 8
 until_epoch: {until}
 task: {{name: image_classification, hidden_sizes: [16]}}
 optimizer: {optimizer}
-strategy: {{name: {strategy}, target_batch_size: {target}}}
-averaging: {{compression: {compression}}}
+strategy: {{name: {strategy}, target_batch_size: {target}, max_gradient_norm: {max_norm}}}
+averaging: {{compression: {compression}, reduction: {reduction}, max_share: {max_share},
+  worker_momentum: {worker_momentum}}}
 checkpoints: {{every_epochs: {every}}}
 """
 
@@ -55,9 +57,14 @@ class SimSwarm:
         optimizer: str = "{name: sgd, learning_rate: 0.2}",
         strategy: str = "dedloc",
         every: int = 5,
+        reduction: str = "mean",
+        max_share: float = 1.0,
+        worker_momentum: float = 0.0,
+        max_norm: float | None = 1.0,
     ) -> None:
-        sizes = {"until": until, "target": target, "every": every}
-        text = RUN.format(compression=compression, optimizer=optimizer, strategy=strategy, **sizes)
+        sizes = {"until": until, "target": target, "every": every, "max_norm": json.dumps(max_norm)}
+        sends = {"compression": compression, "reduction": reduction, "worker_momentum": worker_momentum}
+        text = RUN.format(optimizer=optimizer, strategy=strategy, max_share=max_share, **sends, **sizes)
         self.directory = directory
         self.bundle = Bundle(parse_run(text, origin="the test"), {})
         self.task = build_task(self.bundle.run, assets={}, cache_dir=directory, peer_id="")
