@@ -90,7 +90,7 @@ class WorkerMomentum:
     Memory: one float32 vector on the CPU, and what was sent last until it is known what became of it (during a round
     the engine holds that one anyway); ``DOUBTS`` more at most while rounds are in doubt. Bringing works in place.
 
-    Source: Karimireddy, He, Jaggi, "Learning from History for Byzantine Robust Optimization" (ICML 2021), algorithm 2.
+    Source: Karimireddy, He, Jaggi, "Learning from History for Byzantine Robust Optimization" (ICML 2021).
     """
 
     def __init__(self, beta: float) -> None:
