@@ -9,7 +9,7 @@ from collab.averaging.assembly import Expected
 from collab.averaging.deadlines import Arrivals
 from collab.ports import Clock
 from collab.swarm.presence import Presence
-from collab.swarm.progress import DIRECTORY_TIMEOUT_S, HEARTBEAT_S, ProgressBoard, SwarmView
+from collab.swarm.progress import HEARTBEAT_S, ProgressBoard, SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, PeerId, Role
 
@@ -17,6 +17,8 @@ REFRESH_S = 1.0
 """How often the view is renewed when nothing else renews it."""
 SHORTEST_WAIT_S = 0.05
 """For an answer that must be on its way: some round trips of a near swarm."""
+FIRST_READING_S = 1.0
+"""For reading the directory when a round waits for it, before it is known what that takes: some round trips."""
 LEVEL_ASKED = 2
 """Of those who by their last word are where we are, how many are asked what followed."""
 REPORT_S = 0.5
@@ -35,7 +37,7 @@ class Membership:
         self._has_news = False
         self._question, self._answer = asyncio.Event(), asyncio.Event()
         """That everybody's words should be read at once, and that this is done."""
-        self._reading = Arrivals(DIRECTORY_TIMEOUT_S)
+        self._reading = Arrivals(FIRST_READING_S)
         """How long that takes."""
         self._has_waited_in_vain = False
         """Whether the newest question was not answered in time: until one is, nobody waits for the next one."""
