@@ -3,10 +3,14 @@
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+
+WORKER = "collab-compute"
+"""Name of the threads."""
 
 
 class ThreadCompute:
@@ -18,7 +22,7 @@ class ThreadCompute:
 
     async def run(self, work: Callable[[], T], *, samples: float = 0.0) -> T:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._loop, name="collab-compute", daemon=True)
+            self._thread = threading.Thread(target=self._loop, name=WORKER, daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
@@ -54,6 +58,18 @@ class ThreadCompute:
     def _loop(self) -> None:
         while (call := self._work.get()) is not None:
             call()
+
+
+def workers_end(limit_s: float) -> bool:
+    """Wait for closed workers to end what they are doing; whether all have, within ``limit_s``.
+
+    A thread that is in the middle of torch's code when the interpreter ends takes the process down with SIGABRT.
+    """
+    ends_s = time.monotonic() + limit_s
+    workers = [thread for thread in threading.enumerate() if thread.name == WORKER]
+    for worker in workers:
+        worker.join(max(ends_s - time.monotonic(), 0.0))
+    return not any(worker.is_alive() for worker in workers)
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

@@ -26,6 +26,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from collab import config
+from collab.compute import workers_end
 from collab.errors import CollabError, ConfigError
 from collab.metrics.sinks import Fanout, Sink
 from collab.net.hivemind_net import NetworkSettings
@@ -41,6 +42,9 @@ from collab.training.replica import Replica
 from collab.types import Lineage
 
 T = TypeVar("T")
+
+WORKER_LIMIT_S = 2.0
+"""For an optimiser step that is under way when the user leaves."""
 COMPARED = ("lr", "weight_decay", "betas", "eps", "momentum")
 """Hyper-parameters that must be the run's on every peer, since all take the same step."""
 
@@ -146,6 +150,7 @@ class JoinedRun:
             with suppress(RuntimeError):  # the loop closed meanwhile: the thread is ending by itself
                 self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+        workers_end(WORKER_LIMIT_S)  # the user's program may end right after this
         self._thread = None
 
     def __enter__(self) -> Self:

@@ -8,10 +8,13 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 
+from collab.compute import workers_end
 from collab.errors import CollabError
 
 LEAVE_LIMIT_S = 4.5
 """After the first Ctrl+C or SIGTERM; preemptible machines give little more."""
+WORKER_LIMIT_S = 0.5
+"""For the computation that is under way at the end, and of no use to anybody any more."""
 EXIT_ERROR = 1
 EXIT_AT_ONCE = 130
 
@@ -31,7 +34,11 @@ def run_peer(main: Main) -> int:
         problems = leaves(errors)
     for problem in problems:
         announce(f"error: {problem}")
-    return EXIT_ERROR if problems else 0
+    code = EXIT_ERROR if problems else 0
+    if not workers_end(WORKER_LIMIT_S):
+        sys.stdout.flush()
+        os._exit(code)  # all is said and done; whatever a microbatch that nobody waits for would come to
+    return code
 
 
 async def _supervise(main: Main) -> None:

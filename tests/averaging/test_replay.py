@@ -108,7 +108,7 @@ async def history(network: FakeNetwork) -> Run:
 
     for name in NAMES:
         engine = await rounds.add_trainer(name)
-        standing[name] = Standing(rounds.ports[name], "f", leaders, engine._attend)
+        standing[name] = Standing(rounds.ports[name], "f", leaders, engine._attend, engine.links.timeouts)
         network.run(standing[name].run())
     run = Run(network, rounds, standing)
     await run.round()

@@ -51,7 +51,8 @@ def check(directory: Path, cuts: list[Cut]) -> None:
         sides = [sorted(cut.minority), sorted(set(range(NUM_TRAINERS + 1)) - cut.minority)]
         swarm.churn.partition_at(sides, time_s=at_s, for_s=cut.for_s)
         at_s += cut.for_s
-    swarm.world.run(until_s=at_s + CALM_S)
+    with swarm.world:
+        swarm.world.run(until_s=at_s + CALM_S)
     assert not swarm.churn.unfired()
     lineages: dict[int, set[str]] = {}
     for peer in trainers:

@@ -36,6 +36,10 @@ class Seven:
             optimizer="{name: sgd, learning_rate: 0.1}",
             every=until,
             strategy="dedloc",
+            max_norm=1.0,
+            reduction="mean",
+            max_share=1.0,
+            worker_momentum=0.0,
         )
         self.swarm.bundle = Bundle(parse_run(text, origin="the test"), {})
         self.swarm.task = build_task(self.swarm.bundle.run, assets={}, cache_dir=directory, peer_id="")
