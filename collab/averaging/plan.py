@@ -49,13 +49,14 @@ def part_elements(slowest_bytes_per_s: float, bytes_per_element: float) -> int:
 def shortest_span(part: int, num_elements: int, num_members: int, slowest_bytes_per_s: float) -> int:
     """Length below which a peer's share goes to the others: half a part, or what it could as well do as not.
 
-    Of a short vector all would go to one peer otherwise, however slow: it would take everybody's and return it to all.
+    The second is for vectors of less than a part for each: of a short one all would go to one peer, however slow, that
+    would take everybody's and return it to all.
 
     Args:
         part: elements.
         slowest_bytes_per_s: of those who may reduce; 0: not known.
     """
-    if slowest_bytes_per_s <= 0:
+    if slowest_bytes_per_s <= 0 or num_elements >= part * num_members:
         return max(part // 2, 1)
     quick = int(slowest_bytes_per_s * SHORTEST_SPAN_S / (4 * num_members))
     return max(min(part // 2, max(quick, num_elements // (8 * num_members), SHORTEST_SPAN_ELEMENTS)), 1)

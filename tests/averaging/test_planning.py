@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from collab.averaging.messages import Join
-from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, SMALLEST_PART_ELEMENTS, is_tiling, part_elements
+from collab.averaging.plan import (
+    LARGEST_PART_ELEMENTS,
+    PART_ELEMENTS,
+    SMALLEST_PART_ELEMENTS,
+    is_tiling,
+    part_elements,
+    shortest_span,
+)
 from collab.averaging.planning import ROUNDING, UP_HEADROOM, Plan, Planner, assumed_rates
 from collab.types import Lineage, PeerId
 
@@ -251,3 +258,9 @@ def test_a_short_vector_is_divided_on_slow_links_and_not_on_fast_ones() -> None:
         plan = Planner("exact", 1000.0).plan(joins, 4810, 0.0)
         assert is_tiling(plan.spans, 4810)
         assert len(plan.spans) == num_reducers
+
+
+def test_a_vector_of_more_than_a_part_for_each_is_divided_as_ever() -> None:
+    """A share of half a part that a slow peer could just as well do without costs everybody a stream."""
+    assert shortest_span(PART_ELEMENTS, 9 * PART_ELEMENTS, 9, 250_000.0) == PART_ELEMENTS // 2
+    assert shortest_span(PART_ELEMENTS, 9 * PART_ELEMENTS - 1, 9, 250_000.0) < PART_ELEMENTS // 2
