@@ -2,24 +2,15 @@
 
 import asyncio
 import json
-import os
-import shutil
-import signal
-import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collab.errors import CollabError
+from peers.demo_processes import Child, demo_swarm, say, until_done, until_saved, wait_for
 from peers.places import OWNER_KEY, RUN_FILE, command_name
-from peers.process import announce, run_peer
+from peers.process import run_peer
 
-START_LIMIT_S = 120.0
-"""For the backbone to train the tokenizer and print its invite."""
-STOP_LIMIT_S = 10.0
 PROMPT = "def read_file(path):\n"
 RUN_TEXT = """\
 # Written by 'collab-peer demo': a small GPT-2 on the Python standard library's own source.
@@ -42,10 +33,6 @@ checkpoints: {{every_epochs: {checkpoint_every}, keep: 2}}
 """
 
 
-class DemoFailed(CollabError):
-    """A process of the demo ended before its time."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
     """What can be chosen."""
@@ -56,25 +43,11 @@ class DemoOptions:
     as_json: bool
 
 
-@dataclass(slots=True)
-class Child:
-    """One peer process, with what it said."""
-
-    name: str
-    process: asyncio.subprocess.Process
-    log: Path
-    events: list[dict[str, Any]] = field(default_factory=list)
-
-    def last(self, kind: str) -> dict[str, Any] | None:
-        """Its newest event of a kind."""
-        return next((event for event in reversed(self.events) if event["event"] == kind), None)
-
-
 def run_demo(options: DemoOptions) -> int:
-    """Run the demo; returns the exit code.
+    """Run the demo; returns the exit code. A trainer that is killed does not end it: the others go on.
 
     Raises:
-        DemoFailed: a process ended early; the message holds the end of its log.
+        DemoFailed: a process failed, or nobody is left; the message holds the end of its log.
     """
     return run_peer(lambda stop: _demo(options, stop))
 
@@ -84,14 +57,14 @@ async def _demo(options: DemoOptions, stop: asyncio.Event) -> None:
     directory = options.directory or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     write_run(directory, options.epochs)
     invite = directory / "invite.txt"
-    async with _swarm() as spawn:
+    async with demo_swarm() as spawn:
         say("starting a backbone, then training a tokenizer on Python's own source ...")
         backbone = await spawn(
             "backbone",
             directory,
             ["backbone", str(directory), "--host", "127.0.0.1", "--invite-file", str(invite), "--json"],
         )
-        await _wait_for(invite, backbone, stop)
+        await wait_for(invite, backbone, stop)
         say(f"starting {options.peers} trainers; join from another terminal with\n\n  {command_name()} join {invite}\n")
         trainers = []
         for number in range(1, options.peers + 1):
@@ -99,9 +72,9 @@ async def _demo(options: DemoOptions, stop: asyncio.Event) -> None:
             arguments = ["join", str(invite), "--name", f"trainer-{number}", "--data-dir", data_dir, "--json"]
             trainers.append(await spawn(f"trainer-{number}", directory, arguments))
         shown = asyncio.create_task(_narrate(backbone, options.epochs))
-        await _until_done(trainers, backbone, stop)
+        await until_done(trainers, backbone, stop)
         if not stop.is_set():
-            await _saved(backbone, options.epochs)
+            await until_saved(backbone, options.epochs)
         shown.cancel()
     report = _report(directory, backbone, trainers, time.monotonic() - started_s)
     _finish(report, options, invite, is_complete=not stop.is_set())
@@ -119,111 +92,7 @@ def write_run(directory: Path, epochs: int) -> None:
     load_or_create_identity(directory / OWNER_KEY)
 
 
-# -- processes -------------------------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def _swarm() -> AsyncIterator[Any]:
-    """Starts peers and ends all of them, however the demo ends."""
-    children: list[Child] = []
-    readers: list[asyncio.Task[None]] = []
-
-    async def spawn(name: str, directory: Path, arguments: list[str]) -> Child:
-        log = directory / f"{name}.log"
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        with log.open("wb") as errors:
-            process = await asyncio.create_subprocess_exec(
-                *_dying_with_us(),
-                sys.executable,
-                "-m",
-                "peers.cli",
-                *arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,  # Ctrl+C reaches the demo only, which then stops everybody in order
-                env=environment,
-                limit=1 << 22,
-            )
-        child = Child(name, process, log)
-        children.append(child)
-        readers.append(asyncio.create_task(_read(child)))
-        return child
-
-    try:
-        yield spawn
-    finally:
-        await asyncio.gather(*(_end(child) for child in children))
-        await asyncio.gather(*readers)
-
-
-def _dying_with_us() -> list[str]:
-    """Where util-linux can do it, peers die with the demo even when it is killed."""
-    setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
-
-
-async def _read(child: Child) -> None:
-    stdout = child.process.stdout
-    while stdout is not None and (line := await stdout.readline()):
-        try:
-            child.events.append(json.loads(line))
-        except ValueError:
-            continue  # a library printed something
-
-
-async def _end(child: Child) -> None:
-    if child.process.returncode is None:
-        child.process.send_signal(signal.SIGTERM)
-        try:
-            await asyncio.wait_for(child.process.wait(), STOP_LIMIT_S)
-        except TimeoutError:
-            child.process.kill()
-            await child.process.wait()
-
-
-async def _wait_for(invite: Path, backbone: Child, stop: asyncio.Event) -> None:
-    give_up_s = time.monotonic() + START_LIMIT_S
-    while not is_there(invite) and not stop.is_set():
-        _check(backbone)
-        if time.monotonic() > give_up_s:
-            raise DemoFailed(f"the backbone made no invite within {START_LIMIT_S:.0f} s", hint=f"read {backbone.log}")
-        await asyncio.sleep(0.1)
-
-
-def is_there(path: Path) -> bool:
-    """Whether a local file exists; one stat blocks nobody."""
-    return path.exists()
-
-
-async def _until_done(trainers: list[Child], backbone: Child, stop: asyncio.Event) -> None:
-    while any(trainer.process.returncode is None for trainer in trainers) and not stop.is_set():
-        for child in (backbone, *trainers):
-            _check(child)
-        await asyncio.sleep(0.2)
-    for trainer in trainers:
-        _check(trainer)
-
-
-async def _saved(backbone: Child, epochs: int) -> None:
-    """The last trainer left only after the backbone had its state; this is for what the pipe still holds."""
-    give_up_s = time.monotonic() + STOP_LIMIT_S
-    while (backbone.last("CheckpointSaved") or {}).get("epoch") != epochs and time.monotonic() < give_up_s:
-        await asyncio.sleep(0.1)
-
-
-def _check(child: Child) -> None:
-    if child.process.returncode not in (None, 0):
-        tail = "\n".join(child.log.read_text(errors="replace").splitlines()[-12:])
-        raise DemoFailed(f"{child.name} ended with code {child.process.returncode}:\n{tail}", hint=f"read {child.log}")
-
-
 # -- words -----------------------------------------------------------------------------------------------------------
-
-
-def say(text: str) -> None:
-    """To the person at the terminal; standard output is kept for results."""
-    announce(f"{time.strftime('%H:%M:%S')}  {text}")
 
 
 async def _narrate(backbone: Child, epochs: int) -> None:

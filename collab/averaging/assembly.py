@@ -26,6 +26,8 @@ class Expected:
     """Peers that have said goodbye and are not back, and the first epoch about which each has promised nothing."""
     absent_s: Callable[[PeerId], float] = lambda _: 0.0
     """For how long we have looked for a peer in vain."""
+    backbones: frozenset[PeerId] = frozenset()
+    """Those that we have ever seen and that said no goodbye, here or not."""
 
     @property
     def present(self) -> frozenset[PeerId]:

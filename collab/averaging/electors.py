@@ -3,6 +3,9 @@
 As long as a majority of an electorate is there, nobody needs this. It is for a swarm that has lost most of its peers
 at once: without it the run would stand still for ever. Safety then rests on time (``RoundTimeouts.reform_s``): a peer
 that is cut off for longer, and not dead, may come back to a history that went on without it; it takes that over.
+
+Who cannot see the backbones either, and has seen them, is more likely cut off than all that is left, and waits longer
+(``orphaned_s``). So of two halves the one with the backbone goes on, and the other one finds what that did.
 """
 
 from collections.abc import Collection
@@ -22,8 +25,8 @@ def electorate_of(group: Group) -> Electorate:
 class Electors:
     """Who is excused from deciding, by what this peer has seen of them."""
 
-    def __init__(self, reform_s: float) -> None:
-        self._reform_s = reform_s
+    def __init__(self, reform_s: float, orphaned_s: float) -> None:
+        self._reform_s, self._orphaned_s = reform_s, orphaned_s
 
     def of(self, maker: CommitRecord | None, expected: Expected) -> tuple[PeerId, ...]:
         """In the order of the record that made the history; empty before the first step, when everybody may vote."""
@@ -46,8 +49,18 @@ class Electors:
         return tuple(
             peer
             for peer in maker.members
-            if peer not in named and not self._is_excused(peer, expected, maker, self._reform_s / 2)
+            if peer not in named and not self._is_excused(peer, expected, maker, self._patience_s(expected) / 2)
         )
+
+    def _patience_s(self, expected: Expected) -> float:
+        """How long somebody must be missed: as long as usual for those who are with most of the backbones."""
+        known = [
+            peer
+            for peer in sorted(expected.backbones)
+            if peer in expected.present or expected.absent_s(peer) <= self._orphaned_s
+        ]
+        is_with_them = not known or Electorate(tuple(known)).has_quorum(expected.present)
+        return self._reform_s if is_with_them else self._orphaned_s
 
     def _is_excused(
         self, peer: PeerId, expected: Expected, maker: CommitRecord | None, limit_s: float | None = None
@@ -62,4 +75,4 @@ class Electors:
         goodbye = expected.left.get(peer)
         if goodbye is not None and (maker is None or maker.epoch < goodbye <= maker.epoch + 1):
             return True
-        return expected.absent_s(peer) > (self._reform_s if limit_s is None else limit_s)
+        return expected.absent_s(peer) > (self._patience_s(expected) if limit_s is None else limit_s)

@@ -203,7 +203,8 @@ class Probe:
     # -- helper ------------------------------------------------------------------------------------------------------
 
     async def _help(self, stream: Stream) -> None:
-        await stream.receive(timeout_s=PATIENCE_S)
+        if (kind := (await stream.receive(timeout_s=PATIENCE_S)).kind) != "probe":
+            raise BadMessage(f"a probe begins with {kind}")
         if self._num_served >= SERVED_AT_ONCE:
             await stream.send(Message("busy"), timeout_s=PATIENCE_S)
             return

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly
@@ -11,9 +10,8 @@ from collab.averaging.conduct import SPLIT
 from collab.averaging.group import Chair, Leader
 from collab.averaging.messages import ROUND_PROTOCOL, Join
 from collab.averaging.standing import IDLE_S
-from collab.averaging.succession import Succession
+from collab.averaging.succession import Succession, keep_waiting
 from collab.averaging.verdicts import REMEMBERED_ROUNDS
-from collab.errors import NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
@@ -64,19 +62,12 @@ class Rendezvous:
             await stream.send(Message("refused", {"text": refusal}), timeout_s=self._times.answer_s())
             return False
         await stream.send(Message("welcome"), timeout_s=self._times.answer_s())
-        pulse = asyncio.create_task(self._pulse(stream))
+        pulse = asyncio.create_task(keep_waiting(stream, self._times))
         try:
             return await self._place(stream, join)
         finally:
             pulse.cancel()
             await asyncio.gather(pulse, return_exceptions=True)
-
-    async def _pulse(self, stream: Stream) -> None:
-        """Let a joiner know that we are there, also while others are waited for."""
-        with suppress(NetworkError):  # whoever needs this stream next will see it
-            while True:
-                await asyncio.sleep(self._times.fixed.pulse_s)
-                await stream.send(Message("wait"), timeout_s=self._times.answer_s())
 
     async def _place(self, stream: Stream, join: Join) -> bool:
         """Find a joiner its round, and see it through; whether it can join another one over the same stream."""

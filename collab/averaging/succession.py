@@ -133,17 +133,11 @@ class Succession:
         await stream.send(Message("welcome"), timeout_s=self._timeouts.answer_s())
         async with Background() as tasks:
             tasks.create_task(_drain(stream))
-            tasks.create_task(self._pulse(stream))
+            tasks.create_task(keep_waiting(stream, self._timeouts))
             await takeover.finished.wait()
         known = self._committed(takeover.group.epoch, takeover.group.lineage)
         if known is not None:
             await stream.send(Message("commit", known.to_fields()), timeout_s=self._timeouts.answer_s())
-
-    async def _pulse(self, stream: Stream) -> None:
-        with suppress(NetworkError):  # it is gone, and hears of it elsewhere
-            while True:
-                await stream.send(Message("wait"), timeout_s=self._timeouts.answer_s())
-                await asyncio.sleep(self._timeouts.fixed.pulse_s)
 
     async def _lead_on(self, takeover: Takeover) -> None:
         patience_s = max(self._silence.limit_s(), self._timeouts.fixed.silence_s)  # newcomers have learned no other
@@ -169,3 +163,11 @@ async def _drain(stream: Stream) -> None:
     with suppress(NetworkError):
         while True:
             await stream.receive(timeout_s=IDLE_S)
+
+
+async def keep_waiting(stream: Stream, timeouts: MeasuredTimeouts) -> None:
+    """Let whoever waits for us know that we are there; until cancelled, or the stream ends."""
+    with suppress(NetworkError):  # whoever needs this stream next will see it
+        while True:
+            await asyncio.sleep(timeouts.fixed.pulse_s)
+            await stream.send(Message("wait"), timeout_s=timeouts.answer_s())

@@ -39,6 +39,8 @@ class RoundTimeouts:
     """Silence of most of those who decide after which the others go on without them. As long as this a partition may
     last without a split, so all must go by the same; and so long a swarm stands still that has lost most of its peers
     at one blow."""
+    orphaned_s: float = 1800.0
+    """The same for those who miss the run's backbones, too: more likely they are cut off themselves."""
 
 
 FIRST = RoundTimeouts()

@@ -27,7 +27,7 @@ class Verdicts:
 
     def __init__(self, transport: Transport, timeouts: MeasuredTimeouts, notary: Notary, seats: Seats) -> None:
         self._transport, self._timeouts, self._seats = transport, timeouts, seats
-        self.notary, self.electors = notary, Electors(timeouts.fixed.reform_s)
+        self.notary, self.electors = notary, Electors(timeouts.fixed.reform_s, timeouts.fixed.orphaned_s)
         self._known: OrderedDict[Instance, Certified] = OrderedDict()
         self._maker: CommitRecord | None = None
         """The newest that we were told because we were not there: what made a history, not what we know of others."""

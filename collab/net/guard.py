@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from collab.errors import BadMessage, BadPart, NetworkError, TooMany, VersionMismatch
 from collab.metrics.records import Event, PeerRefused
+from collab.net.around import AroundStream, AroundTransport
 from collab.net.base import Handler, Stream, Transport
 from collab.net.quotas import LIMITS, SMALL_BYTES, Limits, Pace, Quota
 from collab.net.wire import Message
@@ -199,48 +200,27 @@ def reason_of(error: BaseException) -> str:
     return "" if isinstance(error, NetworkError) else "handler_failed"
 
 
-class _CountedStream:
+class _CountedStream(AroundStream):
     """Implements ``Stream``: small messages of one peer, of which there can be too many."""
 
     def __init__(self, stream: Stream, use: _Use, clock: Clock) -> None:
-        self._stream, self._use, self._clock = stream, use, clock
-
-    @property
-    def remote(self) -> PeerId:
-        return self._stream.remote
-
-    async def send(self, message: Message, *, timeout_s: float) -> None:
-        await self._stream.send(message, timeout_s=timeout_s)
+        super().__init__(stream)
+        self._use, self._clock = use, clock
 
     async def receive(self, *, timeout_s: float) -> Message:
-        message = await self._stream.receive(timeout_s=timeout_s)
+        message = await super().receive(timeout_s=timeout_s)
         if len(message.payload) < SMALL_BYTES and not self._use.messages.take(self._clock.monotonic()):
             self.close()
             raise TooMany(f"{self.remote} sends more small messages than any honest peer")
         return message
 
-    def close(self) -> None:
-        self._stream.close()
 
-
-class GuardedTransport:
+class GuardedTransport(AroundTransport):
     """Implements ``Transport``: another one, whose visitors a guard attends to; streams that we open are our own."""
 
     def __init__(self, outer: Transport, guard: Guard) -> None:
-        self._outer, self._guard = outer, guard
-
-    @property
-    def peer_id(self) -> PeerId:
-        return self._outer.peer_id
-
-    async def addresses(self) -> tuple[str, ...]:
-        return await self._outer.addresses()
-
-    async def dial(self, address: str, *, timeout_s: float) -> PeerId:
-        return await self._outer.dial(address, timeout_s=timeout_s)
-
-    async def open(self, peer: PeerId, protocol: str, *, timeout_s: float) -> Stream:
-        return await self._outer.open(peer, protocol, timeout_s=timeout_s)
+        super().__init__(outer)
+        self._guard = guard
 
     async def serve(self, protocol: str, handler: Handler) -> None:
         async def guarded(stream: Stream) -> None:
@@ -249,4 +229,4 @@ class GuardedTransport:
             else:
                 await self._guard.attend(protocol, handler, stream)
 
-        await self._outer.serve(protocol, guarded)
+        await super().serve(protocol, guarded)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from collab.net.around import AroundStream, AroundTransport
 from collab.net.base import Handler, Stream, Transport
 from collab.net.wire import Message
 from collab.ports import NO_LIMITS, LinkLimits, Ports
@@ -46,60 +47,44 @@ class Allowance:
             await asyncio.sleep(wait_s)
 
 
-class LimitedStream:
+class LimitedStream(AroundStream):
     """Implements ``Stream``; the time that the owner's limits cost does not count as the other side's."""
 
     def __init__(self, stream: Stream, up: Allowance, down: Allowance) -> None:
-        self._stream, self._up, self._down = stream, up, down
+        super().__init__(stream)
+        self._up, self._down = up, down
         self._took_much = False
-
-    @property
-    def remote(self) -> PeerId:
-        return self._stream.remote
 
     async def send(self, message: Message, *, timeout_s: float) -> None:
         num_bytes = memoryview(message.payload).nbytes
         wait_s = self._up.spend(num_bytes + HEAD_BYTES)
         if wait_s > 0 and num_bytes > SMALL_BYTES:
             await asyncio.sleep(wait_s)
-        await self._stream.send(message, timeout_s=timeout_s)
+        await super().send(message, timeout_s=timeout_s)
 
     async def receive(self, *, timeout_s: float) -> Message:
         if self._took_much:
             await self._down.recover()
-        message = await self._stream.receive(timeout_s=timeout_s)
+        message = await super().receive(timeout_s=timeout_s)
         num_bytes = memoryview(message.payload).nbytes
         self._down.spend(num_bytes + HEAD_BYTES)
         self._took_much = num_bytes > SMALL_BYTES
         return message
 
-    def close(self) -> None:
-        self._stream.close()
 
-
-class LimitedTransport:
+class LimitedTransport(AroundTransport):
     """Implements ``Transport``: another one's streams within the owner's limits; those to ourselves cost nothing."""
 
     def __init__(self, outer: Transport, clock: Callable[[], float], limits: LinkLimits) -> None:
-        self._outer = outer
+        super().__init__(outer)
         self._up = Allowance(clock, limits.up_bytes_per_s)
         self._down = Allowance(clock, limits.down_bytes_per_s)
 
-    @property
-    def peer_id(self) -> PeerId:
-        return self._outer.peer_id
-
-    async def addresses(self) -> tuple[str, ...]:
-        return await self._outer.addresses()
-
-    async def dial(self, address: str, *, timeout_s: float) -> PeerId:
-        return await self._outer.dial(address, timeout_s=timeout_s)
-
     async def open(self, peer: PeerId, protocol: str, *, timeout_s: float) -> Stream:
-        return self._limited(await self._outer.open(peer, protocol, timeout_s=timeout_s))
+        return self._limited(await super().open(peer, protocol, timeout_s=timeout_s))
 
     async def serve(self, protocol: str, handler: Handler) -> None:
-        await self._outer.serve(protocol, lambda stream: handler(self._limited(stream)))
+        await super().serve(protocol, lambda stream: handler(self._limited(stream)))
 
     def _limited(self, stream: Stream) -> Stream:
         return stream if stream.remote == self.peer_id else LimitedStream(stream, self._up, self._down)

@@ -4,6 +4,7 @@ import asyncio
 
 from collab.concurrency import Background
 from collab.errors import NetworkError, PeerUnreachable, StreamClosed, TimedOut
+from collab.net.around import AroundTransport
 from collab.net.base import Handler, Stream, Transport
 from collab.net.wire import Message
 from collab.types import PeerId
@@ -51,26 +52,17 @@ class _End:
             self._other._incoming.put_nowait(None)
 
 
-class LoopbackTransport:
+class LoopbackTransport(AroundTransport):
     """Implements ``Transport``: streams to other peers through ``outer``, streams to ourselves in memory."""
 
     def __init__(self, outer: Transport, tasks: Background) -> None:
-        self._outer, self._tasks = outer, tasks
+        super().__init__(outer)
+        self._tasks = tasks
         self._handlers: dict[str, Handler] = {}
-
-    @property
-    def peer_id(self) -> PeerId:
-        return self._outer.peer_id
-
-    async def addresses(self) -> tuple[str, ...]:
-        return await self._outer.addresses()
-
-    async def dial(self, address: str, *, timeout_s: float) -> PeerId:
-        return await self._outer.dial(address, timeout_s=timeout_s)
 
     async def open(self, peer: PeerId, protocol: str, *, timeout_s: float) -> Stream:
         if peer != self.peer_id:
-            return await self._outer.open(peer, protocol, timeout_s=timeout_s)
+            return await super().open(peer, protocol, timeout_s=timeout_s)
         handler = self._handlers.get(protocol)
         if handler is None:
             raise PeerUnreachable(f"we do not serve {protocol} ourselves")
@@ -81,7 +73,7 @@ class LoopbackTransport:
 
     async def serve(self, protocol: str, handler: Handler) -> None:
         self._handlers[protocol] = handler
-        await self._outer.serve(protocol, handler)
+        await super().serve(protocol, handler)
 
 
 async def _run(handler: Handler, end: _End) -> None:

@@ -60,7 +60,9 @@ class Membership:
         began_s = self._clock.monotonic()
         view = await self._board.refresh()
         self._reading.add(self._clock.monotonic() - began_s)
-        self._presence.looked([record.peer for record in view.records], view.left)
+        self._presence.looked(
+            [record.peer for record in view.records], view.left, [record.peer for record in self.backbones()]
+        )
         return view
 
     def note_step(self) -> None:
@@ -157,6 +159,7 @@ class Membership:
             helpers=frozenset(record.peer for record in view.helpers()),
             left=self._presence.left,
             absent_s=self._presence.absent_s,
+            backbones=self._presence.backbones,
             ahead=frozenset(
                 record.peer
                 for record in (*view.all_trainers(), *self.backbones())

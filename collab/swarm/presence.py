@@ -11,7 +11,7 @@ from collab.types import PeerId
 
 LONGEST_STEP_S = 10.0
 """Counted between two looks; whoever looks less often was frozen, and knows nothing of the time between."""
-MOST_REMEMBERED = 4096
+MOST_REMEMBERED, MOST_BACKBONES = 4096, 64
 """Peers; those that have been away for longest are forgotten first, and are missed anew when somebody asks for them."""
 
 
@@ -27,18 +27,27 @@ class Presence:
         self._looked_s: float | None = None
         self._absent_s: dict[PeerId, float] = {}
         self._left: dict[PeerId, int] = {}
+        self._backbones: set[PeerId] = set()
+
+    @property
+    def backbones(self) -> frozenset[PeerId]:
+        """Those that we have ever seen and that said no goodbye, here or not."""
+        return frozenset(self._backbones)
 
     @property
     def left(self) -> Mapping[PeerId, int]:
         """Peers that have said goodbye and are not back, and the first epoch about which each has promised nothing."""
         return dict(self._left)
 
-    def looked(self, present: Collection[PeerId], left: Mapping[PeerId, int]) -> None:
+    def looked(
+        self, present: Collection[PeerId], left: Mapping[PeerId, int], backbones: Collection[PeerId] = ()
+    ) -> None:
         """We have looked for everybody just now.
 
         Args:
             present: whose word is fresh.
             left: whose fresh word is a goodbye; as in ``left``.
+            backbones: of those present.
         """
         now_s = self._clock()
         passed_s = min(now_s - self._looked_s, LONGEST_STEP_S) if self._looked_s is not None else 0.0
@@ -49,6 +58,8 @@ class Presence:
             self._absent_s[peer] = 0.0
             self._left.pop(peer, None)
         self._left.update(left)
+        self._backbones = (self._backbones | set(backbones)) - left.keys()
+        self._backbones.difference_update(sorted(self._backbones, key=self.absent_s)[MOST_BACKBONES:])
         for peer in sorted(self._absent_s, key=lambda peer: self._absent_s[peer])[MOST_REMEMBERED:]:
             del self._absent_s[peer]
         while len(self._left) > MOST_REMEMBERED:

@@ -6,45 +6,51 @@ from collab.types import PeerId
 from tests.averaging.records import make_record
 
 A, B, C = (PeerId(name) for name in "abc")
+KEEPER = PeerId("keeper")
 MAKER = make_record(members=(C, A, B))
-REFORM_S = 60.0
+REFORM_S, ORPHANED_S = 60.0, 600.0
 
 
 def seen(
-    *present: PeerId, left: tuple[PeerId, ...] = (), from_epoch: int = 1, missed_s: dict[PeerId, float] | None = None
+    *present: PeerId,
+    left: tuple[PeerId, ...] = (),
+    from_epoch: int = 1,
+    missed_s: dict[PeerId, float] | None = None,
+    backbones: tuple[PeerId, ...] = (),
 ) -> Expected:
     return Expected(
         trainers=frozenset(present),
         helpers=frozenset(),
         left=dict.fromkeys(left, from_epoch),
         absent_s=lambda peer: (missed_s or {}).get(peer, 0.0),
+        backbones=frozenset(backbones),
     )
 
 
 def test_before_the_first_step_nobody_in_particular_decides() -> None:
-    assert Electors(REFORM_S).of(None, seen(A, B)) == ()
+    assert Electors(REFORM_S, ORPHANED_S).of(None, seen(A, B)) == ()
 
 
 def test_the_members_of_the_round_that_made_the_history_decide_in_their_order() -> None:
-    assert Electors(REFORM_S).of(MAKER, seen(A, B, C)) == (C, A, B)
-    assert Electors(REFORM_S).of(MAKER, seen()) == (C, A, B)
+    assert Electors(REFORM_S, ORPHANED_S).of(MAKER, seen(A, B, C)) == (C, A, B)
+    assert Electors(REFORM_S, ORPHANED_S).of(MAKER, seen()) == (C, A, B)
 
 
 def test_one_that_is_missed_counts_until_the_reform() -> None:
-    electors = Electors(REFORM_S)
+    electors = Electors(REFORM_S, ORPHANED_S)
     assert electors.of(MAKER, seen(A, B, missed_s={C: REFORM_S})) == (C, A, B)
     assert electors.of(MAKER, seen(A, B, missed_s={C: REFORM_S + 0.1})) == (A, B)
     assert electors.of(MAKER, seen(A, B, C, missed_s={C: REFORM_S + 0.1})) == (C, A, B)
 
 
 def test_one_that_said_goodbye_is_excused_at_once_and_when_it_is_back_it_decides_again() -> None:
-    electors = Electors(REFORM_S)
+    electors = Electors(REFORM_S, ORPHANED_S)
     assert electors.of(MAKER, seen(A, B, left=(C,))) == (A, B)
     assert electors.of(MAKER, seen(A, B, C, left=(C,))) == (C, A, B)
 
 
 def test_one_that_has_promised_something_about_this_step_is_not_excused_by_its_goodbye() -> None:
-    electors = Electors(REFORM_S)
+    electors = Electors(REFORM_S, ORPHANED_S)
     busy = seen(A, B, left=(C,), from_epoch=2)
     assert electors.of(MAKER, busy) == (C, A, B), "what follows the first step is step 1"
     assert electors.is_gone(C, busy)
@@ -54,9 +60,9 @@ def test_one_that_has_promised_something_about_this_step_is_not_excused_by_its_g
 def test_a_goodbye_from_before_a_round_that_its_author_was_in_excuses_it_no_more() -> None:
     """It came back and went again without one: cut off, perhaps, with others who decide."""
     old = seen(A, B, left=(C,), from_epoch=4)
-    assert Electors(REFORM_S).of(make_record(epoch=3, members=(C, A, B)), old) == (A, B)
-    assert Electors(REFORM_S).of(make_record(epoch=4, members=(C, A, B)), old) == (C, A, B)
-    assert Electors(REFORM_S).of(make_record(epoch=9, members=(C, A, B)), old) == (C, A, B)
+    assert Electors(REFORM_S, ORPHANED_S).of(make_record(epoch=3, members=(C, A, B)), old) == (A, B)
+    assert Electors(REFORM_S, ORPHANED_S).of(make_record(epoch=4, members=(C, A, B)), old) == (C, A, B)
+    assert Electors(REFORM_S, ORPHANED_S).of(make_record(epoch=9, members=(C, A, B)), old) == (C, A, B)
 
 
 def test_peers_that_only_help_or_are_elsewhere_in_the_run_are_there() -> None:
@@ -67,16 +73,41 @@ def test_peers_that_only_help_or_are_elsewhere_in_the_run_are_there() -> None:
         behind=frozenset({C}),
         absent_s=lambda _: 10 * REFORM_S,
     )
-    assert Electors(REFORM_S).of(MAKER, everywhere) == (C, A, B)
+    assert Electors(REFORM_S, ORPHANED_S).of(MAKER, everywhere) == (C, A, B)
 
 
 def test_when_everybody_is_excused_all_of_them_decide() -> None:
-    assert Electors(REFORM_S).of(MAKER, seen(left=(A, B, C))) == (C, A, B)
+    assert Electors(REFORM_S, ORPHANED_S).of(MAKER, seen(left=(A, B, C))) == (C, A, B)
 
 
 def test_a_leader_that_leaves_somebody_out_is_followed_by_those_who_have_missed_it_for_long_too() -> None:
-    electors = Electors(REFORM_S)
+    electors = Electors(REFORM_S, ORPHANED_S)
     assert electors.leaves_out_too_soon((A, B), MAKER, seen(A, B, missed_s={C: REFORM_S / 2})) == (C,)
     assert electors.leaves_out_too_soon((A, B), MAKER, seen(A, B, missed_s={C: REFORM_S / 2 + 0.1})) == ()
     assert electors.leaves_out_too_soon((A, B), MAKER, seen(A, B, left=(C,))) == ()
     assert electors.leaves_out_too_soon((C, A, B), MAKER, seen(A, B)) == ()
+
+
+def test_who_misses_the_backbone_too_waits_longer_for_those_who_decide() -> None:
+    electors = Electors(REFORM_S, ORPHANED_S)
+    missed = {C: REFORM_S + 0.1, KEEPER: REFORM_S + 0.1}
+    assert electors.of(MAKER, seen(A, B, KEEPER, missed_s=missed, backbones=(KEEPER,))) == (A, B)
+    assert electors.of(MAKER, seen(A, B, missed_s=missed, backbones=(KEEPER,))) == (C, A, B)
+    assert electors.leaves_out_too_soon((A, B), MAKER, seen(A, B, missed_s=missed, backbones=(KEEPER,))) == (C,)
+    half = {C: ORPHANED_S / 2 + 0.1, KEEPER: ORPHANED_S / 2 + 0.1}
+    assert electors.leaves_out_too_soon((A, B), MAKER, seen(A, B, missed_s=half, backbones=(KEEPER,))) == ()
+    for_good = {C: ORPHANED_S + 0.1, KEEPER: ORPHANED_S - 0.1}
+    assert electors.of(MAKER, seen(A, B, missed_s=for_good, backbones=(KEEPER,))) == (A, B)
+
+
+def test_a_backbone_that_is_gone_for_good_holds_nobody_up() -> None:
+    missed = {C: REFORM_S + 0.1, KEEPER: ORPHANED_S + 0.1}
+    assert Electors(REFORM_S, ORPHANED_S).of(MAKER, seen(A, B, missed_s=missed, backbones=(KEEPER,))) == (A, B)
+
+
+def test_of_several_backbones_only_one_side_can_have_most() -> None:
+    electors = Electors(REFORM_S, ORPHANED_S)
+    first, second = PeerId("x"), PeerId("y")
+    missed = dict.fromkeys((C, first, second), REFORM_S + 0.1)
+    assert electors.of(MAKER, seen(A, B, first, missed_s=missed, backbones=(first, second))) == (A, B)
+    assert electors.of(MAKER, seen(A, B, second, missed_s=missed, backbones=(first, second))) == (C, A, B)

@@ -140,6 +140,20 @@ def test_a_strange_newcomer_is_sent_away_and_the_next_one_is_helped(messages: li
     check(lab.run(), its_link, off=0.05)
 
 
+def test_who_begins_with_anything_but_a_probe_is_sent_away() -> None:
+    its_link = link(25, delay_ms=5)
+    lab = ProbeLab([its_link], [FAST])
+
+    async def before(ports: Ports) -> None:
+        stream = await ports.transport.open(lab.world.peers[0].peer_id, PROBE_PROTOCOL, timeout_s=10)
+        await stream.send(TURN, timeout_s=10)
+        with pytest.raises(StreamClosed):
+            await stream.receive(timeout_s=10)
+
+    lab.before = before
+    check(lab.run(), its_link, off=0.05)
+
+
 def test_a_newcomer_that_says_nothing_more_blocks_a_helper_for_some_seconds_only() -> None:
     its_link = link(25, delay_ms=5)
     lab = ProbeLab([its_link], [FAST])

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
+from collab.net.around import AroundStream, AroundTransport
 from collab.net.base import Handler, Stream, Transport
 from collab.net.wire import Message
 from collab.types import PeerId
@@ -12,52 +13,34 @@ Passed = Callable[[PeerId, Message], Awaitable[None]]
 """Called when the message has left."""
 
 
-class TappedStream:
+class TappedStream(AroundStream):
     """Implements ``Stream``."""
 
     def __init__(self, inner: Stream, passing: Passing, passed: Passed) -> None:
-        self._inner, self._passing, self._passed = inner, passing, passed
-
-    @property
-    def remote(self) -> PeerId:
-        return self._inner.remote
+        super().__init__(inner)
+        self._passing, self._passed = passing, passed
 
     async def send(self, message: Message, *, timeout_s: float) -> None:
         for each in await self._passing(self.remote, message):
-            await self._inner.send(each, timeout_s=timeout_s)
+            await super().send(each, timeout_s=timeout_s)
         await self._passed(self.remote, message)
 
-    async def receive(self, *, timeout_s: float) -> Message:
-        return await self._inner.receive(timeout_s=timeout_s)
 
-    def close(self) -> None:
-        self._inner.close()
-
-
-class TappedTransport:
+class TappedTransport(AroundTransport):
     """Implements ``Transport``."""
 
     def __init__(self, inner: Transport, passing: Passing, passed: Passed) -> None:
-        self._inner, self._passing, self._passed = inner, passing, passed
-
-    @property
-    def peer_id(self) -> PeerId:
-        return self._inner.peer_id
-
-    async def addresses(self) -> tuple[str, ...]:
-        return await self._inner.addresses()
-
-    async def dial(self, address: str, *, timeout_s: float) -> PeerId:
-        return await self._inner.dial(address, timeout_s=timeout_s)
+        super().__init__(inner)
+        self._passing, self._passed = passing, passed
 
     async def open(self, peer: PeerId, protocol: str, *, timeout_s: float) -> Stream:
-        return self._tapped(await self._inner.open(peer, protocol, timeout_s=timeout_s))
+        return self._tapped(await super().open(peer, protocol, timeout_s=timeout_s))
 
     async def serve(self, protocol: str, handler: Handler) -> None:
         async def serve(stream: Stream) -> None:
             await handler(self._tapped(stream))
 
-        await self._inner.serve(protocol, serve)
+        await super().serve(protocol, serve)
 
     def _tapped(self, stream: Stream) -> TappedStream:
         return TappedStream(stream, self._passing, self._passed)

@@ -19,6 +19,8 @@ LONGEST_S = 100.0
 """Of a cut; shorter than those who are cut off may be gone before the others go on without them."""
 CALM_S = 40.0
 """After the last cut."""
+VERY_LONG_S = 600.0
+"""Of a cut; most of those who decide are missed for three times as long as excuses them."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,13 @@ cuts_ = st.builds(
     minority=st.sets(st.integers(0, NUM_TRAINERS), min_size=1, max_size=2).map(frozenset),
     after_s=st.floats(10.0, FIRST.reform_s + 60.0).map(round),
     for_s=st.floats(5.0, LONGEST_S).map(round),
+)
+
+long_cuts = st.builds(
+    Cut,
+    minority=st.sets(st.integers(1, NUM_TRAINERS), min_size=1, max_size=2).map(frozenset),
+    after_s=st.floats(10.0, 60.0).map(round),
+    for_s=st.floats(FIRST.reform_s, VERY_LONG_S).map(round),
 )
 
 
@@ -74,5 +83,19 @@ def check(directory: Path, cuts: list[Cut]) -> None:
 )
 @given(cuts=st.lists(cuts_, min_size=1, max_size=4))
 def test_no_sequence_of_cuts_splits_the_history(cuts: list[Cut]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        check(Path(directory), cuts)
+
+
+@settings(
+    max_examples=6,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    print_blob=False,
+    suppress_health_check=list(HealthCheck),
+)
+@given(cuts=st.lists(long_cuts, min_size=1, max_size=2))
+def test_those_without_the_backbone_make_no_history_of_their_own_however_long_they_are_cut_off(cuts: list[Cut]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         check(Path(directory), cuts)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collab.swarm.presence import LONGEST_STEP_S, MOST_REMEMBERED, Presence
+from collab.swarm.presence import LONGEST_STEP_S, MOST_BACKBONES, MOST_REMEMBERED, Presence
 from collab.types import PeerId
 
 A, B = PeerId("a"), PeerId("b")
@@ -70,3 +70,22 @@ def test_ever_new_peers_take_a_bounded_memory_and_those_who_are_here_stay_in_it(
     assert story.presence.absent_s(A) == 0.0
     assert story.presence.absent_s(PeerId("2-0")) == pytest.approx(1.0)
     assert story.presence.absent_s(PeerId("0-0")) == 0.0, "forgotten, and missed anew"
+
+
+def test_backbones_are_remembered_until_they_say_goodbye() -> None:
+    story = Story()
+    story.presence.looked([A, B], {}, [A])
+    story.looks(B, times=100)
+    assert story.presence.backbones == {A}
+    assert story.presence.absent_s(A) == 100.0
+    story.looks(B, left={A: 3})
+    assert not story.presence.backbones
+
+
+def test_of_very_many_backbones_those_that_are_gone_for_longest_are_forgotten() -> None:
+    story = Story()
+    story.presence.looked([A], {}, [A])
+    story.looks(times=10)
+    many = [PeerId(f"b{number}") for number in range(MOST_BACKBONES)]
+    story.presence.looked(many, {}, many)
+    assert story.presence.backbones == set(many)
