@@ -2,12 +2,15 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from collab.averaging.messages import Join, Reply
 from collab.net.base import Stream
 from collab.types import Lineage, PeerId
+
+OTHERS_ASKED = 16
+"""Beyond those at hand; the members of a round are seldom more, and any of them knows of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,17 @@ class Expected:
     """For how long we have looked for a peer in vain."""
     backbones: frozenset[PeerId] = frozenset()
     """Those that we have ever seen and that said no goodbye, here or not."""
+
+    def whom_to_ask(self, first: Collection[PeerId]) -> list[PeerId]:
+        """Peers that may know what became of a history: ``first``, and some of the others, most likely ones first."""
+        asked = dict.fromkeys(sorted(first))
+        others = [
+            peer
+            for group in (self.ahead, self.helpers, self.trainers, self.behind)
+            for peer in sorted(group)
+            if peer not in asked
+        ]
+        return [*asked, *dict.fromkeys(others[:OTHERS_ASKED])]
 
     @property
     def present(self) -> frozenset[PeerId]:

@@ -39,13 +39,21 @@ class Ballot:
     """Breaks ties, so that no two proposers share a ballot."""
 
 
+LEAP = 1 << 32
+"""Ballots of honest peers follow each other one by one. Who may name any number could use all of them up, and nothing
+would ever be decided about that step; in leaps of this length that takes two million attempts at it."""
+
+
 def ballot_above(promised: Iterable[int], proposer: PeerId) -> Ballot:
     """The lowest ballot of ``proposer`` that none refuses who has promised ballots of these numbers; 0: none yet.
 
     A proposer that has lost its memory must hear a quorum first: whatever ballot it put to the vote in an earlier
-    life was promised by a quorum, so it is heard of and not used again.
+    life was promised by a quorum, so it is heard of and not used again. Numbers far beyond what half have promised
+    (``LEAP``) are somebody's invention and are passed over; if they are not, their owners abstain.
     """
-    return Ballot(1 + max(promised, default=0), proposer)
+    known = sorted(promised)
+    usual = known[(len(known) - 1) // 2] if known else 0
+    return Ballot(1 + max((number for number in known if number <= usual + LEAP), default=0), proposer)
 
 
 @dataclass(frozen=True, slots=True)

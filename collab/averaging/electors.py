@@ -29,11 +29,19 @@ class Electors:
         self._reform_s, self._orphaned_s = reform_s, orphaned_s
 
     def of(self, maker: CommitRecord | None, expected: Expected) -> tuple[PeerId, ...]:
-        """In the order of the record that made the history; empty before the first step, when everybody may vote."""
+        """In the order of the record that made the history; empty when everybody may vote who is there.
+
+        That is so before the first step, and when all who should decide are gone: others hold their state, or a
+        checkpoint of it, and nobody else ever will go on from there.
+        """
         if maker is None:
             return ()
-        excused = {peer for peer in maker.members if self._is_excused(peer, expected, maker)}
-        return tuple(peer for peer in maker.members if peer not in excused) or maker.members
+        return tuple(peer for peer in maker.members if not self._is_excused(peer, expected, maker))
+
+    def are_gone(self, members: Collection[PeerId], expected: Expected) -> bool:
+        """Whether all who should decide are, for a member that looks for itself: half as long is enough, as below."""
+        limit_s = self._patience_s(expected) / 2
+        return all(self._is_excused(peer, expected, None, limit_s) for peer in members)
 
     def is_gone(self, peer: PeerId, expected: Expected) -> bool:
         """Whether a peer said goodbye, or has not been heard of for very long."""

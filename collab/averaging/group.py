@@ -80,7 +80,7 @@ class Leader:
             gone_on = (await self._roster(assembly.epoch, assembly.lineage)).ahead  # it may have taken long
             await self._dismiss_misfits(assembly)
             if assembly.epoch > 0:  # else nobody made the history; a newcomer does not know who did
-                await self._verdicts.learn_maker(assembly.lineage, assembly.joined.keys() - {self._transport.peer_id})
+                await self._verdicts.learn_maker(assembly.lineage, expected.whom_to_ask(assembly.joined))
             group = self._close(assembly, expected, gone_on)
             if isinstance(group, str):
                 everybody = {peer: stream for peer, (stream, _) in assembly.joined.items()}
@@ -218,6 +218,8 @@ class Leader:
         if not any(join.can_reduce for join in joins.values()):
             return "nobody can reduce"
         electors = self._electors.of(self._verdicts.leading_to(assembly.lineage), expected)
+        if not electors and gone_on:
+            return f"nobody here knows who decides what follows, and {len(gone_on)} trainers have gone on from here"
         if electors and not Electorate(electors).has_quorum(joins.keys() - gone_on):
             return f"only {len(joins.keys() & set(electors))} of the {len(electors)} who made the last step are here"
         num_elements = joins[min(contributors)].num_elements

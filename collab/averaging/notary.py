@@ -7,6 +7,7 @@ from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Roster
 from collab.averaging.ballots import Ballot, Electorate
 from collab.averaging.certificates import Certified, ballot_paper, check
+from collab.averaging.electors import Electors
 from collab.averaging.seats import Instance
 from collab.errors import BadCertificate, BadMessage
 from collab.metrics.records import PeerRefused
@@ -20,7 +21,8 @@ logger = logging.getLogger(__name__)
 class Notary:
     """For votes of one run."""
 
-    def __init__(self, ports: Ports, fingerprint: str, roster: Roster) -> None:
+    def __init__(self, ports: Ports, fingerprint: str, roster: Roster, electors: Electors) -> None:
+        self.electors = electors
         self._me, self._keys, self._fingerprint, self.roster = ports.transport.peer_id, ports.keys, fingerprint, roster
         self._clock, self._compute, self._observer = ports.clock, ports.compute, ports.observer
 
@@ -76,9 +78,19 @@ class Notary:
     ) -> None:
         """Who decides may be fewer than the history says only by those of whom we have not heard either.
 
+        Others decide when all who should have not been heard of for long.
+
+        Args:
+            named: who decides, as somebody says; empty: everybody who is there.
+            excused: whose absence nobody has to explain.
+
         Raises:
             BadCertificate: ``named`` are others, in another order, or without somebody who is here.
         """
+        if set(named).isdisjoint(trusted.members) and self.electors.are_gone(
+            set(trusted.members).difference(excused), await self.roster(*instance)
+        ):
+            return
         if not named or named != tuple(peer for peer in trusted.members if peer in set(named)):
             raise BadCertificate("other_electors", "the electors named are not those who decide what follows")
         left_out = set(trusted.members).difference(named, excused)

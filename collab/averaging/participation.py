@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collab.averaging.agreement import CommitRecord
-from collab.averaging.ballots import Ballot, Vote
+from collab.averaging.ballots import LEAP, Ballot, Vote
 from collab.averaging.certificates import Certified
 from collab.averaging.division import MAX_JOBS, Division
 from collab.averaging.electors import electorate_of
@@ -75,6 +75,7 @@ class Participation:
         Raises:
             NetworkError: the leader is gone, says nothing, or nonsense, and nobody leads on.
         """
+        self._check_leap(self._ballot)
         if (seat := self._seat()) is not None:
             self._keep(seat.promise(self._ballot))
         successors = [peer for peer in self.group.successors if peer != stream.remote]
@@ -189,12 +190,17 @@ class Participation:
 
     async def _promise(self, stream: Stream, ballot: Ballot) -> None:
         """Follow a successor, and tell it what we have voted for."""
+        self._check_leap(ballot)
         self._ballot, self._reported = ballot, -1
         seat = self._seat()
         if seat is not None:
             seat = self._keep(seat.promise(ballot))
         await self._send(stream, Message("promised", self._seat_fields(seat)))
         self.session.changed.set()
+
+    def _check_leap(self, ballot: Ballot) -> None:
+        if ballot.number > self._desk.seats.promised(self._instance) + LEAP:
+            raise BadMessage(f"{ballot.proposer} leads with ballot {ballot.number}, far above all that was promised")
 
     async def _vote(self, stream: Stream, record: CommitRecord) -> None:
         """Put our name to a record: of this round, if it is about what we hold; or to one that was voted for before."""

@@ -109,9 +109,11 @@ class Rendezvous:
         from before. Records tell who went on, but may be older than the step, so those who should hold it are asked.
         """
         known = self._verdicts.committed(*key)
+        expected = await self._roster(*key)
+        if known is None and key[0] > 0 and expected.ahead:
+            return await self._verdicts.learn_from(expected.whom_to_ask(expected.ahead - {joiner}), *key)
         if known is None:
             return None
-        expected = await self._roster(*key)
         contributors = dict(known.record.contributors)
         if self._transport.peer_id in contributors or expected.ahead:
             return known

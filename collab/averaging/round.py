@@ -13,7 +13,7 @@ from collab.averaging.assembly import Roster
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
 from collab.averaging.butterfly import Butterfly
 from collab.averaging.certificates import Certified
-from collab.averaging.electors import electorate_of
+from collab.averaging.electors import Electors, electorate_of
 from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import Bring, Ruling
 from collab.averaging.flow import Links
@@ -58,7 +58,8 @@ class RoundEngine:
         self._encodings = Encodings()
         self._butterfly = Butterfly(ports, self.links, Ruling(settings.reduction, settings.max_share))
         self._seats, self._news = Seats(), News(ports)
-        notary = Notary(ports, settings.fingerprint, roster)
+        electors = Electors(settings.timeouts.reform_s, settings.timeouts.orphaned_s)
+        notary = Notary(ports, settings.fingerprint, roster, electors)
         self._verdicts = Verdicts(ports.transport, self._times, notary, self._seats)
         self._following = Following(ports, settings, self._times)
         self._undecided: Holding | None = None
@@ -103,6 +104,10 @@ class RoundEngine:
         """The round that continued a history, as far as one of ``peers`` knows."""
         certified, _ = await self._verdicts.ask(peers, epoch, lineage)
         return None if certified is None else certified.record
+
+    async def learn_maker(self, peers: list[PeerId], lineage: Lineage) -> None:
+        """Learn who decides what follows a history that we have taken over, while those are there who know."""
+        await self._verdicts.learn_maker(lineage, peers)
 
     # -- member side -------------------------------------------------------------------------------------------------
 

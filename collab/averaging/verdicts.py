@@ -2,13 +2,12 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.ballots import Electorate
 from collab.averaging.certificates import Certified
-from collab.averaging.electors import Electors
 from collab.averaging.messages import VERDICT_PROTOCOL, Group
 from collab.averaging.notary import Notary
 from collab.averaging.seats import Instance, Seats
@@ -27,7 +26,7 @@ class Verdicts:
 
     def __init__(self, transport: Transport, timeouts: MeasuredTimeouts, notary: Notary, seats: Seats) -> None:
         self._transport, self._timeouts, self._seats = transport, timeouts, seats
-        self.notary, self.electors = notary, Electors(timeouts.fixed.reform_s, timeouts.fixed.orphaned_s)
+        self.notary, self.electors = notary, notary.electors
         self._known: OrderedDict[Instance, Certified] = OrderedDict()
         self._maker: CommitRecord | None = None
         """The newest that we were told because we were not there: what made a history, not what we know of others."""
@@ -57,7 +56,8 @@ class Verdicts:
         """Ask who was there for the round that made a history, if we were not; its digest is the history's name."""
         if self.leading_to(lineage) is not None:
             return
-        asking = [asyncio.create_task(self._ask_maker(peer, lineage)) for peer in peers]
+        me = self._transport.peer_id
+        asking = [asyncio.create_task(self._ask_maker(peer, lineage)) for peer in peers if peer != me]
         try:
             for answer in asyncio.as_completed(asking):
                 maker = await answer
@@ -68,6 +68,11 @@ class Verdicts:
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
+
+    async def learn_from(self, peers: Sequence[PeerId], epoch: int, lineage: Lineage) -> Certified | None:
+        """What followed a history that we may never have heard of, from those who have gone on from there."""
+        await self.learn_maker(lineage, peers)
+        return (await self.ask(peers, epoch, lineage))[0]
 
     async def _ask_maker(self, peer: PeerId, lineage: Lineage) -> CommitRecord | None:
         try:

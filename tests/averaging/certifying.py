@@ -7,6 +7,7 @@ from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Expected
 from collab.averaging.ballots import Ballot, Electorate
 from collab.averaging.certificates import Certificate, Certified, ballot_paper
+from collab.averaging.electors import Electors
 from collab.averaging.notary import Notary
 from collab.averaging.seats import Seats
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts
@@ -47,7 +48,7 @@ def make_notary(ports: Ports, *, present: Sequence[PeerId] = (), missed_s: float
     async def roster(epoch: int, lineage: Lineage) -> Expected:
         return Expected(trainers=frozenset(present), helpers=frozenset(), absent_s=lambda _: missed_s)
 
-    return Notary(ports, FINGERPRINT, roster)
+    return Notary(ports, FINGERPRINT, roster, Electors(FIRST.reform_s, FIRST.orphaned_s))
 
 
 def make_verdicts(ports: Ports, *, present: Sequence[PeerId] = (), missed_s: float = 0.0) -> Verdicts:

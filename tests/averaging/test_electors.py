@@ -76,8 +76,19 @@ def test_peers_that_only_help_or_are_elsewhere_in_the_run_are_there() -> None:
     assert Electors(REFORM_S, ORPHANED_S).of(MAKER, everywhere) == (C, A, B)
 
 
-def test_when_everybody_is_excused_all_of_them_decide() -> None:
-    assert Electors(REFORM_S, ORPHANED_S).of(MAKER, seen(left=(A, B, C))) == (C, A, B)
+def test_when_all_who_decide_are_gone_everybody_may_who_is_there() -> None:
+    electors = Electors(REFORM_S, ORPHANED_S)
+    assert electors.of(MAKER, seen(left=(A, B, C))) == ()
+    missed = dict.fromkeys((A, B, C), REFORM_S + 0.1)
+    assert electors.of(MAKER, seen(missed_s=missed)) == ()
+    assert electors.of(MAKER, seen(missed_s=missed | {B: REFORM_S})) == (B,)
+
+
+def test_a_member_believes_that_all_who_decide_are_gone_when_it_has_missed_them_for_half_as_long() -> None:
+    electors = Electors(REFORM_S, ORPHANED_S)
+    assert electors.are_gone((A, B), seen(missed_s=dict.fromkeys((A, B), REFORM_S / 2 + 0.1)))
+    assert not electors.are_gone((A, B), seen(missed_s={A: REFORM_S / 2 + 0.1, B: REFORM_S / 2}))
+    assert not electors.are_gone((A, B), seen(B, missed_s=dict.fromkeys((A, B), REFORM_S)))
 
 
 def test_a_leader_that_leaves_somebody_out_is_followed_by_those_who_have_missed_it_for_long_too() -> None:

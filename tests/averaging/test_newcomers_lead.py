@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from collab.averaging.base import Committed
+from collab.averaging.base import Committed, Superseded
 from collab.averaging.messages import VERDICT_PROTOCOL
 from collab.net.base import Stream
 from collab.net.wire import Message
@@ -60,5 +60,40 @@ def test_what_a_joiner_makes_up_about_a_history_is_not_believed(answer: str) -> 
             await network.peers[PeerId("a")].serve(VERDICT_PROTOCOL, lie)
             outcomes = await rounds.average(random_vectors("abcd", 1000), epoch=1, lineage=first.lineage)
             assert all(isinstance(outcome, Committed) for outcome in outcomes.values())
+
+    run(main())
+
+
+NEWCOMERS = "cde"
+
+
+@pytest.mark.parametrize("are_seen", [False, True])
+@pytest.mark.parametrize("helper_leads", [False, True])
+def test_newcomers_that_outnumber_those_who_decide_never_decide_their_step_again(
+    are_seen: bool, helper_leads: bool
+) -> None:
+    """They hold a state from which the others have gone on, and none of them knows who decides what follows it."""
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = Rounds(network, "a")
+            for name in "ab":
+                await rounds.add_trainer(name)
+            first = (await rounds.average(random_vectors("ab", 100)))["a"]
+            assert isinstance(first, Committed)
+            second = (await rounds.average(random_vectors("ab", 100), epoch=1, lineage=first.lineage))["a"]
+            assert isinstance(second, Committed)
+            for name in NEWCOMERS:
+                await rounds.add_trainer(name)
+            if helper_leads:
+                await rounds.add_auxiliary("s")  # as a backbone that was restarted
+            rounds.leaders = [PeerId("s" if helper_leads else "c")]
+            rounds.ahead = {PeerId("a"), PeerId("b")} if are_seen else set()
+            outcomes = await rounds.average(random_vectors(NEWCOMERS, 100), epoch=1, lineage=first.lineage)
+            for outcome in outcomes.values():
+                assert not isinstance(outcome, Committed)
+                if are_seen:
+                    assert isinstance(outcome, Superseded)
+                    assert outcome.record == second.record
 
     run(main())

@@ -1,0 +1,62 @@
+"""Newcomers that hold the run's state, and who decides what follows it: those who made it, while they are there."""
+
+from pathlib import Path
+
+import pytest
+
+from collab.averaging.timeouts import FIRST
+from collab.metrics.records import EpochFinished, StateFetched
+from collab.simulation.peer import SimPeer
+from tests.simulation.swarm import SimSwarm
+
+JOIN_S = 30.0
+
+
+def lineages(swarm: SimSwarm, peers: list[SimPeer]) -> dict[int, set[str]]:
+    """Of each epoch, those that somebody finished it with."""
+    found: dict[int, set[str]] = {}
+    for peer in peers:
+        for event in swarm.events(peer, EpochFinished):
+            found.setdefault(event.epoch, set()).add(event.lineage)
+    return found
+
+
+@pytest.mark.parametrize("how", ["frozen", "restarted"])
+def test_four_fast_newcomers_beside_two_slow_trainers_make_no_second_history(tmp_path: Path, how: str) -> None:
+    """The backbone, which would have led, is away just then and knows nothing of the last rounds."""
+    swarm = SimSwarm(tmp_path, until=14, target=160, every=1)
+    swarm.add_backbone()
+    peers = [swarm.add_trainer(samples_per_s=20.0, microbatch_size=32) for _ in range(2)]
+    if how == "frozen":
+        swarm.churn.freeze_at(peer=0, time_s=JOIN_S, for_s=25.0)
+    else:
+        swarm.churn.fail_at(peer=0, time_s=JOIN_S + 2.6, restart_after_s=1.0)
+
+    def join() -> None:
+        peers.extend(swarm.add_trainer(samples_per_s=100.0) for _ in range(4))
+
+    swarm.world.call_at(JOIN_S + (2.6 if how == "frozen" else 0.0), join)
+    with swarm.world:
+        swarm.world.run(until_s=120.0)
+    found = lineages(swarm, peers)
+    assert max(found) == 14, "they all train on"
+    assert not {epoch: names for epoch, names in found.items() if len(names) > 1}
+    assert all(swarm.events(peer, EpochFinished) for peer in peers)
+
+
+def test_newcomers_go_on_when_all_who_decide_have_died(tmp_path: Path) -> None:
+    """Nobody who made the history is left, nor the backbone; two that hold the state are."""
+    swarm = SimSwarm(tmp_path, until=200, target=160, every=1)
+    swarm.add_backbone()
+    old = [swarm.add_trainer(samples_per_s=20.0, microbatch_size=32) for _ in range(2)]
+    swarm.churn.fail_at(peer=0, time_s=15.0)
+    new: list[SimPeer] = []
+    swarm.world.call_at(JOIN_S, lambda: new.extend(swarm.add_trainer(samples_per_s=20.0) for _ in range(2)))
+    for peer in old:
+        swarm.churn.fail_at(peer=peer.index, time_s=JOIN_S + 6.0)
+    with swarm.world:
+        swarm.world.run(until_s=JOIN_S + FIRST.reform_s + 60.0)
+    assert not swarm.churn.unfired()
+    assert all(swarm.events(peer, StateFetched) for peer in new)
+    assert all(swarm.events(peer, EpochFinished) for peer in new), "three minutes later they decide"
+    assert all(len(names) == 1 for names in lineages(swarm, [*old, *new]).values())
