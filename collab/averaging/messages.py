@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collab.averaging.agreement import MAX_WEIGHT
+from collab.averaging.agreement import MAX_MEMBERS as MAX_MEMBERS, MAX_WEIGHT
 from collab.averaging.ballots import Ballot
 from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, SMALLEST_PART_ELEMENTS, Span, is_rate, is_tiling
 from collab.compression.base import all_codecs
@@ -38,7 +38,6 @@ PARTS_PROTOCOL = "collab/parts/2"
 CALL_PROTOCOL = "collab/call/1"
 VERDICT_PROTOCOL = "collab/verdict/3"
 
-MAX_MEMBERS = 256
 MAX_ELEMENTS = 1 << 36
 MAX_BALLOT = 1 << 53
 
