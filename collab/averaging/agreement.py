@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from collab.errors import BadMessage
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
 
+MAX_MEMBERS = 256
 MAX_WEIGHT = float(1 << 53)
 """Samples; beyond this a float no longer counts them one by one, and a sum over a group stays far from Inf."""
 
@@ -99,6 +101,8 @@ class CommitRecord:
             digests=message.texts("digests"),
             gaps=tuple((PeerId(peer), start, stop) for peer, start, stop in message.rows("gaps", str, int, int)),
         )
+        if max(len(record.contributors), len(record.members)) > MAX_MEMBERS:
+            raise BadMessage(f"commit record names more peers than a group has, at most {MAX_MEMBERS}")
         if record.epoch < 0 or not record.members or len(set(record.members)) != len(record.members):
             raise BadMessage("commit record has a negative epoch, no member, or one twice")
         if not record.contributors or len(dict(record.contributors)) != len(record.contributors):
@@ -119,7 +123,10 @@ class CommitRecord:
         names = dict(self.contributors)
         if not are_gaps_of(self.gaps, names, reached):
             raise BadMessage("commit record has a gap of nobody, beyond the vector, or twice")
-        if not any(self.used_of(peer) for peer in names):
+        missing = Counter[PeerId]()
+        for peer, start, stop in self.gaps:
+            missing[peer] += stop - start
+        if all(missing[peer] == reached for peer in names):
             raise BadMessage("commit record has nothing of any contributor")
 
 

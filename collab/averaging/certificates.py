@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collab.averaging.agreement import CommitRecord
+from collab.averaging.agreement import MAX_MEMBERS, CommitRecord
 from collab.averaging.ballots import Ballot, Electorate
-from collab.averaging.messages import MAX_MEMBERS
 from collab.averaging.seats import ballot_from, ballot_to_row
 from collab.errors import BadCertificate, BadMessage
 from collab.net.wire import Message

@@ -46,6 +46,8 @@ class Conductor:
         self._watches = {peer: silence.watch() for peer in streams}
         self._limit = silence
         self._heard: asyncio.Queue[tuple[PeerId, Message | NetworkError]] = asyncio.Queue()
+        self._taken = {peer: asyncio.Event() for peer in streams}
+        """Nothing more is read of a member until what it said was taken: who says much waits for itself."""
         self._judge_at_s: float | None = None
         self._verdict: Certified | Abort | None = None
         self._dropped: set[PeerId] = set()
@@ -98,7 +100,8 @@ class Conductor:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeouts.fixed.thanks_s):
                 while self._listening:
-                    await self._heard.get()
+                    peer, _ = await self._heard.get()
+                    self._taken[peer].set()
 
     def _is_stuck(self) -> bool:
         """Whether too few members are left to vote, or to hear us: it is for others to lead on."""
@@ -114,23 +117,25 @@ class Conductor:
             while True:
                 message = await stream.receive(timeout_s=IDLE_S)
                 self._watches[peer].heard()
+                self._taken[peer].clear()
                 self._heard.put_nowait((peer, message))
                 if message.kind == "thanks":
                     return
+                await self._taken[peer].wait()
         except NetworkError as error:
             self._heard.put_nowait((peer, error))
         finally:
             self._listening.discard(peer)
 
     async def _wait(self) -> None:
-        """Take what has come; without anything, look who has been silent too long."""
+        """Take what has come by now; then look who has been silent too long."""
         first = None
         with suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s()):
                 first = await self._heard.get()
         if first is not None:
             await self._take(*first)
-        while not self._heard.empty():
+        for _ in range(self._heard.qsize()):  # and not what comes meanwhile: that may never end
             await self._take(*self._heard.get_nowait())
         left_s = {peer: self._watches[peer].left_s() for peer in sorted(self.course.live)}
         if min(left_s.values(), default=1.0) <= 0:
@@ -172,13 +177,17 @@ class Conductor:
             self.course.lose(peer, "member_lost", f"{peer}: {heard.message}")
             return
         try:
-            await self._understand(peer, heard)
+            if peer in self.course.live or (heard.kind == "vote" and self.course.stage is Stage.VOTING):
+                await self._understand(peer, heard)
         except BadCertificate as error:
             self.course.lose(peer, error.reason, f"{peer}: {error}")
         except SplitDecision as error:
             self.course.lose(peer, SPLIT, f"{peer}: {error}")
         except CollabError as error:
             self.course.lose(peer, "bad_report", f"{peer}: {error}")
+        finally:
+            self._watches[peer].excuse()  # nobody listened while this waited
+            self._taken[peer].set()
 
     async def _understand(self, peer: PeerId, message: Message) -> None:
         course = self.course

@@ -2,8 +2,8 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from collab.averaging.shares import PeerLink, Shares, solve
@@ -87,11 +87,7 @@ def plan_contributions(
     if not needed <= bytes_per_element.keys():
         raise ValueError(f"policy {policy} needs the codecs {', '.join(sorted(needed))}")
     round_ = _Round(members, {name: num_elements * size for name, size in bytes_per_element.items()})
-    ladder, result_ladder = LADDER, RESULT_LADDER
-    if policy != "auto":
-        ladder = result_ladder = ("none",) if policy == "exact" else ("float16",)
-    leanest = [name for name in ladder if name in bytes_per_element][-1]
-    leanest_result = [name for name in result_ladder if name in bytes_per_element][-1]
+    leanest, leanest_result = _leanest(policy, bytes_per_element.keys())
     excluded = _excluded(round_, leanest, leanest_result, accumulate_s)
     senders = [member for member in members if member.has_gradient and member.peer not in excluded]
     codecs, result_codec = {member.peer: leanest for member in senders}, leanest_result
@@ -100,6 +96,51 @@ def plan_contributions(
     return ContributionPlan(
         codecs=codecs, result_codec=result_codec, excluded=excluded, shares=round_.shares(codecs, result_codec)
     )
+
+
+def without_slow_receivers(
+    members: Sequence[Member], encoded_bytes: Mapping[str, float], policy: Policy, accumulate_s: float | None
+) -> tuple[Member, ...]:
+    """``members`` to plan with, such that few slow downlinks hold nobody up.
+
+    Whoever is behind most others is gone on without, and takes the result later (``laggards.py``), as long as these are
+    at most a third. So of the third with the slowest downlinks those are planned as if they received at once, and
+    reduced nothing, to whom the result alone takes longer than they are worth:
+    (accumulate_s + reception) / (accumulate_s + round if the third received at once) - 1 > ``WORTH`` x their work over
+    that of the others, or ``WORTH``. So none of these makes a step more than three times as long by receiving, and one
+    of eight equal peers by two sevenths at most. All stay where nobody else can reduce.
+
+    Args:
+        encoded_bytes: of a whole vector, by codec.
+        accumulate_s: as for ``plan_contributions``; without it only the round's own time counts.
+    """
+    late = sorted(members, key=lambda member: member.down_bytes_per_s if member.receives else math.inf)
+    candidates = {member.peer for member in late[: len(members) // 3] if member.receives}
+    at_once = [replace(m, down_bytes_per_s=math.inf) if m.peer in candidates else m for m in members]
+    round_ = _Round(at_once, encoded_bytes)
+    codec, result_codec = _leanest(policy, encoded_bytes.keys())
+    excluded = _excluded(round_, codec, result_codec, accumulate_s)
+    codecs = {member.peer: codec for member in members if member.has_gradient and member.peer not in excluded}
+    usual_s = (accumulate_s or 0.0) + round_.seconds(codecs, result_codec)
+    all_work = math.fsum(member.work for member in members)
+
+    def is_slow(member: Member) -> bool:
+        reception_s = encoded_bytes[result_codec] / member.down_bytes_per_s
+        worth = WORTH * member.work / max(all_work - member.work, member.work) if member.work > 0 else 0.0
+        return (accumulate_s or 0.0) + reception_s > (1.0 + worth) * usual_s
+
+    slow = {member.peer for member in members if member.peer in candidates and is_slow(member)}
+    if not any(member.can_reduce and member.peer not in slow for member in members):
+        return tuple(members)
+    return tuple(replace(m, down_bytes_per_s=math.inf, can_reduce=False) if m.peer in slow else m for m in members)
+
+
+def _leanest(policy: Policy, names: Collection[str]) -> tuple[str, str]:
+    """The shortest encodings that the policy allows, of what is sent and of the result."""
+    ladder, result_ladder = LADDER, RESULT_LADDER
+    if policy != "auto":
+        ladder = result_ladder = ("none",) if policy == "exact" else ("float16",)
+    return [name for name in ladder if name in names][-1], [name for name in result_ladder if name in names][-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +174,8 @@ def _excluded(round_: _Round, codec: str, result_codec: str, accumulate_s: float
     The slowest are left out while (accumulate_s + round with) / (accumulate_s + round without) - 1 > ``WORTH`` x their
     work over that of the others, which grows without bound while they wait. Two equally slow peers hold the swarm up as
     long as one of them is in, so each test is for the slowest, the two slowest, the three slowest ... together.
-    Somebody always contributes.
+    Never more than half of all work is left out, however long the round takes with the rest: a mean without most of it
+    is not the swarm's. Somebody always contributes.
     """
     senders = [member for member in round_.members if member.has_gradient]
     all_work = math.fsum(member.work for member in senders)
@@ -146,16 +188,20 @@ def _excluded(round_: _Round, codec: str, result_codec: str, accumulate_s: float
     shortest_s = round_.seconds(dict.fromkeys(left, codec), result_codec)
     excluded: list[PeerId] = []
     trial: list[Member] = []
+    left_out = 0.0
     for member in candidates:
         trial.append(member)
         work = math.fsum(m.work for m in trial)
-        worth = WORTH * work / (all_work - work) if work < all_work else math.inf
+        if left_out + work > all_work / 2:
+            break
+        worth = WORTH * work / (all_work - work)
         if accumulate_s + with_s <= (1.0 + worth) * (accumulate_s + shortest_s):
             break
         del codecs[member.peer]
         without_s = round_.seconds(codecs, result_codec)
         if accumulate_s + with_s > (1.0 + worth) * (accumulate_s + without_s):
             excluded += [m.peer for m in trial]
+            left_out += work
             trial, with_s = [], without_s
     return tuple(excluded)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypedDict
 
+from collab.averaging.plan import MAX_RATE, MIN_RATE
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts, RoundTimeouts
 from collab.averaging.uplink import Uplink
 from collab.compression.base import Buffer
@@ -54,14 +55,18 @@ class Links:
         self.downlink = Downlink(clock, max_bytes_per_s=limits.down_bytes_per_s)
 
     def measured(self) -> Measured:
-        """What our link was seen to carry, as a leader is told."""
+        """What our link was seen to carry, as a leader is told: one that was mismeasured is no reason to refuse us."""
         up, down = self.uplink.rate(), self.downlink.rate()
         return Measured(
-            up_bytes_per_s=up.bytes_per_s if up else 0.0,
+            up_bytes_per_s=_sayable(up.bytes_per_s) if up else 0.0,
             up_is_limit=up is not None and up.is_limit,
-            down_bytes_per_s=down.bytes_per_s if down else 0.0,
+            down_bytes_per_s=_sayable(down.bytes_per_s) if down else 0.0,
             down_is_limit=down is not None and down.is_limit,
         )
+
+
+def _sayable(bytes_per_s: float) -> float:
+    return min(max(bytes_per_s, MIN_RATE), MAX_RATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,7 +225,10 @@ class Leader:
         num_elements = joins[min(contributors)].num_elements
         is_last = assembly.epoch + 1 == self._until_epoch  # what is left out now would never come in
         speed = 0.0 if is_last else self._following.samples_per_s((assembly.epoch, assembly.lineage))
-        plan = self._planner.plan(dict(sorted(joins.items())), num_elements, speed)
+        try:
+            plan = self._planner.plan(dict(sorted(joins.items())), num_elements, speed)
+        except ValueError as error:  # whatever members may say of themselves, they are to hear why there is no round
+            return f"no plan can be made of what the members say: {error}"
         self._following.left_out = frozenset(m.peer for m in plan.members if m.weight < joins[m.peer].weight)
         return Group(
             round_id=hashlib.sha256(f"{self._transport.peer_id}:{self._rng.getrandbits(128)}".encode()).hexdigest()[

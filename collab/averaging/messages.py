@@ -25,9 +25,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collab.averaging.agreement import MAX_WEIGHT
+from collab.averaging.agreement import MAX_MEMBERS as MAX_MEMBERS, MAX_WEIGHT
 from collab.averaging.ballots import Ballot
-from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, SMALLEST_PART_ELEMENTS, Span, is_tiling
+from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, SMALLEST_PART_ELEMENTS, Span, is_rate, is_tiling
 from collab.compression.base import all_codecs
 from collab.errors import BadMessage
 from collab.net.wire import Message
@@ -38,10 +38,8 @@ PARTS_PROTOCOL = "collab/parts/2"
 CALL_PROTOCOL = "collab/call/1"
 VERDICT_PROTOCOL = "collab/verdict/3"
 
-MAX_MEMBERS = 256
 MAX_ELEMENTS = 1 << 36
 MAX_BALLOT = 1 << 53
-MAX_RATE = 1e12  # bytes/s; beyond any link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +101,7 @@ class Join:
             raise BadMessage(f"join has promised ballot {join.promised}")
         if not 0 <= join.weight <= MAX_WEIGHT or (join.weight > 0) != (join.num_elements > 0):
             raise BadMessage(f"join with weight {join.weight} for {join.num_elements} elements")
-        if not (0 <= join.up_bytes_per_s <= MAX_RATE and 0 <= join.down_bytes_per_s <= MAX_RATE):
+        if not (is_rate(join.up_bytes_per_s) and is_rate(join.down_bytes_per_s)):
             raise BadMessage(f"join with rates of {join.up_bytes_per_s} and {join.down_bytes_per_s} bytes/s")
         return join
 

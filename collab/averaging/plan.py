@@ -18,6 +18,10 @@ SHORTEST_SPAN_S = 0.025
 SHORTEST_SPAN_ELEMENTS = 256
 """1 KiB; below it, heads of messages weigh more than what is in them."""
 
+MIN_RATE, MAX_RATE = 1e3, 1e12
+"""Bytes/s that a link may have. With less, the shortest part takes longer than the longest silence that a round bears,
+so its peer cannot take part; and rates so small that sums lose the others in their rounding have no plan."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -31,6 +35,11 @@ class Span:
     def num_elements(self) -> int:
         """Elements in the span, at least 1."""
         return self.stop - self.start
+
+
+def is_rate(bytes_per_s: float) -> bool:
+    """Whether a link may have this rate, or it is 0: not known."""
+    return bytes_per_s == 0 or MIN_RATE <= bytes_per_s <= MAX_RATE
 
 
 def part_elements(slowest_bytes_per_s: float, bytes_per_element: float) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from collab.averaging import contribution_plan
-from collab.averaging.contribution_plan import Policy, plan_contributions
+from collab.averaging.contribution_plan import Policy, plan_contributions, without_slow_receivers
 from collab.averaging.messages import Join, Member
 from collab.averaging.plan import PART_ELEMENTS, Span, part_elements, shortest_span
 from collab.averaging.shares import spans_of
@@ -87,12 +87,14 @@ class Planner:
             for peer, join in joins.items()
         ]
         sizes = {codec.name: codec.encoded_bytes(1 << 20) / (1 << 20) for codec in all_codecs()}
+        accumulate_s = self._target / samples_per_s if samples_per_s > 0 else None
+        encoded_bytes = {name: num_elements * size for name, size in sizes.items()}
         contributions = plan_contributions(
-            known,
+            without_slow_receivers(known, encoded_bytes, self._policy, accumulate_s),
             num_elements=num_elements,
             bytes_per_element=sizes,
             policy=self._policy,
-            accumulate_s=self._target / samples_per_s if samples_per_s > 0 else None,
+            accumulate_s=accumulate_s,
         )
         length = part_elements(
             min(joins[peer].up_bytes_per_s for peer in contributions.codecs),

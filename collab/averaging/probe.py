@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from collab.averaging.flow import Inflow, Links
-from collab.averaging.messages import MAX_RATE
 from collab.averaging.passages import WINDOW_S, Path, rate_of
+from collab.averaging.plan import is_rate
 from collab.averaging.probe_traffic import LONGEST_S, Traffic, Volume
 from collab.concurrency import Background
 from collab.errors import BadMessage, NetworkError, TimedOut
@@ -240,7 +240,7 @@ def _rates(ready: Message) -> tuple[float, float]:
         BadMessage: no link carries that.
     """
     up, down = ready.get("up_bytes_per_s", float), ready.get("down_bytes_per_s", float)
-    if not (0 <= up <= MAX_RATE and 0 <= down <= MAX_RATE):
+    if not (is_rate(up) and is_rate(down)):
         raise BadMessage(f"rates of {up} and {down} bytes/s")
     return up, down
 

@@ -61,6 +61,10 @@ class Watch:
         self._silence.ended(now_s - self._heard_s)
         self._heard_s = now_s
 
+    def excuse(self) -> None:
+        """We did not listen: its silence counts from now on, and that until now measures nothing."""
+        self._heard_s = self._clock()
+
     def left_s(self) -> float:
         """Until it counts as gone; negative: it does."""
         return min(self._heard_s + self._silence.limit_s(), self._ends_s) - self._clock()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from collab.averaging.agreement import CommitRecord, genesis, local_lineage
+from collab.averaging.agreement import MAX_MEMBERS, CommitRecord, genesis, local_lineage
 from collab.errors import BadMessage
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
@@ -110,6 +110,32 @@ def test_a_record_with_a_hostile_field_is_a_bad_message(field: str, value: Any) 
     fields = {name: content for name, content in {**RECORD.to_fields(), field: value}.items() if content is not ...}
     with pytest.raises(BadMessage):
         CommitRecord.from_fields(fields)
+
+
+@pytest.mark.parametrize("field", ["contributors", "members"])
+def test_a_record_names_no_more_peers_than_a_group_has(field: str) -> None:
+    for count in (MAX_MEMBERS, MAX_MEMBERS + 1):
+        names = [PeerId(f"p{number}") for number in range(count)]
+        rows: list[Any] = [[name, 1.0] for name in names] if field == "contributors" else list(names)
+        fields = {**RECORD.to_fields(), "gaps": [], field: rows}
+        if count <= MAX_MEMBERS:
+            CommitRecord.from_fields(fields)
+            continue
+        with pytest.raises(BadMessage, match="at most"):
+            CommitRecord.from_fields(fields)
+
+
+def test_a_record_is_checked_without_looking_through_its_gaps_for_each_contributor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[PeerId] = []
+    monkeypatch.setattr(CommitRecord, "used_of", lambda _, peer: asked.append(peer))
+    names = [PeerId(f"p{number}") for number in range(MAX_MEMBERS)]
+    whole = {**RECORD.to_fields(), "contributors": [[name, 1.0] for name in names]}
+    with pytest.raises(BadMessage, match="nothing of any contributor"):
+        CommitRecord.from_fields(whole | {"gaps": [[name, start, start + 4] for name in names for start in (0, 4)]})
+    CommitRecord.from_fields(whole | {"gaps": [[name, 0, 8] for name in names[1:]] + [[names[0], 0, 7]]})
+    assert asked == []
 
 
 @given(changes=st.dictionaries(st.sampled_from(sorted(RECORD.to_fields())), PLAIN, min_size=1))

@@ -161,6 +161,18 @@ def test_a_slow_peer_that_does_most_of_the_work_is_waited_for() -> None:
     assert plan(members, accumulate_s=10.0).excluded == ()
 
 
+@pytest.mark.parametrize("work", [1.0, 0.5, 1.5])
+def test_those_left_out_have_at_most_half_of_all_work(work: float) -> None:
+    """A member that downloads next to nothing could reduce everything, and be alone in the mean."""
+    for down_mbit in (1e-6, 1e-2, 0.1):
+        members = [*trainers([25] * 7), trainer(7, 25, down_mbit, work=work)]
+        chosen = plan(members, accumulate_s=30.0)
+        assert sum(member.work for member in members if member.peer in chosen.excluded) <= (7 + work) / 2
+        slow = [*trainers([1, 1, 1, 1, 1]), trainer(5, 300), trainer(6, 300, work=work)]
+        left_out = plan(slow, accumulate_s=0.1).excluded
+        assert len(left_out) <= (6 + work) / 2
+
+
 def test_nobody_is_left_out_while_it_is_unknown_how_long_a_batch_takes_or_who_does_the_work() -> None:
     members = [*trainers([25] * 7), trainer(7, 0.1, 25, work=0.001)]
     assert plan(members).excluded == ()

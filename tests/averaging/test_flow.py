@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from collab.averaging.flow import ANSWER_S, HEAD_BYTES, PROMPT_BYTES, Inflow, Links, Outflow, Part, kept_alive
+from collab.averaging.plan import MAX_RATE, MIN_RATE
 from collab.averaging.timeouts import FIRST
 from collab.averaging.uplink import FIRST_WINDOW_BYTES
 from collab.errors import BadMessage, StreamClosed, TimedOut
 from collab.net.base import Stream
 from collab.net.wire import Message
+from collab.swarm.bandwidth import Rate
 from collab.types import PeerId
 from tests.fakes import FakeNetwork, run
 
@@ -52,6 +54,20 @@ def between(talk: Callable[[Stream, Stream], Awaitable[None]]) -> None:
             ours = await network.join(A).open(B, "parts", timeout_s=1)
             await talk(ours, await theirs)
             over.set()
+
+    run(main())
+
+
+@pytest.mark.parametrize(("measured", "said"), [(1e-3, MIN_RATE), (5e4, 5e4), (1e13, MAX_RATE)])
+def test_a_rate_measured_beyond_what_leaders_believe_is_said_as_the_nearest_they_do(
+    measured: float, said: float
+) -> None:
+    async def main() -> None:
+        links = make_links()
+        links.uplink.believe(Rate(measured, is_limit=True), 100.0)
+        links.downlink.believe(Rate(measured, is_limit=True), 100.0)
+        rates = links.measured()
+        assert (rates["up_bytes_per_s"], rates["down_bytes_per_s"]) == pytest.approx((said, said))
 
     run(main())
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collab.averaging.base import Committed
+from collab.averaging.base import Aborted, Committed
 from collab.averaging.messages import CALL_PROTOCOL, PARTS_PROTOCOL, ROUND_PROTOCOL, Group, Join
 from collab.averaging.plan import PART_ELEMENTS
 from collab.averaging.timeouts import FIRST
@@ -262,6 +262,27 @@ def test_a_stranger_who_knows_the_round_cannot_spoil_it(message: Message | None)
     run(main())
 
 
+@pytest.mark.parametrize("rates", [{"up_bytes_per_s": 1e-320}, {"down_bytes_per_s": 1e-3, "down_is_limit": True}])
+def test_a_rate_that_no_link_has_stops_nobody(rates: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = await honest(network)
+            transport = network.join(LIAR)
+
+            async def insist() -> None:
+                for _ in range(8):
+                    with suppress(NetworkError):
+                        stream = await transport.open(PeerId("helper"), ROUND_PROTOCOL, timeout_s=1)
+                        await stream.send(Message("join", JOIN.fields | rates), timeout_s=1)
+                        await stream.receive(timeout_s=90)
+                    await asyncio.sleep(0.1)
+
+            network.run(insist())
+            assert await check_commit_of(rounds) < 15
+
+    run(main())
+
+
 def test_a_silent_contributor_is_left_out_after_a_bounded_time() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
@@ -352,5 +373,23 @@ def test_a_reducer_that_is_there_but_brings_no_result_is_left_out_after_a_bounde
 
             network.run(join_and_wait())
             assert await commit_of(rounds) < 15
+
+    run(main())
+
+
+def test_when_no_plan_can_be_made_everybody_hears_why() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = Rounds(network, "a")
+            for name in "abc":
+                await rounds.add_trainer(name)
+
+            def fail(joins: object, num_elements: int, samples_per_s: float) -> None:
+                raise ValueError("of these rates nothing can be made")
+
+            rounds.engines["a"]._rendezvous._leader._planner.plan = fail  # type: ignore[assignment, method-assign]
+            for outcome in (await rounds.average(random_vectors("abc", 100), WEIGHTS)).values():
+                assert isinstance(outcome, Aborted)
+                assert "of these rates nothing can be made" in outcome.text
 
     run(main())

@@ -1,13 +1,21 @@
 """Join and BEGIN: what is written is read, and whatever else comes is refused with one kind of error."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from collab.averaging.messages import MAX_ELEMENTS, MAX_MEMBERS, Group, Join, Member, plan_digest
-from collab.averaging.plan import Span, is_tiling
+from collab.averaging.messages import (
+    MAX_ELEMENTS,
+    MAX_MEMBERS,
+    Group,
+    Join,
+    Member,
+    plan_digest,
+)
+from collab.averaging.plan import MAX_RATE, MIN_RATE, Span, is_tiling
 from collab.compression.base import codec_by_name
 from collab.errors import BadMessage
 from collab.net.wire import Message
@@ -66,6 +74,12 @@ def test_a_join_arrives_as_it_was_sent(num_elements: int, weight: float) -> None
     assert Join.from_message(through_the_wire(join.to_message())) == join
 
 
+@pytest.mark.parametrize("rate", [0.0, MIN_RATE, 2.5e6, MAX_RATE])
+def test_a_join_with_a_rate_that_a_link_may_have_arrives_as_it_was_sent(rate: float) -> None:
+    join = replace(Join.from_message(JOIN), up_bytes_per_s=rate, down_bytes_per_s=rate)
+    assert Join.from_message(through_the_wire(join.to_message())) == join
+
+
 def test_a_group_arrives_as_it_was_sent() -> None:
     received = Group.from_message(through_the_wire(BEGIN))
     assert received == GROUP
@@ -99,6 +113,8 @@ def test_a_group_of_the_largest_size_arrives_as_it_was_sent() -> None:
         *hostile("num_elements", ..., -1, 10.0, "10", True, None, MAX_ELEMENTS + 1, 2**64 - 1, 0),
         *hostile("weight", ..., -1.0, math.nan, math.inf, -math.inf, "4", True, None, [1.0], 0.0),
         *hostile("can_reduce", ..., 1, 0, "yes", None),
+        *hostile("up_bytes_per_s", ..., -1.0, math.nan, math.inf, 1e-320, 1e-3, 999.0, 2e12, "fast", None),
+        *hostile("down_bytes_per_s", ..., -1.0, math.nan, math.inf, 1e-320, 1e-3, 999.0, 2e12, "fast", None),
     ],
 )
 def test_a_join_with_a_hostile_field_is_a_bad_message(field: str, value: Any) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from collab.averaging.contribution_plan import Policy
 from collab.averaging.messages import Join
 from collab.averaging.plan import (
     LARGEST_PART_ELEMENTS,
@@ -211,6 +212,49 @@ def test_a_peer_that_would_hold_everybody_up_follows_without_weight_until_its_sa
 def test_nobody_is_left_out_while_the_speed_of_the_swarm_is_not_known() -> None:
     joins = {**{PeerId(f"p{number}"): join(100, weight=140.0) for number in range(7)}, C: join(0.5, 100, weight=1.0)}
     assert [member.weight for member in planned(joins).members] == [140.0] * 7 + [1.0]
+
+
+# -- slow downlinks ----------------------------------------------------------------------------------------------------
+
+SEVEN = {PeerId(f"p{number}"): join(20, 100, weight=100.0) for number in range(7)}
+RATES = (8e-6, 8e-2, 0.24, 0.48, 1.0, 2.4, 8.0)
+"""Mbit/s; the first ones are of links that do not exist."""
+
+
+@pytest.mark.parametrize("policy", ["exact", "half", "auto"])
+@pytest.mark.parametrize("samples_per_s", [0.0, 800 / 30])
+@pytest.mark.parametrize("down", RATES)
+def test_one_slow_downlink_neither_holds_the_group_up_nor_leaves_anybody_out(
+    down: float, samples_per_s: float, policy: Policy
+) -> None:
+    accumulate_s = 800.0 / samples_per_s if samples_per_s else 0.0
+    beside = {**SEVEN, PeerId("q"): join(20, 100, weight=100.0)}
+    slow = {**SEVEN, PeerId("q"): join(20, down, weight=100.0)}
+    usual_s = Planner(policy, 800.0).plan(beside, NUM_ELEMENTS, samples_per_s).seconds
+    plan = Planner(policy, 800.0).plan(slow, NUM_ELEMENTS, samples_per_s)
+    assert [member.weight for member in plan.members] == [100.0] * 8
+    assert accumulate_s + plan.seconds <= 1.35 * (accumulate_s + usual_s)
+    assert PeerId("q") not in shares(plan) or down >= 1.0
+
+
+def test_a_link_that_is_slow_both_ways_holds_nobody_up_either() -> None:
+    joins = {**SEVEN, PeerId("q"): join(0.008, 0.008, weight=100.0)}
+    plan = Planner("auto", 800.0).plan(joins, NUM_ELEMENTS, 800 / 30)
+    assert [member.weight for member in plan.members] == [100.0] * 7 + [0.0]
+    assert plan.seconds < 2.0
+
+
+def test_slow_downlinks_of_more_than_a_third_are_planned_with() -> None:
+    """Those behind most others are gone on without; these would be as many as there are others."""
+    joins = {A: join(20, 100), B: join(20, 1), C: join(20, 1)}
+    assert planned(joins).seconds >= 4 * NUM_ELEMENTS * 0.9 / MBIT / 2
+    two = {A: join(20, 100), B: join(20, 1)}
+    assert planned(two).seconds > planned({A: two[A], B: join(20, 20)}).seconds
+
+
+def test_a_slow_downlink_reduces_where_nobody_else_can() -> None:
+    joins = {A: join(20, 1), B: join(20, 100, can_reduce=False), C: join(20, 100, can_reduce=False)}
+    assert shares(planned(joins)) == {A: 1.0}
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
