@@ -4,15 +4,12 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Protocol
 
 from collab.averaging.complaints import Complaint
-from collab.averaging.exchange import Holding
 from collab.averaging.flow import Inflow, Links, Outflow, Part, kept_alive
+from collab.averaging.hosting import Hosted, Source
 from collab.averaging.messages import PARTS_PROTOCOL
-from collab.averaging.reduction import Reduction, Result, Runs
-from collab.compression.base import Buffer
+from collab.averaging.reduction import Reduction
 from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed
 from collab.net.base import Stream, Transport
 from collab.net.wire import Message
@@ -39,58 +36,6 @@ class NoResults(StreamClosed):
         self.reason = reason if reason in REFUSALS else "refused"
 
 
-class Source(Protocol):
-    """Where the results of a job come from: a reduction, or what a member holds of a lost one."""
-
-    @property
-    def num_parts(self) -> int:
-        """How many results there are."""
-        ...
-
-    def expects(self, peer: PeerId) -> bool:
-        """Whether ``peer`` has to send parts."""
-        ...
-
-    def add(self, peer: PeerId, index: int, data: Buffer, runs: Runs | None = None) -> None:
-        """See ``Reduction``."""
-        ...
-
-    async def result(self, index: int) -> Result:
-        """See ``Reduction``."""
-        ...
-
-
-class Kept:
-    """Implements ``Source``: hands on what another reducer had given before it was lost."""
-
-    def __init__(self, holding: Holding) -> None:
-        self._holding = holding
-
-    @property
-    def num_parts(self) -> int:
-        return self._holding.job.valid
-
-    def expects(self, peer: PeerId) -> bool:
-        return False
-
-    def add(self, peer: PeerId, index: int, data: Buffer, runs: Runs | None = None) -> None:
-        raise BadPart("not_a_contributor", f"{peer} sends a part of what is reduced already")
-
-    async def result(self, index: int) -> Result:
-        return self._holding.result(index)
-
-
-@dataclass(frozen=True, slots=True)
-class Hosted:
-    """One job in one round, as who serves it knows it."""
-
-    source: Source
-    holding: Holding
-    receivers: frozenset[PeerId]
-    """Members that want the result, without ourselves."""
-    complain: Callable[[Complaint], None]
-
-
 class Reducer:
     """Serves this peer's jobs, of any number of rounds."""
 
@@ -113,8 +58,15 @@ class Reducer:
         await self._transport.serve(PARTS_PROTOCOL, self._serve_member)
 
     def begin(self, key: JobKey, hosted: Hosted) -> None:
-        """This peer's part in a round is fixed: members may come."""
-        self._announced(key).set_result(hosted)
+        """This peer's part in a round is fixed: members may come.
+
+        Raises:
+            BadMessage: another round has begun under the same id.
+        """
+        announced = self._announced(key)
+        if announced.done():
+            raise BadMessage(f"job {key[1]} of round {key[0]} has begun already")
+        announced.set_result(hosted)
 
     def forget(self, key: JobKey) -> None:
         """Drop what is left of a job: its round is over, or it was given to others."""

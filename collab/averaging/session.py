@@ -11,9 +11,10 @@ from collab.averaging.complaints import Complaint
 from collab.averaging.division import Division, Job
 from collab.averaging.exchange import Exchange, Holding
 from collab.averaging.flow import Inflow, Links, Outflow, kept_alive
+from collab.averaging.hosting import Hosted, Kept
 from collab.averaging.laggards import Progress
 from collab.averaging.messages import PARTS_PROTOCOL
-from collab.averaging.reducer import Hosted, Kept, NoResults, Reducer
+from collab.averaging.reducer import NoResults, Reducer
 from collab.averaging.reduction import Reduction, Result, SenderFailed
 from collab.averaging.transcript import Place, Transcript
 from collab.compression.base import Buffer
