@@ -24,7 +24,15 @@ JobKey = tuple[str, int]
 """Round id and place of the job in its division."""
 
 
-REFUSALS = ("unknown_round", "not_a_contributor", "over", "nobody_left", "not_finite", "results_differ")
+REFUSALS = (
+    "unknown_round",
+    "not_a_contributor",
+    "over",
+    "nobody_left",
+    "not_finite",
+    "results_differ",
+    "unexpected_error",
+)
 """Reasons for which a reducer gives no results."""
 
 
@@ -206,7 +214,9 @@ class Reducer:
         finally:
             self._links.downlink.end()
             returning.cancel()
-            await asyncio.gather(returning, return_exceptions=True)
+            (returned,) = await asyncio.gather(returning, return_exceptions=True)
+            if isinstance(returned, Exception):
+                logger.info("results were not taken peer=%s reason=%s", stream.remote, returned)
 
     def _blame(self, hosted: Hosted, culprit: PeerId, error: BadPart) -> None:
         """Go on without one contributor, whose bytes are of no use, and say so."""
@@ -222,6 +232,10 @@ class Reducer:
                 result = await hosted.source.result(index)
             except BadPart as error:
                 await self._refuse(stream, error)
+                return
+            except Exception:
+                logger.exception("a result cannot be given, please report this peer=%s", stream.remote)
+                await self._refuse(stream, BadPart("unexpected_error", "an error that is logged here"))
                 return
             part = Part(
                 kind="result",

@@ -15,7 +15,8 @@ from collab.averaging.contributions import Weight
 from collab.averaging.robust import Rule
 from collab.averaging.weights import are_runs_of, dense
 from collab.compression.base import Buffer, Codec
-from collab.errors import BadPart
+from collab.errors import BadMessage, BadPart
+from collab.net.wire import Message
 from collab.types import PeerId, Vector
 
 OwnPart = Callable[[int, int], Vector]
@@ -33,6 +34,16 @@ class Result:
     data: Buffer
     missing: tuple[int, ...] = ()
     """Contributors, by their place in the group's order, of whom nothing is in it."""
+
+    @classmethod
+    def from_message(cls, message: Message, num_contributors: int) -> "Result":
+        """As it came. Raises ``BadMessage`` when it leaves out what are no contributors, or not in their order."""
+        missing = message.fields.get("missing", [])
+        if not isinstance(missing, list) or not all(type(place) is int for place in missing):
+            raise BadMessage("a result says in no list of numbers whom it leaves out")
+        if sorted(set(missing)) != missing or not set(missing) <= set(range(num_contributors)):
+            raise BadMessage("a result leaves out contributors that are none")
+        return cls(message.payload, tuple(missing))
 
     def digest(self) -> bytes:
         """SHA-256 of all of it."""
