@@ -29,8 +29,8 @@ class Auxiliary:
         self._ports, self._bundle, self._settings = ports, bundle, settings
         self._state = PeerState.SERVING
         self._free_from: int | None = None
-        self.assistant = Assistant()
         self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
+        self.assistant = Assistant(self.membership.knows)
         self._engine = assisting_engine(ports, bundle, self.membership, self.assistant)
 
     async def run(self, stop: asyncio.Event) -> None:

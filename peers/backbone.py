@@ -61,8 +61,8 @@ class Backbone:
         self._free_from: int | None = None
         self._saving = asyncio.Lock()
         self._reported: tuple[int, Lineage] | None = None
-        self.assistant = Assistant()
         self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
+        self.assistant = Assistant(self.membership.knows)
         self._engine = assisting_engine(ports, bundle, self.membership, self.assistant)
 
     async def begin(self) -> None:

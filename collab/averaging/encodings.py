@@ -24,6 +24,16 @@ class Encodings:
         self._num_elements = 0
         self._keeps_residuals = True
 
+    def fork(self) -> "Encodings":
+        """For a round of its own: it owes what this does, and what it commits is owed here, too; until then, nothing
+        that it encodes shows here.
+        """
+        fork = Encodings()
+        fork._num_elements, fork._keeps_residuals = self._num_elements, self._keeps_residuals
+        fork._sent = None if self._sent is None else self._sent.fork()
+        fork._reduced = None if self._reduced is None else self._reduced.fork()
+        return fork
+
     def begin(self, num_elements: int, vector: AnyVector | None) -> None:
         """A round over vectors of ``num_elements`` begins; what is owed for vectors of another length is void."""
         if num_elements != self._num_elements:

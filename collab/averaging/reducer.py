@@ -4,15 +4,12 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Protocol
 
 from collab.averaging.complaints import Complaint
-from collab.averaging.exchange import Holding
 from collab.averaging.flow import Inflow, Links, Outflow, Part, kept_alive
+from collab.averaging.hosting import Hosted, Source
 from collab.averaging.messages import PARTS_PROTOCOL
-from collab.averaging.reduction import Reduction, Result, Runs
-from collab.compression.base import Buffer
+from collab.averaging.reduction import Reduction
 from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed
 from collab.net.base import Stream, Transport
 from collab.net.wire import Message
@@ -27,7 +24,15 @@ JobKey = tuple[str, int]
 """Round id and place of the job in its division."""
 
 
-REFUSALS = ("unknown_round", "not_a_contributor", "over", "nobody_left", "not_finite", "results_differ")
+REFUSALS = (
+    "unknown_round",
+    "not_a_contributor",
+    "over",
+    "nobody_left",
+    "not_finite",
+    "results_differ",
+    "unexpected_error",
+)
 """Reasons for which a reducer gives no results."""
 
 
@@ -37,58 +42,6 @@ class NoResults(StreamClosed):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason if reason in REFUSALS else "refused"
-
-
-class Source(Protocol):
-    """Where the results of a job come from: a reduction, or what a member holds of a lost one."""
-
-    @property
-    def num_parts(self) -> int:
-        """How many results there are."""
-        ...
-
-    def expects(self, peer: PeerId) -> bool:
-        """Whether ``peer`` has to send parts."""
-        ...
-
-    def add(self, peer: PeerId, index: int, data: Buffer, runs: Runs | None = None) -> None:
-        """See ``Reduction``."""
-        ...
-
-    async def result(self, index: int) -> Result:
-        """See ``Reduction``."""
-        ...
-
-
-class Kept:
-    """Implements ``Source``: hands on what another reducer had given before it was lost."""
-
-    def __init__(self, holding: Holding) -> None:
-        self._holding = holding
-
-    @property
-    def num_parts(self) -> int:
-        return self._holding.job.valid
-
-    def expects(self, peer: PeerId) -> bool:
-        return False
-
-    def add(self, peer: PeerId, index: int, data: Buffer, runs: Runs | None = None) -> None:
-        raise BadPart("not_a_contributor", f"{peer} sends a part of what is reduced already")
-
-    async def result(self, index: int) -> Result:
-        return self._holding.result(index)
-
-
-@dataclass(frozen=True, slots=True)
-class Hosted:
-    """One job in one round, as who serves it knows it."""
-
-    source: Source
-    holding: Holding
-    receivers: frozenset[PeerId]
-    """Members that want the result, without ourselves."""
-    complain: Callable[[Complaint], None]
 
 
 class Reducer:
@@ -113,8 +66,15 @@ class Reducer:
         await self._transport.serve(PARTS_PROTOCOL, self._serve_member)
 
     def begin(self, key: JobKey, hosted: Hosted) -> None:
-        """This peer's part in a round is fixed: members may come."""
-        self._announced(key).set_result(hosted)
+        """This peer's part in a round is fixed: members may come.
+
+        Raises:
+            BadMessage: another round has begun under the same id.
+        """
+        announced = self._announced(key)
+        if announced.done():
+            raise BadMessage(f"job {key[1]} of round {key[0]} has begun already")
+        announced.set_result(hosted)
 
     def forget(self, key: JobKey) -> None:
         """Drop what is left of a job: its round is over, or it was given to others."""
@@ -254,7 +214,9 @@ class Reducer:
         finally:
             self._links.downlink.end()
             returning.cancel()
-            await asyncio.gather(returning, return_exceptions=True)
+            (returned,) = await asyncio.gather(returning, return_exceptions=True)
+            if isinstance(returned, Exception):
+                logger.info("results were not taken peer=%s reason=%s", stream.remote, returned)
 
     def _blame(self, hosted: Hosted, culprit: PeerId, error: BadPart) -> None:
         """Go on without one contributor, whose bytes are of no use, and say so."""
@@ -270,6 +232,10 @@ class Reducer:
                 result = await hosted.source.result(index)
             except BadPart as error:
                 await self._refuse(stream, error)
+                return
+            except Exception:
+                logger.exception("a result cannot be given, please report this peer=%s", stream.remote)
+                await self._refuse(stream, BadPart("unexpected_error", "an error that is logged here"))
                 return
             part = Part(
                 kind="result",

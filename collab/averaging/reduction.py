@@ -15,7 +15,8 @@ from collab.averaging.contributions import Weight
 from collab.averaging.robust import Rule
 from collab.averaging.weights import are_runs_of, dense
 from collab.compression.base import Buffer, Codec
-from collab.errors import BadPart
+from collab.errors import BadMessage, BadPart
+from collab.net.wire import Message
 from collab.types import PeerId, Vector
 
 OwnPart = Callable[[int, int], Vector]
@@ -33,6 +34,16 @@ class Result:
     data: Buffer
     missing: tuple[int, ...] = ()
     """Contributors, by their place in the group's order, of whom nothing is in it."""
+
+    @classmethod
+    def from_message(cls, message: Message, num_contributors: int) -> "Result":
+        """As it came. Raises ``BadMessage`` when it leaves out what are no contributors, or not in their order."""
+        missing = message.fields.get("missing", [])
+        if not isinstance(missing, list) or not all(type(place) is int for place in missing):
+            raise BadMessage("a result says in no list of numbers whom it leaves out")
+        if sorted(set(missing)) != missing or not set(missing) <= set(range(num_contributors)):
+            raise BadMessage("a result leaves out contributors that are none")
+        return cls(message.payload, tuple(missing))
 
     def digest(self) -> bytes:
         """SHA-256 of all of it."""
@@ -107,7 +118,8 @@ class Reduction:
         """Of parts whose samples are not those of BEGIN."""
         self._results: list[Result | None] = [None] * len(self._edges)
         self._readers_left = [work.readers] * len(self._edges)
-        self._finished = [asyncio.Event() for _ in self._edges]
+        self._awaited: dict[int, asyncio.Event] = {}
+        """Set when an unfinished part is finished; of parts that somebody waits for, since an event is large."""
         self._product = np.empty(min(work.part_elements, work.num_elements), np.float32)
         if not work.codecs:
             self._finish_complete()
@@ -192,7 +204,8 @@ class Reduction:
         self._results[index] = result if self._work.readers else None
         if self._work.finished is not None:
             self._work.finished(index, result)
-        self._finished[index].set()
+        if index in self._awaited:
+            self._awaited.pop(index).set()
 
     def _mean(self, index: int, values: Mapping[PeerId, Vector]) -> Vector:
         start, stop = self._edges[index]
@@ -234,8 +247,7 @@ class Reduction:
         Raises:
             BadPart: the reduction failed; the reason says why.
         """
-        if not self._finished[index].is_set():
-            await self._finished[index].wait()
+        await self._until_finished(index)
         result = self._results[index]
         if result is None:
             raise self._failure or BadPart("over", "the result was given away already")
@@ -250,8 +262,8 @@ class Reduction:
         Raises:
             BadPart: the reduction failed before.
         """
-        for index, finished in enumerate(self._finished):
-            await finished.wait()
+        for index in range(len(self._edges)):
+            await self._until_finished(index)
             if self._waiting[index] is not None:
                 raise self._failure or BadPart("over", "the reduction was given up")
 
@@ -259,8 +271,13 @@ class Reduction:
         """Give up: everybody who waits for a result that is not there yet gets ``error``."""
         if self._failure is None:
             self._failure = error
-        for finished in self._finished:
-            finished.set()
+        for awaited in self._awaited.values():
+            awaited.set()
+
+    async def _until_finished(self, index: int) -> None:
+        """Until the part is reduced, or given up."""
+        if self._waiting[index] is not None and self._failure is None:
+            await self._awaited.setdefault(index, asyncio.Event()).wait()
 
 
 def _factors(weights: Mapping[PeerId, float]) -> Mapping[PeerId, np.float32]:

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from collab.averaging.accounts import Accounts, check_length
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Roster
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
 from collab.averaging.butterfly import Butterfly
 from collab.averaging.certificates import Certified
 from collab.averaging.electors import Electors, electorate_of
-from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import Bring, Ruling
 from collab.averaging.flow import Links
 from collab.averaging.group import Chair
@@ -55,15 +55,13 @@ class RoundEngine:
         self.links = Links(ports.clock.monotonic, ports.limits, settings.timeouts)
         self._times = self.links.timeouts
         self.probe = Probe(ports.transport, self.links)
-        self._encodings = Encodings()
+        self._accounts = Accounts(ports.transport.peer_id)
         self._butterfly = Butterfly(ports, self.links, Ruling(settings.reduction, settings.max_share))
         self._seats, self._news = Seats(), News(ports)
         electors = Electors(settings.timeouts.reform_s, settings.timeouts.orphaned_s)
         notary = Notary(ports, settings.fingerprint, roster, electors)
         self._verdicts = Verdicts(ports.transport, self._times, notary, self._seats)
         self._following = Following(ports, settings, self._times)
-        self._undecided: Holding | None = None
-        """What we have voted for and hold, while nobody knows whether it was decided."""
         self._desk = Desk(
             me=ports.transport.peer_id,
             timeouts=self._times,
@@ -86,8 +84,6 @@ class RoundEngine:
         )
         self._idle: dict[PeerId, Stream] = {}
         """For the next round of whoever led the last one."""
-        self._newest_round_id = ""
-        """Of which ``_encodings`` still knows what was encoded."""
         self.history = History(ports.transport, settings.fingerprint, self.links, self._verdicts.believe)
 
     async def serve(self) -> None:
@@ -160,7 +156,10 @@ class RoundEngine:
         if not isinstance(begun, Group):
             stream.close()
             return begun
-        outcome = await self._take_part(stream, begun, bring)
+        try:
+            outcome = await self._take_part(stream, begun, bring)
+        finally:
+            self._accounts.end(begun)
         self._news.ended(begun, outcome, started_s)
         return outcome
 
@@ -205,6 +204,7 @@ class RoundEngine:
             group = Group.from_message(message)
             self._check_group(group, stream.remote, join)
             await self._verdicts.check_electors(group)
+            self._accounts.begin(group, brings=join.num_elements > 0)
             return group
         except NetworkError as error:
             return Aborted(reason="leader_lost", text=f"leader {stream.remote}: {error.message}")
@@ -216,12 +216,13 @@ class RoundEngine:
             raise BadMessage(f"leader {leader} began another round than we joined")
         if join.weight > 0 and group.num_elements != join.num_elements:
             raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")
+        if join.num_elements == 0:
+            check_length(group, self._verdicts.leading_to(group.lineage))
 
     async def _take_part(self, stream: Stream, group: Group, bring: Bring) -> Outcome:
         """From BEGIN to the verdict."""
         self._news.reach(Phase.SEND_PARTS, group.epoch)
-        self._newest_round_id = group.round_id
-        session = self._butterfly.session(group, bring, self._encodings)
+        session = self._butterfly.session(group, bring, self._accounts.encodings(group))
         async with session:
             part = Participation(group, session, self._desk)
             try:
@@ -238,7 +239,7 @@ class RoundEngine:
         if certified is not None:
             return self._decided(certified, holding, f"epoch {group.epoch} was committed without us to the end")
         if holding is not None and holding.is_held:
-            self._undecided = holding
+            self._accounts.keep(holding)
         return Aborted(reason=verdict.reason, text=verdict.text, rounds=frozenset({group.round_id}))
 
     async def _resolve_doubt(self, part: Participation, verdict: Verdict) -> Verdict:
@@ -258,9 +259,7 @@ class RoundEngine:
         ours = self._seats.decided((record.epoch, record.lineage))
         if ours is not None and ours != record:
             return Superseded(text=self._news.split(ours, record), record=record)
-        kept, self._undecided = self._undecided, None
-        if kept is not None and kept.record == record:
-            holding = kept
+        holding = self._accounts.take(record) or holding
         is_held = holding is not None and holding.is_held
         self._settle(certified, is_member=is_held and self._desk.me in record.members)
         if holding is None or not is_held:
@@ -278,9 +277,7 @@ class RoundEngine:
         self._verdicts.remember(certified)
         if is_member:  # a word about what others hold may become void with them
             self._seats.learn(record)
-        if record.round_id == self._newest_round_id:
-            me = self._ports.transport.peer_id
-            self._encodings.commit(sent=record.used_of(me), reduced=record.reduced_by(me))
+        self._accounts.settle(record)
 
     def retire(self) -> int | None:
         """Vote no more. From which epoch on others may decide without us; None: not for certain at any."""

@@ -1,6 +1,7 @@
 """One member's work in one exchange: fetches, reduces, hands on, and starts anew what the leader divides anew."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
@@ -10,17 +11,20 @@ from typing import Any, Self
 from collab.averaging.complaints import Complaint
 from collab.averaging.division import Division, Job
 from collab.averaging.exchange import Exchange, Holding
-from collab.averaging.flow import Inflow, Links, Outflow, kept_alive
+from collab.averaging.fetching import Fetch
+from collab.averaging.flow import Links
+from collab.averaging.hosting import Hosted, Kept
 from collab.averaging.laggards import Progress
 from collab.averaging.messages import PARTS_PROTOCOL
-from collab.averaging.reducer import Hosted, Kept, NoResults, Reducer
-from collab.averaging.reduction import Reduction, Result, SenderFailed
+from collab.averaging.reducer import Reducer
+from collab.averaging.reduction import Reduction, SenderFailed
 from collab.averaging.transcript import Place, Transcript
 from collab.compression.base import Buffer
-from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed, TimedOut
+from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed
 from collab.net.base import Stream, Transport
-from collab.net.wire import Message
 from collab.types import AnyVector, PeerId
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +165,18 @@ class Session:
             self._run(index, self._fetch(index, holding))
 
     def _run(self, index: int, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks[index] = task = asyncio.create_task(work)
+        self._tasks[index] = task = asyncio.create_task(self._guard(self._holdings[index], work))
         task.add_done_callback(lambda _: self.changed.set())
+
+    async def _guard(self, holding: Holding, work: Coroutine[Any, Any, None]) -> None:
+        """Nobody awaits the work on a job before the round is over: an error that nobody expected is told at once."""
+        source = holding.job.source
+        try:
+            await work
+        except Exception as error:
+            logger.exception("work on a part of a round failed, please report this source=%s", source)
+            if not holding.is_frozen:
+                self._complain(Complaint(source, "unexpected_error", f"{source}: {error!r}", is_reducer=True))
 
     def _host(self, index: int, holding: Holding) -> None:
         """Serve the others: reduce, or hand on what we hold."""
@@ -185,22 +199,26 @@ class Session:
             self._complain(Complaint(culprit, error.reason, str(error), is_hostile=True))
         finally:
             watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            (watched,) = await asyncio.gather(watching, return_exceptions=True)
+            if isinstance(watched, Exception):
+                logger.error("watching contributors failed, please report this", exc_info=watched)
 
     async def _fetch(self, index: int, holding: Holding) -> None:
         """Bring our part of a job to its reducer and the results back; or results alone, from who holds them."""
         source = holding.job.source
-        streams = self._tools.idle.setdefault(source, [])
+        fetch = Fetch(self._exchange, holding, index, self._tools.links)
         try:
             try:
-                if streams:
-                    await self._fetch_over(streams.pop(), index, holding)
+                if self._tools.idle.get(source):
+                    await self._fetch_over(self._tools.idle[source].pop(), fetch)
                     return
             except StreamClosed:
-                pass  # closed since the last round; whether its reducer is gone shows now
+                if fetch.is_answered:  # its reducer may have parts of ours, which must not come twice
+                    raise
+                # closed since the last round; whether its reducer is gone shows now
             with self._timeouts.asking(source) as limit_s:
                 stream = await self._tools.transport.open(source, PARTS_PROTOCOL, timeout_s=limit_s)
-            await self._fetch_over(stream, index, holding)
+            await self._fetch_over(stream, fetch)
         except BadPart as error:
             if not holding.is_frozen:
                 self._complain(Complaint(source, error.reason, f"reducer {source}: {error}", is_hostile=True))
@@ -211,78 +229,10 @@ class Session:
             text, reason = f"reducer {source}: {error}", getattr(error, "reason", type(error).__name__)
             self._complain(Complaint(source, reason, text, is_hostile=is_hostile, is_reducer=True))
 
-    async def _fetch_over(self, stream: Stream, index: int, holding: Holding) -> None:
-        """The same over a stream, which is kept for the next round if all goes well."""
-        links, outflow = self._tools.links, Outflow(stream, self._tools.links)
-        sending: asyncio.Task[None] | None = None
-        is_whole = False
-        links.downlink.begin()
-        try:
-            async with kept_alive(stream, self._timeouts):
-                opening: dict[str, Any] = {
-                    "job": index,
-                    "first": holding.num_held,
-                    "sent_s": links.clock(),
-                    "queue_s": 0.0,
-                }
-                opening["round_id"] = self._exchange.group.round_id
-                await stream.send(Message("round", opening), timeout_s=self._timeouts.answer_s())
-                if self._exchange.contributes and holding.job.holder is None:
-                    sending = asyncio.create_task(self._send_parts(holding, outflow))
-                await self._receive_results(stream, holding, outflow)
-                if sending is not None:
-                    await sending
-            is_whole = True
-        finally:
-            links.downlink.end()
-            if sending is not None and not sending.done():
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
-            outflow.settle()
-            if is_whole:
-                self._tools.idle.setdefault(stream.remote, []).append(stream)
-            else:
-                stream.close()
-
-    async def _send_parts(self, holding: Holding, outflow: Outflow) -> None:
-        for index in range(len(holding.edges)):
-            await holding.may_send(index)
-            try:
-                await outflow.send(holding.part(index), timeout_s=self._timeouts.part_s)
-            except (StreamClosed, TimedOut):
-                return  # the receiving side of this stream sees the same, and knows why
-
-    async def _receive_results(self, stream: Stream, holding: Holding, outflow: Outflow) -> None:
-        clock, stalled_s = self._tools.links.clock, self._timeouts.stalled_s(self._exchange.group.expected_s)
-        moved_s = clock()
-        async with Inflow(stream, self._tools.links, timeout_s=self._timeouts.part_s) as inflow:
-            while not holding.is_whole or outflow.is_busy:
-                message = await stream.receive(timeout_s=self._timeouts.part_s)
-                if message.kind == "wait":
-                    if clock() - moved_s > stalled_s:
-                        raise TimedOut(f"{stream.remote} is there, but brought nothing for {stalled_s:.0f} s")
-                    continue
-                moved_s = clock()
-                if message.kind == "ack":
-                    outflow.acknowledged(message)
-                elif message.kind == "ready":
-                    inflow.opened(message)
-                elif message.kind == "result":
-                    missing = self._missing(message)
-                    holding.take(message.get("index", int), Result(message.payload, missing))
-                    inflow.took(message)
-                elif message.kind == "failed":
-                    raise NoResults(message.get("reason", str), f"no results: {message.get('text', str)}")
-                else:
-                    raise BadMessage(f"reducer {stream.remote} sends {message.kind} instead of a result")
-
-    def _missing(self, message: Message) -> tuple[int, ...]:
-        """Whom the reducer left out of a result."""
-        missing = message.fields.get("missing", [])
-        places = range(len(self._exchange.group.contributors))
-        if not isinstance(missing, list) or sorted(set(missing)) != missing or not set(missing) <= set(places):
-            raise BadMessage("a result leaves out contributors that are none")
-        return tuple(missing)
+    async def _fetch_over(self, stream: Stream, fetch: Fetch) -> None:
+        """Over a stream that is kept for the next round if all goes well."""
+        await fetch.run(stream)
+        self._tools.idle.setdefault(stream.remote, []).append(stream)
 
     def _complain(self, complaint: Complaint) -> None:
         if complaint.is_hostile:

@@ -28,6 +28,12 @@ class ErrorFeedback:
         self._residual: Vector = np.zeros(num_elements, np.float32)
         self._pending: dict[tuple[int, int], Vector | None] = {}  # by (start, stop), oldest first; None: nothing lost
 
+    def fork(self) -> "ErrorFeedback":
+        """Another round over the same residual, whose memory it shares; what is pending here is not pending there."""
+        fork = ErrorFeedback(0)
+        fork._residual = self._residual
+        return fork
+
     @property
     def residual(self) -> Vector:
         """[num_elements] float32, weight x value; a read-only view."""

@@ -144,6 +144,10 @@ class Membership:
         record = self._our_record()
         return record.state is PeerState.TRAINING and (record.epoch, record.lineage) == (epoch, lineage)
 
+    def knows(self, peer: PeerId) -> bool:
+        """Whether the swarm has heard of a peer, as far as we saw it last."""
+        return any(record.peer == peer for record in self.view.records)
+
     async def roster(self, epoch: int, lineage: Lineage) -> Expected:
         """Who should be in the group of (epoch, lineage).
 

@@ -76,7 +76,7 @@ class Rounds:
         settings = RoundSettings(fingerprint="f", policy=self._policy, can_reduce=True, target_samples=TARGET)
         self.observers[name] = FakeObserver()
         self.ports[name] = replace(make_ports(self.network.join(name)), observer=self.observers[name])
-        engine = RoundEngine(
+        self.engines[name] = engine = RoundEngine(
             self.ports[name],
             settings,
             leaders=lambda lineage, epoch: list(self.leaders),

@@ -1,7 +1,8 @@
 """What a peer said in an earlier round, said again: refused, or without effect, whoever says it and at whatever moment.
 
-Real engines go through three rounds: one without faults, one whose reducer is lost, one whose leader is lost. In the
-fourth a message of theirs comes again, over new streams, from its author and from another member, at every step.
+Real engines go through three rounds: one without faults, one whose reducer is lost and that drops a member, one whose
+leader is lost. In the fourth a message of theirs comes again, over new streams, from its author and another member,
+at every step.
 """
 
 import asyncio
@@ -97,6 +98,13 @@ class Run:
                 await stream.receive(timeout_s=30.0)
 
 
+def lose_results_and_a_part(sender: PeerId, to: PeerId, protocol: str, message: Message) -> Message | None:
+    """Nobody gets results of b, which is relieved; and a part of c comes damaged, which is dropped."""
+    if (sender, to, message.kind) == ("c", "a", "part"):
+        return Message("part", message.fields, message.payload[:-1])
+    return None if (sender, message.kind) == ("b", "result") else message
+
+
 async def history(network: FakeNetwork) -> Run:
     """Three rounds, and questions about them."""
     rounds = Rounds(network, "helper", "a")
@@ -112,7 +120,7 @@ async def history(network: FakeNetwork) -> Run:
         network.run(standing[name].run())
     run = Run(network, rounds, standing)
     await run.round()
-    network.tamper = lambda sender, to, protocol, m: None if (sender, m.kind) == ("b", "result") else m
+    network.tamper = lose_results_and_a_part
     await run.round()
     network.tamper = lambda sender, to, protocol, m: None if (sender, m.kind) == ("helper", "prepare") else m
     await run.round()
@@ -129,6 +137,7 @@ async def ask_about(run: Run) -> None:
     await engine.history.fetch([PeerId("a")], 0, L, NUM_ELEMENTS)
     await engine.probe.measure([helper, PeerId("a")])
     run.say_again("d", [(HOSTILE, helper, VERDICT_PROTOCOL, Message("made?", {"lineage": run.lineage}))])
+    run.say_again("d", [(HOSTILE, helper, PARTS_PROTOCOL, Message("round", {"round_id": "nobody's", "job": 0}))])
     join = next(m for sender, _, _, m in run.network.sent if m.kind == "join" and sender == HOSTILE)
     late = Message("join", join.fields | {"lineage": L, "epoch": 0})
     strange = Message("join", join.fields | {"fingerprint": "g"})
