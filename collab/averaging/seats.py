@@ -72,12 +72,17 @@ class Seats:
         self._seats.pop(instance, None)
 
     def keep(self, instance: Instance, ours: RecordSeat) -> None:
-        """What we answer with ``ours`` holds from now on."""
+        """What we answer with ``ours`` holds from now on.
+
+        Of too many those go first that follow no history of our making: strangers can invent as many as they like.
+        """
         self._seats[instance] = ours
         self._seats.move_to_end(instance)
         while len(self._seats) > REMEMBERED:
-            (_, lineage), _ = self._seats.popitem(last=False)
-            self._made.pop(lineage, None)  # a vote that is forgotten must not be given again
+            others = [other for other in self._seats if other != instance]
+            forgotten = next((other for other in others if other[1] not in self._made), others[0])
+            del self._seats[forgotten]
+            self._made.pop(forgotten[1], None)  # a vote that is forgotten must not be given again
 
     def learn(self, record: CommitRecord) -> None:
         """A round is history, whose result we hold; we are among those who decide what follows it.

@@ -125,6 +125,21 @@ def test_an_instance_in_use_is_not_forgotten_for_the_sake_of_newer_ones() -> Non
     assert seats.promised(FIRST) == 2
 
 
+def test_invented_instances_push_out_each_other_and_not_those_of_histories_that_we_made() -> None:
+    seats = Seats()
+    made = make_record(epoch=0, members=(X, Y))
+    seats.learn(made)
+    instance = 1, made.next_lineage()
+    ours = seats.of(instance, (X, Y), X)
+    assert ours is not None
+    seats.keep(instance, ours.promise(Ballot(3, X)))
+    for number in range(5 * REMEMBERED):
+        seats.keep((7, Lineage(f"invented {number}")), Acceptor(promised=Ballot(1, Y)))
+    assert seats.promised(instance) == 3
+    assert seats.of(instance, (X, Y), X) is not None
+    assert seats.promised((7, Lineage(f"invented {5 * REMEMBERED - 1}"))) == 1, "the newest is there while it is used"
+
+
 def test_only_recent_histories_have_seats() -> None:
     seats = Seats()
     records = [make_record(epoch=epoch, lineage=Lineage(str(epoch))) for epoch in range(REMEMBERED + 1)]
@@ -142,8 +157,11 @@ def test_a_seat_that_was_forgotten_is_not_taken_anew() -> None:
     lineage = record.next_lineage()
     seats.keep((1, lineage), Acceptor().promise(Ballot(1, Y)))
     assert seats.of((1, lineage), (X, Y), X) is not None
-    for epoch in range(REMEMBERED):
-        seats.keep((epoch, Lineage(f"other {epoch}")), Acceptor())
+    for epoch in range(1, REMEMBERED + 1):
+        later = make_record(epoch=epoch, lineage=Lineage(f"other {epoch}"), members=(X, Y))
+        seats.learn(later)
+        seats.keep((epoch + 1, later.next_lineage()), Acceptor())
+    assert seats.promised((1, lineage)) == 0
     assert seats.of((1, lineage), (X, Y), X) is None
 
 
