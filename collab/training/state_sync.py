@@ -135,7 +135,8 @@ class StateSync:
             seconds=self._ports.clock.monotonic() - started_s,
         )
         self._ports.observer.observe(fetched)
-        await self._engine.learn_maker([donor], snapshot.lineage)
+        if snapshot.epoch > 0:
+            await self._engine.learn_maker([donor], snapshot.lineage)
         return snapshot
 
     async def keep(self) -> None:
