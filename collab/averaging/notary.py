@@ -87,9 +87,9 @@ class Notary:
         Raises:
             BadCertificate: ``named`` are others, in another order, or without somebody who is here.
         """
-        if set(named).isdisjoint(trusted.members) and self.electors.are_gone(
-            set(trusted.members).difference(excused), await self.roster(*instance)
-        ):
+        others = set(trusted.members).difference(excused)  # who decides alone is told by nobody that it is gone
+        are_others = bool(others) and set(named).isdisjoint(trusted.members)
+        if are_others and self.electors.are_gone(others, await self.roster(*instance)):
             return
         if not named or named != tuple(peer for peer in trusted.members if peer in set(named)):
             raise BadCertificate("other_electors", "the electors named are not those who decide what follows")

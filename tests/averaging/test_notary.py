@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from collab.averaging.ballots import Electorate
+from collab.averaging.timeouts import FIRST
 from collab.errors import BadCertificate, BadMessage
 from collab.net.wire import Message
 from collab.types import PeerId
@@ -20,14 +21,19 @@ TELLER = PeerId("teller")
 
 
 def verdict_on(
-    message: Message, trusted: Sequence[PeerId] | None, *, present: Sequence[PeerId] = (), instance: object = INSTANCE
+    message: Message,
+    trusted: Sequence[PeerId] | None,
+    *,
+    present: Sequence[PeerId] = (),
+    missed_s: float = 0.0,
+    instance: object = INSTANCE,
 ) -> str:
     """The reason for which a message is not believed; "" if it is. Every refusal is seen, and names the teller."""
 
     async def main() -> str:
         async with FakeNetwork() as network:
             ports = make_ports(network.join(ME))
-            notary = make_notary(ports, present=present)
+            notary = make_notary(ports, present=present, missed_s=missed_s)
             electorate = None if trusted is None else Electorate(tuple(trusted))
             try:
                 certified = await notary.believe(TELLER, message, instance, electorate)  # type: ignore[arg-type]
@@ -74,6 +80,16 @@ def test_who_was_left_out_itself_believes_the_others() -> None:
 @pytest.mark.parametrize("named", [(TELLER,), (D, E, TELLER), (E, D), (TELLER, D, E)])
 def test_strangers_and_another_order_are_not_those_who_decide(named: tuple[PeerId, ...]) -> None:
     assert voted(named, ALL, of=named) == "other_electors"
+
+
+def test_strangers_are_believed_when_all_others_who_decide_are_gone_but_never_by_who_decides_alone() -> None:
+    message = Message("commit", certify(RECORD, (D, E)).to_fields())
+    long_s = FIRST.reform_s
+    assert verdict_on(message, (A, B), missed_s=long_s) == ""
+    assert verdict_on(message, (ME, A), missed_s=long_s) == "", "we were cut off, and they have gone on"
+    assert verdict_on(message, (A, B), missed_s=long_s / 3) == "other_electors"
+    assert verdict_on(message, (A, B), missed_s=long_s, present=(B,)) == "other_electors"
+    assert verdict_on(message, (ME,), missed_s=long_s) == "other_electors"
 
 
 def test_who_does_not_know_those_who_decide_can_only_ask_for_the_voters_own_word() -> None:

@@ -13,6 +13,9 @@ from collab.averaging.timeouts import FIRST
 from collab.metrics.records import EpochFinished
 from tests.simulation.swarm import SimSwarm
 
+SEARCH = settings(
+    derandomize=True, database=None, deadline=None, print_blob=False, suppress_health_check=list(HealthCheck)
+)
 NUM_TRAINERS = 4
 BEGIN_S = 20.0
 LONGEST_S = 100.0
@@ -73,28 +76,14 @@ def check(directory: Path, cuts: list[Cut]) -> None:
     assert max(last) - min(last) <= 1, f"all have come together again: {last}"
 
 
-@settings(
-    max_examples=12,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    print_blob=False,
-    suppress_health_check=list(HealthCheck),
-)
+@settings(SEARCH, max_examples=12)
 @given(cuts=st.lists(cuts_, min_size=1, max_size=4))
 def test_no_sequence_of_cuts_splits_the_history(cuts: list[Cut]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         check(Path(directory), cuts)
 
 
-@settings(
-    max_examples=6,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    print_blob=False,
-    suppress_health_check=list(HealthCheck),
-)
+@settings(SEARCH, max_examples=6)
 @given(cuts=st.lists(long_cuts, min_size=1, max_size=2))
 def test_those_without_the_backbone_make_no_history_of_their_own_however_long_they_are_cut_off(cuts: list[Cut]) -> None:
     with tempfile.TemporaryDirectory() as directory:
