@@ -18,12 +18,12 @@ from collab.averaging.ballots import Electorate, ballot_above
 from collab.averaging.conduct import SPLIT, Conductor, abort_message
 from collab.averaging.course import Course
 from collab.averaging.deadlines import Arrivals
+from collab.averaging.following import Following
 from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, NOT_COMING, Call, Group, Reply
 from collab.averaging.news import News
 from collab.averaging.planning import Planner
 from collab.averaging.settings import RoundSettings
 from collab.averaging.silence import Silence
-from collab.averaging.standing import Following
 from collab.averaging.timeouts import MeasuredTimeouts
 from collab.averaging.verdicts import Verdicts
 from collab.errors import NetworkError

@@ -17,6 +17,7 @@ from collab.averaging.certificates import Certified
 from collab.averaging.electors import Electors, electorate_of
 from collab.averaging.exchange import Bring, Ruling
 from collab.averaging.flow import Links
+from collab.averaging.following import Following
 from collab.averaging.group import Chair
 from collab.averaging.history import History
 from collab.averaging.holding import Holding
@@ -29,7 +30,7 @@ from collab.averaging.rendezvous import Rendezvous
 from collab.averaging.seats import Seats
 from collab.averaging.settings import RoundSettings
 from collab.averaging.silence import Silence
-from collab.averaging.standing import Attendance, Following, Leaders
+from collab.averaging.standing import Attendance, Leaders
 from collab.averaging.verdicts import Verdicts
 from collab.averaging.watchdog import Watchdog
 from collab.errors import BadMessage, NetworkError, StreamClosed

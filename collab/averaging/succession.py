@@ -66,8 +66,9 @@ class Takeover:
     group: Group
     resumes: dict[PeerId, tuple[Stream, Resume]] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nobody else can go on."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
-    is_open: bool = True
 
     def add(self, stream: Stream, resume: Resume) -> None:
         """One more goes on."""
@@ -109,23 +110,24 @@ class Succession:
         takeover = self._takeovers.get(group.round_id)
         if takeover is not None and takeover.group != group:
             return False
-        if takeover is not None and not takeover.is_open:
+        if takeover is not None and takeover.closed.is_set():
             await self._hear_out(stream, takeover)
             return False
         is_first = takeover is None
         if takeover is None:
             takeover = self._takeovers[group.round_id] = Takeover(group)
         takeover.add(stream, resume)
-        if not is_first:
-            await stream.send(Message("welcome"), timeout_s=self._timeouts.answer_s())
-            await takeover.finished.wait()
-            return True
         try:
             await stream.send(Message("welcome"), timeout_s=self._timeouts.answer_s())
-            await self._lead_on(takeover)
+            async with Background() as tasks:
+                tasks.create_task(keep_waiting(stream, self._timeouts))  # else it would leave us for the next successor
+                await (self._close_in_time(takeover) if is_first else takeover.closed.wait())
+            await (self._lead_on(takeover) if is_first else takeover.finished.wait())
         finally:
-            takeover.finished.set()
-            del self._takeovers[group.round_id]
+            if is_first:
+                takeover.closed.set()
+                takeover.finished.set()
+                del self._takeovers[group.round_id]
         return True
 
     async def _hear_out(self, stream: Stream, takeover: Takeover) -> None:
@@ -139,7 +141,7 @@ class Succession:
         if known is not None:
             await stream.send(Message("commit", known.to_fields()), timeout_s=self._timeouts.answer_s())
 
-    async def _lead_on(self, takeover: Takeover) -> None:
+    async def _close_in_time(self, takeover: Takeover) -> None:
         patience_s = max(self._silence.limit_s(), self._timeouts.fixed.silence_s)  # newcomers have learned no other
         try:
             async with asyncio.timeout(patience_s):
@@ -148,7 +150,9 @@ class Succession:
                     await takeover.changed.wait()
         except TimeoutError:
             pass  # whoever has not noticed yet that the leader is lost is without us
-        takeover.is_open = False
+        takeover.closed.set()
+
+    async def _lead_on(self, takeover: Takeover) -> None:
         resumes = {peer: resume for peer, (_, resume) in takeover.resumes.items()}
         ballot = ballot_above((resume.promised for resume in resumes.values()), self._me)
         logger.info("leading on epoch=%d members=%d ballot=%d", takeover.group.epoch, len(resumes), ballot.number)

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from collab.averaging.following import Following
 from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.settings import RoundSettings
-from collab.averaging.standing import STANDING_PROTOCOL, Following, History, Standing, Word
+from collab.averaging.standing import STANDING_PROTOCOL, History, Standing, Word
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.concurrency import Background
 from collab.net.base import Stream

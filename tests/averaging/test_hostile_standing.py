@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from collab.averaging.standing import MAX_STANDING, RETRY_S, STANDING_PROTOCOL
+from collab.averaging.following import MAX_STANDING
+from collab.averaging.standing import RETRY_S, STANDING_PROTOCOL
 from collab.errors import NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message

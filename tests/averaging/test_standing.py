@@ -209,6 +209,43 @@ def test_a_trainer_that_dies_is_forgotten_and_its_pending_answer_resolves() -> N
     in_lab(test)
 
 
+def test_who_stands_anew_answers_no_call_over_its_old_stream() -> None:
+    """After a partition the leader still calls over a stream that its trainer gave up meanwhile."""
+
+    async def test(lab: Lab) -> None:
+        following = await lab.add_leader("leader")
+        old = await lab.stranger("a")
+        await old.send(word(), timeout_s=1.0)
+        await asyncio.sleep(0.1)
+        calling = asyncio.create_task(following.call(PeerId("a"), HERE))
+        await asyncio.sleep(0.1)
+        assert not calling.done()
+        await lab.stranger("a")
+        await asyncio.sleep(0.1)
+        assert calling.done()
+        assert await calling == NOT_COMING
+
+    in_lab(test)
+
+
+def test_who_has_gone_on_comes_to_nothing_that_it_was_called_for_before() -> None:
+    async def test(lab: Lab) -> None:
+        following = await lab.add_leader("leader")
+        stream = await lab.stranger("a")
+        await stream.send(word(), timeout_s=1.0)
+        await asyncio.sleep(0.1)
+        calling = asyncio.create_task(following.call(PeerId("a"), HERE))
+        await stream.send(word(samples=6.0), timeout_s=1.0)
+        await asyncio.sleep(0.1)
+        assert not calling.done()
+        await stream.send(word(epoch=4, lineage="m"), timeout_s=1.0)
+        await asyncio.sleep(0.1)
+        assert calling.done()
+        assert await calling == NOT_COMING
+
+    in_lab(test)
+
+
 def test_a_trainer_that_does_not_answer_is_not_waited_for() -> None:
     async def test(lab: Lab) -> None:
         following = await lab.add_leader("leader")

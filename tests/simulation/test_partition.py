@@ -10,7 +10,7 @@ from collab.metrics.records import EpochFinished, MicrobatchDone, SamplesUsed
 from collab.simulation.peer import SimPeer
 from tests.simulation.swarm import SimSwarm
 
-CUT_S, HEALED_S = 30.0, 90.0
+CUT_S = 30.0
 SINCE_S = 1_700_000_000.0
 
 
@@ -21,15 +21,19 @@ def num_used(swarm: SimSwarm, peer: SimPeer) -> int:
     )
 
 
-@pytest.mark.parametrize("minority", [(1, 2, 3), (0, 1, 2)], ids=["trainers", "with the backbone"])
+@pytest.mark.parametrize(
+    ("minority", "healed_s"),
+    [((1, 2, 3), 90.0), ((0, 1, 2), 90.0), ((0, 1, 2), 94.0)],
+    ids=["trainers", "with the backbone", "with the backbone, in the middle of a wait"],
+)
 def test_a_partition_of_a_minute_ends_with_one_history_and_every_sample_counted_once(
-    tmp_path: Path, minority: tuple[int, ...]
+    tmp_path: Path, minority: tuple[int, ...], healed_s: float
 ) -> None:
     swarm = SimSwarm(tmp_path, until=34, target=400, every=1000)
     swarm.add_backbone()
     trainers = [swarm.add_trainer(samples_per_s=20.0) for _ in range(8)]
     majority = [index for index in range(9) if index not in minority]
-    swarm.churn.partition_at([minority, majority], time_s=CUT_S, for_s=HEALED_S - CUT_S)
+    swarm.churn.partition_at([minority, majority], time_s=CUT_S, for_s=healed_s - CUT_S)
     swarm.world.run()
     assert not swarm.churn.unfired()
 
@@ -40,14 +44,14 @@ def test_a_partition_of_a_minute_ends_with_one_history_and_every_sample_counted_
     assert all(len(each) == 1 for each in lineages.values()), "one record for every epoch"
     steps = {peer.index: [e.at_s - SINCE_S for e in swarm.events(peer, EpochFinished)] for peer in trainers}
     for peer in trainers:
-        during = [at_s for at_s in steps[peer.index] if CUT_S + 10.0 < at_s < HEALED_S]
+        during = [at_s for at_s in steps[peer.index] if CUT_S + 10.0 < at_s < healed_s]
         assert bool(during) == (peer.index in majority), "only the majority goes on"
     epoch_s = max(
-        late - early for early, late in pairwise(t for t in steps[trainers[-1].index] if CUT_S + 10 < t < HEALED_S)
+        late - early for early, late in pairwise(t for t in steps[trainers[-1].index] if CUT_S + 10 < t < healed_s)
     )
     for peer in trainers:
-        first = min(at_s for at_s in steps[peer.index] if at_s > HEALED_S)
-        assert first < HEALED_S + 2 * epoch_s, "within two epochs all are in step"
+        first = min(at_s for at_s in steps[peer.index] if at_s > healed_s)
+        assert first < healed_s + 2 * epoch_s, "within two epochs all are in step"
     assert swarm.events(trainers[-1], EpochFinished)[-1].contributors == 8
 
     claimed = 0

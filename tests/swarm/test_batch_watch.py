@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from collab.averaging.following import Following
 from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.settings import RoundSettings
-from collab.averaging.standing import STANDING_PROTOCOL, Following, Standing
+from collab.averaging.standing import STANDING_PROTOCOL, Standing
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.concurrency import Background
 from collab.net.base import Entry, Stream

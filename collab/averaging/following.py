@@ -1,0 +1,150 @@
+"""The leader's end of standing streams: who stands with us, how far they are together, and calling them."""
+
+import asyncio
+import math
+from dataclasses import dataclass
+
+from collab.averaging.deadlines import Arrivals
+from collab.averaging.messages import NOT_COMING, Call, Reply
+from collab.averaging.settings import RoundSettings
+from collab.averaging.standing import IDLE_S, STANDING_PROTOCOL, History, Word
+from collab.averaging.timeouts import MeasuredTimeouts
+from collab.errors import BadMessage, TimedOut
+from collab.net.base import Stream
+from collab.net.wire import Message
+from collab.ports import Ports
+from collab.types import Lineage, PeerId
+
+FRESH_S = 1.0
+"""An answer to a call that is older belongs to an attempt before."""
+MAX_STANDING = 512
+"""Streams that a leader keeps; whoever comes later is called over a stream of its own."""
+
+
+@dataclass(slots=True, eq=False)
+class _Stander:
+    """One trainer, as its leader knows it."""
+
+    stream: Stream
+    word: Word | None = None
+    called: History | None = None
+    answer: asyncio.Future[Reply] | None = None
+    answered_s: float = 0.0
+
+    @property
+    def is_answered(self) -> bool:
+        return self.answer is not None and self.answer.done()
+
+    @property
+    def has_declined(self) -> bool:
+        return self.answer is not None and self.answer.done() and not self.answer.result().is_coming
+
+    def decline(self) -> None:
+        """No answer comes any more to what it was called for."""
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_result(NOT_COMING)
+
+
+class Following:
+    """Everybody who stands with this peer."""
+
+    def __init__(self, ports: Ports, settings: RoundSettings, timeouts: MeasuredTimeouts) -> None:
+        self._transport, self._settings = ports.transport, settings
+        self._standers: dict[PeerId, _Stander] = {}
+        self._timeouts = timeouts
+        self.patience = Arrivals(timeouts.fixed.gather_limit_s)
+        """How long trainers compute after a call before they can come."""
+        self.left_out: frozenset[PeerId] = frozenset()
+        """Trainers that the newest plan leaves out: what they hold waits, and fills no batch for the others."""
+
+    async def serve(self) -> None:
+        """Begin to take trainers in."""
+        await self._transport.serve(STANDING_PROTOCOL, self._serve)
+
+    def at(self, history: History) -> frozenset[PeerId]:
+        """Trainers that stand with us and last spoke of ``history``."""
+        return frozenset(
+            peer for peer, stander in self._standers.items() if stander.word and stander.word.history == history
+        )
+
+    def samples_per_s(self, history: History) -> float:
+        """Speed of all trainers that stand with us at ``history``."""
+        words = [stander.word for stander in self._standers.values() if stander.word]
+        return math.fsum(word.samples_per_s for word in words if word.history == history)
+
+    async def call(self, peer: PeerId, history: History) -> Reply:
+        """Ask a trainer that stands with us to come; its answer, as of now.
+
+        Raises:
+            NetworkError: it does not answer.
+            KeyError: it does not stand with us.
+        """
+        stander = self._standers[peer]
+        loop = asyncio.get_running_loop()
+        if stander.is_answered and loop.time() - stander.answered_s > FRESH_S:
+            stander.called = None  # what it said was for an earlier attempt
+        await self._call(stander, history)
+        if stander.answer is None:
+            return NOT_COMING
+        with self._timeouts.asking(peer) as limit_s:
+            try:
+                async with asyncio.timeout(limit_s):
+                    reply = await asyncio.shield(stander.answer)
+            except TimeoutError:
+                raise TimedOut(f"{peer} does not answer the call within {limit_s:.1f} s") from None
+        return reply.after(loop.time() - stander.answered_s)
+
+    async def _call(self, stander: _Stander, history: History) -> None:
+        """Once for each history; again whoever declined and speaks of it still."""
+        if stander.called == history and not stander.has_declined:
+            return
+        stander.called, stander.answer = history, asyncio.get_running_loop().create_future()
+        call = Call(*history, self.patience.deadline_s())
+        await stander.stream.send(call.to_message(), timeout_s=self._timeouts.answer_s())
+
+    async def _serve(self, stream: Stream) -> None:
+        hello = await stream.receive(timeout_s=self._timeouts.answer_s())
+        if hello.get("fingerprint", str) != self._settings.fingerprint or len(self._standers) >= MAX_STANDING:
+            return
+        if (before := self._standers.get(stream.remote)) is not None:
+            before.stream.close()  # the trainer gave it up, maybe while nobody heard it: nothing more comes there
+        stander = self._standers[stream.remote] = _Stander(stream)
+        try:
+            while True:
+                message = await stream.receive(timeout_s=IDLE_S)
+                if message.kind == "word":
+                    stander.word = Word.from_message(message)
+                    if stander.called != stander.word.history:
+                        stander.decline()  # it has gone on since it was called
+                    await self._consider(stander, stander.word)
+                elif message.kind == "coming":
+                    self._take_answer(stander, message)
+                else:
+                    raise BadMessage(f"{stream.remote} sends {message.kind} over a standing stream")
+        finally:
+            stander.decline()
+            if self._standers.get(stream.remote) is stander:
+                del self._standers[stream.remote]
+
+    def _take_answer(self, stander: _Stander, message: Message) -> None:
+        history = message.get("epoch", int), Lineage(message.get("lineage", str))
+        reply = Reply.from_message(message)
+        if stander.called == history and stander.answer is not None and not stander.answer.done():
+            stander.answered_s = asyncio.get_running_loop().time()
+            stander.answer.set_result(reply)
+
+    async def _consider(self, stander: _Stander, word: Word) -> None:
+        """A trainer has got further: tell it where all are, or call everybody. Every word gets an answer."""
+        together = [other for other in self._standers.values() if other.word and other.word.history == word.history]
+        counted = [other for other in together if other.stream.remote not in self.left_out] or together
+        samples = math.fsum(other.word.samples for other in counted if other.word)
+        speed = math.fsum(other.word.samples_per_s for other in counted if other.word)
+        timeout_s = self._timeouts.answer_s()
+        if samples >= self._settings.target_samples:
+            was_called = stander.called == word.history and not stander.has_declined
+            await asyncio.gather(*(self._call(other, word.history) for other in together), return_exceptions=True)
+            if not was_called:
+                return
+        heard = Word(word.epoch, word.lineage, samples, speed).to_message("heard")
+        heard.fields["yours"] = word.samples
+        await stander.stream.send(heard, timeout_s=timeout_s)
