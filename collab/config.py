@@ -166,9 +166,9 @@ class Averaging(Section):
 
     compression: Literal["exact", "half", "auto"] = "auto"
     """``exact``: float32; ``half``: float16; ``auto``: for each peer what its own link needs, with error feedback."""
-    reduction: Literal["mean", "clipped_mean", "median", "trimmed_mean", "centered_clip"] = "mean"
+    reduction: Literal["mean", "clipped_mean", "median", "trimmed_mean", "centered_clip"] = "clipped_mean"
     """How contributions to a part become one. ``mean`` is large-batch training exactly, and one liar can spoil it; the
-    others let liars move it only so far, at a price: see docs/robust.md. For strangers ``clipped_mean`` or more."""
+    others let liars move it only so far, at a price: see docs/robust.md. Whoever has a run's address may join."""
     max_share: Real = Field(default=1.0, gt=0, le=1)
     """No peer's weight is more than this of a round, whatever it claims; 1: no cap. Where liars may be, 0.2 or so."""
     worker_momentum: Real = Field(default=0.0, ge=0, lt=1)

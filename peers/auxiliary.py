@@ -50,9 +50,7 @@ class Auxiliary:
         """Returns when the run has reached its last epoch."""
         until = self._bundle.run.until_epoch
         while True:
-            view = self.membership.view
-            epochs = [*(record.epoch for record in view.records), *view.left.values()]  # who is done leaves at once
-            if until is not None and max(epochs, default=0) >= until:
+            if until is not None and self.membership.view.is_over(until):
                 return
             await asyncio.sleep(1.0)
 

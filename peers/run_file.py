@@ -141,9 +141,10 @@ averaging:
   ## How numbers travel. auto: every peer in the encoding that its own link needs, from float32 down to 4 bits; what
   ## rounding loses is sent later. half: float16 for all. exact: float32 for all, four times the bytes of auto and more.
   compression: auto  # default: auto
-  ## How contributions become one step. mean: large-batch training exactly, but one liar can spoil it. clipped_mean:
-  ## nobody gains by sending longer vectors. median, trimmed_mean, centered_clip: withstand more, cost more.
-  reduction: mean  # default: mean
+  ## How contributions become one step. clipped_mean: nobody gains by sending longer vectors. mean, for people who know
+  ## each other: large-batch training exactly, but one liar can spoil it. median, trimmed_mean, centered_clip: withstand
+  ## more, cost more.
+  reduction: clipped_mean  # default: clipped_mean
   ## Largest share of a round that one peer's claimed samples can get, above 0, at most 1 (no cap).
   max_share: 1.0  # default: 1.0
   ## Peers send a running mean of their gradients that keeps so much of itself in each epoch, from 0 (off) to below 1.

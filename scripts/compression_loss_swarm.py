@@ -58,7 +58,7 @@ task:
 optimizer: {{name: adamw, learning_rate: 0.002, weight_decay: 0.01, betas: [0.9, 0.95]}}
 schedule: {{name: cosine, warmup_epochs: {warmup}, total_epochs: {total}, final_factor: 0.05}}
 strategy: {{name: dedloc, target_batch_size: {target}, max_gradient_norm: 1.0}}
-averaging: {{compression: {policy}}}
+averaging: {{compression: {policy}, reduction: mean}}
 """
 """The demo's model on blocks of half the length, begun at a larger scale and trained with smaller steps. At the usual
 scale of 0.02 the gradient of its first attention layer is now and then many times what it was a step before, with

@@ -27,8 +27,8 @@ class Life:
     """Of them, those that it saw go into a step."""
     late: int = 0
     """Of these, those in steps that others took and that it learned of later."""
-    learned_s: list[float] = field(default_factory=list)
-    """When it did."""
+    used_in: set[str] = field(default_factory=set)
+    """Ids of the rounds that used something of it, as far as it knows."""
     held: int | None = None
     """Of them, those still accumulated when it left; None: it did not say."""
     ending: tuple[int, str, str] | None = None
@@ -170,11 +170,12 @@ class Ledger:
         if fields["own_weight"] > 0:
             commit.contributing.add(life.number)
         life.committed += fields["own_samples"]
+        life.used_in.update(fields["used_in"])
 
     def _late_use(self, life: Life, fields: Mapping[str, Any]) -> None:
         life.committed += fields["samples"]
         life.late += fields["samples"]
-        life.learned_s.append(fields["at_s"])
+        life.used_in.update(fields["used_in"])
 
     def _fetched(self, life: Life, fields: Mapping[str, Any]) -> None:
         self.states_fetched += 0 if life.is_backbone else 1

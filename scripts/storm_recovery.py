@@ -120,23 +120,17 @@ def round_began_s(ledger: Ledger, commit: Commit) -> float:
 
 
 def double_uses(ledger: Ledger) -> dict[int, int]:
-    """By epoch: contributors that never told anybody that their samples were used, and were not killed before.
+    """By epoch: contributors that never told anybody that the round used their samples, and were not killed before.
 
     Such a peer still holds what is in a step already, and will bring it again.
     """
-    last_told: dict[int, int] = {}
-    for commit in ledger.in_order():
-        last_told.update(dict.fromkeys(commit.used, commit.epoch))
     found = {}
-    learned_s = {life.number: list(life.learned_s) for life in ledger.trainers}
     for commit in ledger.in_order():
-        missing = commit.contributors - len(commit.contributing)
-        if missing > 0:
-            began_s = round_began_s(ledger, commit)
-            dead = [life for life in ledger.trainers if life.killed_s is not None and life.is_alive(began_s)]
-            silent = [life for life in dead if last_told.get(life.number, 0) < commit.epoch]
-            later = [times for number, times in learned_s.items() if number not in commit.contributing and times]
-            learned = [times.pop(0) for times in later if times[0] >= began_s]
-            if missing > len(silent) + len(learned):
-                found[commit.epoch] = missing - len(silent) - len(learned)
+        ids = {name for name, each in ledger.rounds.items() if each.is_committed and each.epoch + 1 == commit.epoch}
+        unknowing = [life for life in ledger.trainers if not life.used_in & ids]
+        began_s = round_began_s(ledger, commit)
+        dead = [life for life in unknowing if life.killed_s is not None and life.is_alive(began_s)]
+        missing = commit.contributors - (len(ledger.trainers) - len(unknowing))
+        if missing > len(dead):
+            found[commit.epoch] = missing - len(dead)
     return found

@@ -45,8 +45,11 @@ START_LIMIT_S = 120.0
 FIELDS: Mapping[type[Event], tuple[str, ...]] = {
     MicrobatchDone: ("at_s", "samples"),
     RoundEnded: ("at_s", "epoch", "round_id", "committed", "seconds", "reason"),
-    EpochFinished: ("at_s", "epoch", "lineage", "own_samples", "own_weight", "swarm_samples", "contributors"),
-    SamplesUsed: ("at_s", "samples"),
+    EpochFinished: (
+        *("at_s", "epoch", "lineage", "own_samples", "own_weight", "used_in"),
+        *("swarm_samples", "contributors"),
+    ),
+    SamplesUsed: ("at_s", "samples", "used_in"),
     StateFetched: ("at_s",),
     Notice: ("text", "is_problem"),
 }

@@ -67,7 +67,7 @@ def test_a_short_file_is_valid_and_takes_the_defaults() -> None:
     assert isinstance(run.task, CausalLMTask)
     assert run.task.data.source == "builtin"
     assert run.averaging.compression == "auto"
-    assert (run.averaging.reduction, run.averaging.max_share) == ("mean", 1.0)
+    assert (run.averaging.reduction, run.averaging.max_share) == ("clipped_mean", 1.0)
     assert run.averaging.worker_momentum == 0.0
     assert run.until_epoch is None
 

@@ -146,6 +146,7 @@ class Outflow:
         self._under_way_bytes -= num_bytes
         self._uplink.acknowledge(self._path, num_bytes, delay_s, trip_s, is_probe=self._is_probe)
         self._timeouts.answered(trip_s)
+        self._timeouts.showed(self._stream.remote)
 
     def settle(self) -> None:
         """Nothing of this stream is under way any more: all has been answered, or the stream is over."""
@@ -162,6 +163,7 @@ class Inflow:
 
     def __init__(self, stream: Stream, links: Links, *, timeout_s: float) -> None:
         self._stream, self._downlink, self._clock, self._timeout_s = stream, links.downlink, links.clock, timeout_s
+        self._timeouts = links.timeouts
         self._owed_bytes = 0
         self._delay_s = self._sent_s = 0.0
         self._took = asyncio.Event()
@@ -213,6 +215,7 @@ class Inflow:
         num_bytes = memoryview(message.payload).nbytes + HEAD_BYTES
         self._sent_s, self._delay_s, queue_s = self._times(message)
         self._downlink.arrived(self._stream.remote, num_bytes, self._delay_s, queue_s)
+        self._timeouts.showed(self._stream.remote)
         self._owed_bytes += num_bytes
         self._is_owed = True
         if self._owed_bytes >= PROMPT_BYTES:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from collab.averaging.agreement import CommitRecord
@@ -27,6 +28,9 @@ from collab.net.wire import Message
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
+
+IDLE_S = 3600.0
+"""Silence is judged by signs of life, not by a stream's own limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +99,7 @@ class Participation:
 
     async def _under(self, stream: Stream) -> Verdict:
         """Follow one leader."""
-        watch = self._desk.silence.watch()
+        watch = self._desk.silence.watch(other_sign_s=partial(self._timeouts.sign_s, stream.remote))
         verdict: Verdict | NetworkError | None = None
         async with Background() as tasks:
             tasks.create_task(self._pulse(stream))
@@ -115,12 +119,16 @@ class Participation:
 
     async def _receive(self, stream: Stream, watch: Watch) -> Message:
         """The leader's next word."""
+        receiving = asyncio.create_task(stream.receive(timeout_s=IDLE_S))
         try:
-            message = await stream.receive(timeout_s=max(watch.left_s(), 0.001))
-        except TimedOut:
-            raise TimedOut(f"{stream.remote} says nothing for {self._desk.silence.limit_s():.1f} s") from None
-        watch.heard()
-        return message
+            while not (await asyncio.wait((receiving,), timeout=max(watch.left_s(), 0.0)))[0]:
+                if watch.left_s() <= 0:  # else parts of it have come meanwhile
+                    raise TimedOut(f"{stream.remote} says nothing for {self._desk.silence.limit_s():.1f} s")
+            message = receiving.result()
+            watch.heard()
+            return message
+        finally:
+            receiving.cancel()
 
     async def _resume(self, successor: PeerId) -> Stream | None:
         """Ask a successor to lead on; None when it does not."""

@@ -1,5 +1,6 @@
 """Every deadline of a round in one place: what is agreed, what holds before anything is known, and what is measured."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,6 +61,8 @@ MOVES_SHORTEST_S, MOVES_LONGEST_S = 20.0, 600.0
 """Of the time without anything of use: the queue of a slow link, and a vector of gigabytes that is encoded."""
 MOST_MISSED = 256
 """Peers that are known not to have answered."""
+MOST_SIGNS = 1024
+"""Peers of which it is known when a part of theirs, or word of one of ours, came last."""
 
 
 class MeasuredTimeouts:
@@ -78,6 +81,7 @@ class MeasuredTimeouts:
         self._slots: deque[tuple[float, float]] = deque(maxlen=SLOTS)
         self._num_seen = 0
         self._missed: dict[PeerId, int] = {}
+        self._signs_s: dict[PeerId, float] = {}
         self.moves = Silence(
             clock, fixed.stalled_s, shortest_s=min(MOVES_SHORTEST_S, fixed.stalled_s), longest_s=MOVES_LONGEST_S
         )
@@ -93,6 +97,17 @@ class MeasuredTimeouts:
             self._slots.append((now_s, seconds))
         elif seconds > self._slots[-1][1]:
             self._slots[-1] = (self._slots[-1][0], seconds)
+
+    def showed(self, peer: PeerId) -> None:
+        """Something of a peer came on a stream of parts: it is alive, even if its words are in a queue behind."""
+        self._signs_s.pop(peer, None)
+        self._signs_s[peer] = self._clock()
+        if len(self._signs_s) > MOST_SIGNS:
+            del self._signs_s[next(iter(self._signs_s))]
+
+    def sign_s(self, peer: PeerId) -> float:
+        """When something of a peer came on a stream of parts, by the clock; long ago if never."""
+        return self._signs_s.get(peer, -math.inf)
 
     @contextmanager
     def asking(self, peer: PeerId) -> Iterator[float]:

@@ -98,6 +98,8 @@ class EpochFinished(Event):
     """This peer's samples in the step, so that a run can be replayed in one process."""
     sample_epochs: tuple[int, ...]
     """For each of them, the epoch at whose parameters its gradient was computed; earlier when it was carried over."""
+    used_in: tuple[str, ...]
+    """Ids of the rounds that used something of this peer: this step's, and any before it of which we learn only now."""
     swarm_samples: float
     contributors: int
     learning_rate: float
@@ -116,6 +118,7 @@ class SamplesUsed(Event):
     """As ``EpochFinished.own_weight``."""
     sample_ids: tuple[int, ...]
     sample_epochs: tuple[int, ...]
+    used_in: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

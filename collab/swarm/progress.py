@@ -48,6 +48,12 @@ class SwarmView:
         """Auxiliary and backbone peers."""
         return tuple(record for record in self.records if record.role is not Role.TRAINER)
 
+    def is_over(self, until_epoch: int) -> bool:
+        """Whether more peers say that they have reached the last epoch, or left there, than train towards it still."""
+        epochs = [*(record.epoch for record in self.all_trainers()), *self.left.values()]
+        at_work = sum(record.epoch < until_epoch for record in self.all_trainers())
+        return sum(epoch >= until_epoch for epoch in epochs) > at_work
+
     def samples(self, epoch: int, lineage: Lineage) -> int:
         """Accumulated by all trainers of one history towards its next step, as they last said."""
         return sum(record.samples for record in self.trainers(epoch, lineage))

@@ -26,6 +26,8 @@ class Used:
     """Mean over these samples."""
     weight: float = 0.0
     """Samples, those included of which some elements are used and others are held: by the share of their elements."""
+    rounds: tuple[str, ...] = ()
+    """Ids of the rounds that used them."""
 
     def with_(self, later: "Used") -> "Used":
         """Both."""
@@ -38,6 +40,7 @@ class Used:
             self.sample_epochs + later.sample_epochs,
             loss,
             self.weight + later.weight,
+            self.rounds + later.rounds,
         )
 
 
@@ -199,12 +202,13 @@ class Accumulator:
                 return
             left = ours.without(used) if used else ours
             weight = ours.weights.average - left.weights.average
+            rounds = (round_id,) if round_id and weight > 0 else ()
             if left.weights.largest > 0:
-                self._used = self._used.with_(Used(weight=weight))
+                self._used = self._used.with_(Used(weight=weight, rounds=rounds))
                 self._held = None, None, self._together(left, later)
                 return
             loss = ours.loss_sum / len(ours.sample_ids)
-            self._used = self._used.with_(Used(ours.sample_ids, ours.sample_epochs, loss, weight))
+            self._used = self._used.with_(Used(ours.sample_ids, ours.sample_epochs, loss, weight, rounds))
             self._held = None, None, later
             self._spare = [ours.total]  # one is enough for the next microbatch
 

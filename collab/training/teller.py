@@ -71,6 +71,7 @@ class Teller:
                 weight=used.weight,
                 sample_ids=used.sample_ids,
                 sample_epochs=used.sample_epochs,
+                used_in=used.rounds,
             )
             self._ports.observer.observe(event)
 
@@ -91,6 +92,7 @@ class Teller:
             own_weight=used.weight,
             sample_ids=used.sample_ids,
             sample_epochs=used.sample_epochs,
+            used_in=used.rounds,
             swarm_samples=decision.swarm_samples,
             contributors=decision.contributors,
             learning_rate=self._replica.learning_rate,

@@ -241,7 +241,7 @@ def test_names_are_those_of_the_run_file() -> None:
     for name, rule in RULES.items():
         assert rule_by_name(name) is rule
         assert Averaging(reduction=name).reduction == name  # type: ignore[arg-type]
-    assert rule_by_name(Averaging().reduction) == Mean()
+    assert rule_by_name(Averaging().reduction) == ClippedMean()
     with pytest.raises(ValueError, match="choose one of mean, clipped_mean"):
         rule_by_name("krum")
 

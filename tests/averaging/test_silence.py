@@ -75,6 +75,19 @@ def test_who_is_heard_of_has_the_whole_limit_again() -> None:
     assert watch.left_s() == silence.limit_s() > 3.0
 
 
+def test_any_other_sign_of_life_puts_the_limit_off_and_teaches_nothing() -> None:
+    silence, clock = learned(1.0)
+    signs_s = [-1e9]
+    watch = silence.watch(other_sign_s=lambda: signs_s[0])
+    clock.at_s += 2.5
+    signs_s[0] = clock.at_s - 0.5
+    assert watch.left_s() == 2.5
+    clock.at_s += 3.0
+    assert watch.left_s() == -0.5
+    watch.heard()
+    assert silence.limit_s() == FACTOR * FACTOR * 1.0, "it is the words that were late by as much as may be learned"
+
+
 def test_one_that_is_watched_teaches_what_all_others_may_do() -> None:
     silence, clock = learned(0.6)
     one, other = silence.watch(), silence.watch()

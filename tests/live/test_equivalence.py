@@ -23,7 +23,7 @@ task: {{name: image_classification, hidden_sizes: [24]}}
 optimizer: {optimizer}
 schedule: {{name: linear, warmup_epochs: 4, total_epochs: 30}}
 strategy: {{name: dedloc, target_batch_size: 300, max_gradient_norm: 0.5}}
-averaging: {{compression: exact}}
+averaging: {{compression: exact, reduction: mean}}
 checkpoints: {{every_epochs: 20}}
 """
 OPTIMIZERS = {

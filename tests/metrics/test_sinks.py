@@ -33,7 +33,7 @@ def test_every_sink_sees_every_event_in_order() -> None:
 def test_an_event_becomes_plain_values_under_its_name() -> None:
     event = EpochFinished(
         at_s=2.0, epoch=3, lineage=Lineage("l"), loss=0.5, own_samples=2, own_weight=2.0, sample_ids=(4, 5),
-        sample_epochs=(2, 2), swarm_samples=7.0, contributors=2, learning_rate=0.1, seconds=1.0,
+        sample_epochs=(2, 2), used_in=("r",), swarm_samples=7.0, contributors=2, learning_rate=0.1, seconds=1.0,
     )  # fmt: skip
     fields = event_fields(event)
     assert fields["event"] == "EpochFinished"

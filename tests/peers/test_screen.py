@@ -37,6 +37,7 @@ def step(epoch: int = 7, own: int = 16, contributors: int = 3, loss: float = 2.5
         own_weight=float(own),
         sample_ids=tuple(range(own)),
         sample_epochs=(epoch - 1,) * own,
+        used_in=("r",),
         swarm_samples=64.0,
         contributors=contributors,
         learning_rate=0.1,

@@ -64,6 +64,7 @@ def commit(
         ended = {"epoch": epoch - 1, "round_id": f"r{epoch}{lineage}", "committed": True, "seconds": 1.0, "reason": ""}
         ledger.note(life, "RoundEnded", {"at_s": at_s, **ended})
         own = {"own_samples": 0 if user in in_part else 8, "own_weight": 4.0 if user in in_part else 8.0}
+        own["used_in"] = [ended["round_id"]]
         step = {"epoch": epoch, "lineage": lineage or f"l{epoch}", "contributors": number, **own}
         ledger.note(life, "EpochFinished", {"at_s": at_s + 0.1 * user, "swarm_samples": 8.0 * number, **step})
 
@@ -168,6 +169,16 @@ def test_a_contributor_that_lives_and_does_not_know_brings_its_samples_twice() -
     commit(ledger, 1, 10.0, [0, 1], record=3)
     assert double_uses(ledger) == {1: 1}
     strike(ledger, Kind.KILL, 10.0, None, (2,))  # dead, it could not tell
+    assert double_uses(ledger) == {}
+
+
+def test_a_contributor_that_learns_of_two_uses_at_once_knows_of_both() -> None:
+    ledger = small_swarm()
+    commit(ledger, 1, 10.0, [0, 1], record=3)
+    commit(ledger, 2, 20.0, [0, 1], record=3)
+    assert double_uses(ledger) == {1: 1, 2: 1}
+    late = {"at_s": 21.0, "samples": 8, "used_in": ["r1", "r2"]}
+    ledger.note(ledger.lives[2], "SamplesUsed", late)
     assert double_uses(ledger) == {}
 
 

@@ -1,10 +1,18 @@
 """Rounds that take minutes, as large vectors on slow links do: only silence ends them."""
 
+from dataclasses import replace
+
 import pytest
 
+from collab.averaging.assistant import Assistant
 from collab.averaging.base import Committed
+from collab.averaging.round import RoundEngine
 from collab.averaging.timeouts import FIRST, LONGEST_S
+from collab.net.wire import Message
+from collab.ports import Ports
+from collab.types import PeerId
 from tests.simulation.rounds import SimRounds, link
+from tests.simulation.tapped import TappedTransport
 
 LONGEST_SILENCE_S = 2 * (2 * FIRST.alive_s + LONGEST_S)
 """On a stream of parts, whatever was measured."""
@@ -26,3 +34,27 @@ def test_rounds_on_narrow_links_are_not_lost_and_use_most_of_them(monkeypatch: p
     assert min(rounds.seconds) > LONGEST_SILENCE_S / 2
     assert all(isinstance(outcome, Committed) for outcome in rounds.outcomes.values()), rounds.outcomes
     assert max(ratios) <= 1.5, ratios
+
+
+class Wordless(SimRounds):
+    """Between peers 0 and 2 no pulse arrives in time: as if all of them stood in the queue of a thin link."""
+
+    def _engine(self, index: int, ports: Ports, assistant: Assistant) -> RoundEngine:
+        async def passing(to: PeerId, message: Message) -> list[Message]:
+            apart = {index, *(peer.index for peer in self.world.peers if peer.peer_id == to)} == {0, 2}
+            return [] if apart and message.kind in ("working", "wait") else [message]
+
+        async def passed(to: PeerId, message: Message) -> None:
+            pass
+
+        tapped = replace(ports, transport=TappedTransport(ports.transport, passing, passed))
+        return super()._engine(index, tapped, assistant)
+
+
+def test_who_sends_parts_is_alive_even_if_its_words_stand_in_a_queue() -> None:
+    rounds = Wordless([link(10)] * 3, mb=8.0, rounds=1)
+    rounds.run()
+    assert rounds.seconds[0] > 2 * FIRST.silence_s
+    assert all(isinstance(outcome, Committed) for outcome in rounds.outcomes.values()), rounds.outcomes
+    everybody = {peer.peer_id for peer in rounds.world.peers}
+    assert all(dict(outcome.record.contributors).keys() == everybody for outcome in rounds.outcomes.values())

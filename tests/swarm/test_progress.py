@@ -69,6 +69,18 @@ def test_the_consensus_of_a_tie_does_not_depend_on_the_order() -> None:
     assert {view(*order).consensus() for order in itertools.permutations(records)} == {(3, M)}
 
 
+def test_the_run_is_over_when_most_say_so_and_not_when_one_does() -> None:
+    done, liar = record(1, epoch=9), record(2, epoch=10**6)
+    assert not view(record(0), record(3)).is_over(9)
+    assert not view(record(0), liar).is_over(9)
+    assert not SwarmView((record(0), record(3)), NOW, {liar.peer: 10**6}).is_over(9)
+    assert view(done).is_over(9)
+    assert view(record(0, epoch=8), done, record(3, epoch=9)).is_over(9)
+    assert SwarmView((backbone(5, epoch=9),), NOW, {done.peer: 9}).is_over(9)
+    assert not view(backbone(5, epoch=9)).is_over(9)
+    assert not view().is_over(9)
+
+
 def test_backbones_lead_first_and_all_peers_agree_on_the_rest() -> None:
     records = [backbone(6), backbone(7, epoch=1, lineage=Lineage("")), *(record(n) for n in range(6))]
     orders = {tuple(view(*order).leaders(3, L)) for order in (records, records[::-1], records[3:] + records[:3])}

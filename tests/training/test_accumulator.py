@@ -110,6 +110,18 @@ def test_a_round_in_doubt_that_turns_out_to_be_history_takes_what_was_brought_to
     assert not ours.is_in_doubt("r1")
 
 
+def test_what_was_used_says_by_which_rounds() -> None:
+    ours = in_doubt("r1")
+    ours.hand_over()
+    ours.settle(((0, 2),), "r1")
+    ours.hand_over()
+    ours.settle(NOTHING, "r2")
+    ours.hand_over()
+    ours.settle(ALL, "r3")
+    assert ours.take_used().rounds == ("r1", "r3")
+    assert ours.take_used().rounds == ()
+
+
 def test_of_what_is_in_doubt_a_part_can_be_used() -> None:
     ours = in_doubt("r1")
     ours.settle(((0, 2),), "r1")

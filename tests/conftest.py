@@ -1,0 +1,30 @@
+"""What holds for every test."""
+
+import time
+from collections.abc import Generator
+
+import pytest
+
+BEGAN_S = pytest.StashKey[float]()
+"""When a test began, before its time limit was set, by the monotonic clock."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Notes when a test begins."""
+    item.stash[BEGAN_S] = time.monotonic()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """A test that ran into its time limit fails even if the code under test swallowed the interruption.
+
+    pytest-timeout interrupts by an exception, which tasks of asyncio keep to themselves like any other.
+    """
+    yield
+    marker = item.get_closest_marker("timeout")
+    limit_s = float(marker.args[0] if marker is not None else item.config.getini("timeout"))
+    seconds = time.monotonic() - item.stash[BEGAN_S]
+    if seconds > limit_s:
+        pytest.fail(f"took {seconds:.1f} s of {limit_s:.1f} s, and something swallowed the interruption")
