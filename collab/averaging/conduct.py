@@ -230,11 +230,11 @@ class Conductor:
     async def _do(self, action: Action) -> None:
         group = self.course.group
         if isinstance(action, Halt):
-            for peer in self.course.gone.keys() & set(action.gone):
+            for peer in action.gone:
                 reason, text = self.course.gone[peer]
                 logger.info("peer leaves the round peer=%s epoch=%d reason=%s text=%s", peer, group.epoch, reason, text)
-            fields = {"generation": action.generation, "gone": list(action.gone), "broken": list(action.broken)}
-            await self._tell(Message("halt", fields))
+            whom = {"gone": list(action.gone), "silenced": list(action.silenced)}
+            await self._tell(Message("halt", {"generation": action.generation, "broken": list(action.broken), **whom}))
         elif isinstance(action, Mend):
             logger.info("work is divided anew epoch=%d jobs=%d", group.epoch, len(action.division.jobs))
             await self._tell(Message("mend", {"generation": action.generation, "jobs": action.division.to_rows()}))

@@ -104,8 +104,9 @@ class Course:
 
     def complain(self, case: Case) -> None:
         """Keep a complaint, to be judged with those that follow it."""
-        culprit = case.complaint.culprit
-        is_settled = culprit not in self.live or (case.complaint.is_reducer and culprit in self.relieved)
+        culprit, complaint = case.complaint.culprit, case.complaint
+        idle = self.relieved if complaint.is_reducer else self.silenced
+        is_settled = culprit not in self.live or (culprit in idle and not complaint.is_hostile)
         if case.accuser in self.live and not is_settled and self.stage in (Stage.WORKING, Stage.HALTED):
             self._cases.append(case)
 
@@ -241,15 +242,16 @@ class Course:
         return tuple(sorted(broken - set(self._broken)))
 
     def _halt(self) -> Halt:
-        gone, broken = tuple(sorted(self._news)), self._unhalted()
+        gone, broken = tuple(sorted(self._news & self.gone.keys())), self._unhalted()
+        silenced = tuple(sorted(self._news - self.gone.keys()))
         self._news.clear()
         if broken or self.stage is Stage.HALTED:
             self.stage, self._broken = Stage.HALTED, tuple(sorted({*self._broken, *broken}))
             self.generation += 1
             self._held.clear()
             self._reports.clear()
-            return Halt(self.generation, gone, self._broken)
-        return Halt(self.generation, gone, ())
+            return Halt(self.generation, gone, silenced, self._broken)
+        return Halt(self.generation, gone, silenced, ())
 
     def _mend(self) -> Mend | Abort:
         held = {

@@ -73,12 +73,14 @@ class Exchange:
         self._keeps_bytes = vector is not None and vector.dtype != np.float32 and self._result_codec.name != "float16"
         part_bytes = 4 * group.part_elements * len(group.contributors)
         self.ahead_parts = max(SMALLEST_AHEAD, AHEAD_BYTES // part_bytes)
+        self.is_silenced = False
+        """The others go on without what has not left us yet."""
         encodings.begin(group.num_elements, vector)
 
     @property
     def contributes(self) -> bool:
         """Whether our vector goes into the mean."""
-        return self.weight > 0 and self.vector is not None
+        return self.weight > 0 and self.vector is not None and not self.is_silenced
 
     @property
     def receivers(self) -> frozenset[PeerId]:

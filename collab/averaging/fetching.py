@@ -24,14 +24,17 @@ class Fetch:
         self.is_answered = False
         """Whether the other side has said anything of this round."""
 
-    async def run(self, stream: Stream) -> None:
+    async def run(self, stream: Stream) -> bool:
         """Until all that stands is here; the stream is closed if it does not come to that.
+
+        Returns:
+            Whether the stream is free for the next round; it is not while its reducer waits for parts that never come.
 
         Raises:
             NetworkError, BadPart: the other side is gone, has nothing for us, or sends what is no result.
         """
         outflow = Outflow(stream, self._links)
-        sending: asyncio.Task[None] | None = None
+        sending: asyncio.Task[bool] | None = None
         is_whole = False
         self._links.downlink.begin()
         try:
@@ -47,9 +50,8 @@ class Fetch:
                 if self._exchange.contributes and self._holding.job.holder is None:
                     sending = asyncio.create_task(self._send_parts(stream, outflow))
                 await self._receive_results(stream, outflow)
-                if sending is not None:
-                    await sending
-            is_whole = True
+                is_whole = sending is None or await sending
+            return is_whole
         finally:
             self._links.downlink.end()
             if sending is not None and not sending.done():
@@ -59,17 +61,21 @@ class Fetch:
             if not is_whole:
                 stream.close()
 
-    async def _send_parts(self, stream: Stream, outflow: Outflow) -> None:
+    async def _send_parts(self, stream: Stream, outflow: Outflow) -> bool:
+        """Whether all have left."""
         for index in range(len(self._holding.edges)):
             await self._holding.may_send(index)
+            if not self._exchange.contributes:
+                return False  # the others go on without the rest
             try:
                 await outflow.send(self._holding.part(index), timeout_s=self._timeouts.part_s)
             except (StreamClosed, TimedOut):
-                return  # the receiving side of this stream sees the same, and knows why
+                return False  # the receiving side of this stream sees the same, and knows why
             except Exception:
                 logger.exception("a part cannot be sent, please report this peer=%s", stream.remote)
                 stream.close()  # so that the receiving side does not wait for what will never come
-                return
+                return False
+        return True
 
     async def _receive_results(self, stream: Stream, outflow: Outflow) -> None:
         clock, stalled_s = self._links.clock, self._timeouts.stalled_s(self._exchange.group.expected_s)

@@ -21,7 +21,7 @@ class Source(Protocol):
         ...
 
     def expects(self, peer: PeerId) -> bool:
-        """Whether ``peer`` has to send parts."""
+        """Whether ``peer`` has to send parts, and they are waited for."""
         ...
 
     def add(self, peer: PeerId, index: int, data: Buffer, runs: Runs | None = None) -> None:

@@ -226,10 +226,11 @@ class Participation:
     # -- work --------------------------------------------------------------------------------------------------------
 
     async def _halt(self, stream: Stream, message: Message) -> None:
-        gone, broken = message.texts("gone"), message.get("broken", list)
+        gone, silenced = (list(map(PeerId, message.texts(name))) for name in ("gone", "silenced"))
+        broken = message.get("broken", list)
         if not all(isinstance(index, int) and 0 <= index < MAX_JOBS for index in broken):
             raise BadMessage(f"leader {stream.remote} stops jobs that there cannot be")
-        counts = self.session.halt([PeerId(peer) for peer in gone], broken)
+        counts = self.session.halt(gone, silenced, broken)
         if broken:
             self._generation, self._is_halted = message.get("generation", int), True
             await self._send(stream, Message("held", {"generation": self._generation, "counts": counts}))

@@ -129,8 +129,8 @@ class Reducer:
             async with Inflow(stream, self._links, timeout_s=self._timeouts.part_s) as inflow:
                 while True:
                     message = await stream.receive(timeout_s=IDLE_S)
-                    if message.kind == "wait":
-                        continue  # set out when the last round was over
+                    if message.kind in ("wait", "part"):
+                        continue  # set out when the last round was over, or went on without its sender
                     hosted = await self._find(stream, (message.get("round_id", str), message.get("job", int)))
                     if hosted is None:
                         return
@@ -187,7 +187,7 @@ class Reducer:
         await stream.send(Message("ready", opened), timeout_s=self._timeouts.part_s)
         returning = asyncio.create_task(self._return_results(stream, hosted, outflow, first))
         try:
-            while parts_left or not returning.done() or outflow.is_busy:
+            while (parts_left and source.expects(stream.remote)) or not returning.done() or outflow.is_busy:
                 message = await stream.receive(timeout_s=self._timeouts.part_s if parts_left else IDLE_S)
                 self._heard_s[stream.remote] = self._links.clock()
                 if message.kind == "wait":

@@ -137,8 +137,8 @@ class Reduction:
         return []
 
     def expects(self, peer: PeerId) -> bool:
-        """Whether ``peer`` is a contributor who has to send."""
-        return peer in self._work.codecs
+        """Whether ``peer`` is a contributor who has to send, and without whom nobody goes on."""
+        return peer in self._work.codecs and peer not in self._gone
 
     def add(self, peer: PeerId, index: int, data: Buffer, runs: Runs | None = None) -> None:
         """Add one encoded part; after ``fail``, or when its sender counts as gone, it is dropped without blame.

@@ -52,6 +52,8 @@ class Session:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._reductions: dict[int, Reduction] = {}
         self.gone: set[PeerId] = set()
+        self._silenced: set[PeerId] = set()
+        """Members that are there, and of whom nothing more goes into the mean."""
         """Members that are not in the round any more."""
         self.division = Division.of(exchange.group.spans, exchange.group.part_elements)
         self.complaints: list[Complaint] = []
@@ -109,16 +111,21 @@ class Session:
         came = sum((self._reductions[index].num_of for index in self._reductions), Counter[PeerId]())
         return Progress(came, [holding.num_held for holding in self._holdings])
 
-    def halt(self, gone: Collection[PeerId], broken: Sequence[int]) -> list[int]:
-        """Wait no longer for members that are gone, and take nothing more of ``broken`` jobs; what we have of them."""
+    def halt(self, gone: Collection[PeerId], silenced: Collection[PeerId], broken: Sequence[int]) -> list[int]:
+        """Wait no longer for parts of these, and take nothing more of ``broken`` jobs; what we have of them.
+
+        If we are silenced ourselves, nothing more of ours leaves: it stays with us for the next round.
+        """
         self.gone.update(gone)
+        self._silenced.update(silenced)
+        self._exchange.is_silenced |= self._exchange.me in silenced
         self._tools.reducer.dismiss(self._exchange.group.round_id, self.gone)
         known = [index for index in broken if index < len(self._holdings)]
         for index in known:
             self._holdings[index].is_frozen = True
             self._stop(index)
         for reduction in self._reductions.values():
-            reduction.leave_out(self.gone)
+            reduction.leave_out(self.gone | self._silenced)
         able = self._exchange.vector is not None
         return [self._holdings[index].num_held if able and index in known else 0 for index in broken]
 
@@ -184,7 +191,7 @@ class Session:
         hosted = Hosted(source, holding, exchange.receivers, self._complain)
         if holding.job.holder is None:
             self._reductions[index] = reduction = exchange.reduction(holding)
-            reduction.leave_out(self.gone)
+            reduction.leave_out(self.gone | self._silenced)
             hosted = Hosted(reduction, holding, exchange.receivers, self._complain)
             self._run(index, self._reduce(reduction))
         self._tools.reducer.begin(self._key(index), hosted)
@@ -231,8 +238,8 @@ class Session:
 
     async def _fetch_over(self, stream: Stream, fetch: Fetch) -> None:
         """Over a stream that is kept for the next round if all goes well."""
-        await fetch.run(stream)
-        self._tools.idle.setdefault(stream.remote, []).append(stream)
+        if await fetch.run(stream):
+            self._tools.idle.setdefault(stream.remote, []).append(stream)
 
     def _complain(self, complaint: Complaint) -> None:
         if complaint.is_hostile:

@@ -25,10 +25,12 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Tell the members who is gone, and what to take nothing more of; with ``broken`` they answer."""
+    """Tell the members of whom nothing comes any more, and what to take nothing more of; with ``broken`` they answer."""
 
     generation: int
     gone: tuple[PeerId, ...]
+    silenced: tuple[PeerId, ...]
+    """Members that are there: only their parts are not waited for."""
     broken: tuple[int, ...]
 
 

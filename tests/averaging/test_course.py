@@ -61,7 +61,7 @@ def test_half_of_the_votes_are_a_quorum_only_with_the_first_elector() -> None:
 
 def test_a_lost_reducer_has_its_job_stopped_and_divided_among_the_others() -> None:
     those = halted_by_losing(C)
-    assert those.done == [Halt(1, (C,), (2,))]
+    assert those.done == [Halt(1, (C,), (), (2,))]
     those.answer(A, held=1)
     assert those.course.awaited() == {B}
     those.answer(B, held=2)
@@ -81,7 +81,7 @@ def test_one_that_is_lost_and_reduces_nothing_stops_nothing() -> None:
     those.answer(A)
     course.lose(C, "dead", "c is dead")
     those.hear()
-    assert those.done == [Halt(0, (C,), ())]
+    assert those.done == [Halt(0, (C,), (), ())]
     assert course.stage is Stage.WORKING
     assert course.awaited() == {B}
     those.answer(B)
@@ -95,7 +95,7 @@ def test_a_loss_while_work_is_stopped_asks_everybody_again() -> None:
     those.answer(A, held=2)
     those.course.lose(D, "dead", "d is dead")
     those.hear()
-    assert those.done == [Halt(1, (C,), (2,)), Halt(2, (D,), (2, 3))]
+    assert those.done == [Halt(1, (C,), (), (2,)), Halt(2, (D,), (), (2, 3))]
     assert those.course.awaited() == {A, B}
     those.course.take_held(A, 1, [2])
     assert those.course.awaited() == {A, B}
@@ -107,7 +107,7 @@ def test_one_that_is_relieved_while_work_is_stopped_is_stopped_too() -> None:
     those = halted_by_losing(C)
     those.course.relieve(B, "slow", "")
     those.hear()
-    assert those.done[-1:] == [Halt(2, (), (1, 2))]
+    assert those.done[-1:] == [Halt(2, (), (), (1, 2))]
     those.answer(B, held=2)
     those.answer(A)
     mend = those.done[-1]
@@ -120,7 +120,7 @@ def test_one_that_is_silenced_is_named_and_stays() -> None:
     those = crowd(Course.of(make_group(idle=(C,))))
     those.course.silence(C)
     those.hear()
-    assert those.done == [Halt(0, (C,), ())]
+    assert those.done == [Halt(0, (), (C,), ())]
     those.answer_all()
     assert isinstance(those.done[-1], Commit)
     assert C in those.done[-1].record.members
@@ -246,6 +246,6 @@ def test_a_late_reducer_is_relieved_and_further_complaints_of_it_are_settled() -
     those.course.judge()
     those.hear()
     assert those.course.live == ALL
-    assert those.done == [Halt(1, (), (2,))]
+    assert those.done == [Halt(1, (), (), (2,))]
     those.course.complain(late)
     assert not those.course.has_cases

@@ -36,7 +36,7 @@ def test_who_holds_other_bytes_than_most_has_to_go() -> None:
     those.answer(B, lies=(0,))
     those.answer(C)
     assert those.course.gone == {B: ("results_differ", "b holds other bytes than most")}
-    assert those.done == [Halt(1, (B,), (1,))]
+    assert those.done == [Halt(1, (B,), (), (1,))]
     those.answer_all()
     assert isinstance(those.done[-1], Commit)
     assert those.done[-1].record.members == (A, C)
@@ -50,7 +50,7 @@ def test_when_none_are_most_the_reducer_goes_and_nothing_of_its_job_stands() -> 
     those.answer(C, lies=(3,))
     those.answer(D, lies=(3,))
     assert course.gone.keys() == {D}
-    assert those.done == [Halt(1, (D,), (3,))]
+    assert those.done == [Halt(1, (D,), (), (3,))]
     for peer in (A, B, C):
         those.answer(peer, held=3)
     assert course.division.jobs[3].valid == 0
@@ -66,7 +66,7 @@ def test_what_a_dead_reducer_gave_to_two_in_two_ways_is_reduced_again() -> None:
     assert those.course.division.jobs[2].valid == 4
     those.answer(A)
     those.answer(B, lies=(2,))
-    assert those.done[-1:] == [Halt(2, (), (2,))]
+    assert those.done[-1:] == [Halt(2, (), (), (2,))]
     for peer in (A, B):
         those.answer(peer, held=4)
     assert those.course.division.jobs[2].valid == 0
@@ -110,7 +110,7 @@ def test_who_names_other_gaps_than_most_has_to_go() -> None:
     for peer in (A, B):
         course.take_report(peer, 0, report_of(course.division, gaps=((C, 0, 10),)), promised())
     course.take_report(C, 0, report_of(course.division), promised())
-    assert actions_of(course) == [Halt(1, (C,), (2,))]
+    assert actions_of(course) == [Halt(1, (C,), (), (2,))]
     assert course.gone[C] == ("bad_report", "c names other gaps than most")
 
 

@@ -62,7 +62,7 @@ def test_when_all_follow_the_work_of_the_lost_leader_is_divided_and_the_round_go
     those.answer(C)
     assert those.done == [Lead(SECOND)]
     those.answer(D)
-    assert those.done[1:] == [Halt(1, (A,), (0,))]
+    assert those.done[1:] == [Halt(1, (A,), (), (0,))]
     assert those.course.gone[A][0] == "lost_with_leader"
     those.answer_all()
     assert isinstance(those.done[-1], Commit)
@@ -115,7 +115,7 @@ def test_who_is_lost_while_the_others_promise_is_not_waited_for() -> None:
     those.course.lose(D, "dead", "d is dead")
     those.answer(B)
     those.answer(C)
-    assert those.done[1:] == [Halt(1, (A, D), (0, 3))]
+    assert those.done[1:] == [Halt(1, (A, D), (), (0, 3))]
     those.answer_all()
     assert isinstance(those.done[-1], Commit)
 
@@ -139,7 +139,7 @@ def test_members_that_were_told_different_things_are_all_stopped_and_told_the_ne
         those.hear()
         for peer in (B, C, D):
             those.answer(peer)
-        assert those.done[1:] == [Halt(2, (A,), tuple(range(len(new.jobs))))]
+        assert those.done[1:] == [Halt(2, (A,), (), tuple(range(len(new.jobs))))]
         for peer in (B, C, D):
             those.answer(peer, held=9)
         assert those.mended == 1
@@ -155,7 +155,7 @@ def test_members_that_may_have_been_stopped_by_the_lost_leader_are_told_to_go_on
     those.hear()
     for peer in (B, C, D):
         those.answer(peer)
-    assert those.done[1:] == [Halt(2, (A,), (0, 1, 2))]
+    assert those.done[1:] == [Halt(2, (A,), (), (0, 1, 2))]
     for peer in (B, C, D):
         those.answer(peer, held=9)
     assert isinstance(those.done[-1], Mend)

@@ -41,7 +41,7 @@ class Work:
         self.gone: set[PeerId] = set()
         self.is_whole, self.mean = True, None
 
-    def halt(self, gone: Any, broken: Any) -> list[int]:
+    def halt(self, gone: Any, silenced: Any, broken: Any) -> list[int]:
         self.changed.set()  # something that it reduced is finished
         return [0 for _ in broken]
 
@@ -120,7 +120,7 @@ def told(*messages: Message) -> list[Message]:
 
 
 def halt(generation: int, *broken: int) -> Message:
-    return Message("halt", {"generation": generation, "gone": [B], "broken": list(broken)})
+    return Message("halt", {"generation": generation, "gone": [B], "silenced": [], "broken": list(broken)})
 
 
 def mend(generation: int, division: Division) -> Message:

@@ -58,3 +58,14 @@ def test_who_sends_parts_is_alive_even_if_its_words_stand_in_a_queue() -> None:
     assert all(isinstance(outcome, Committed) for outcome in rounds.outcomes.values()), rounds.outcomes
     everybody = {peer.peer_id for peer in rounds.world.peers}
     assert all(dict(outcome.record.contributors).keys() == everybody for outcome in rounds.outcomes.values())
+
+
+def test_a_sender_whose_uplink_falls_in_the_middle_stays_in_the_round_with_what_it_had_sent() -> None:
+    rounds = SimRounds([link(25)] * 5, mb=8.0, rounds=5, changes={3: {4: link(4, 25)}, 4: {4: link(25)}})
+    rounds.run()
+    assert all(isinstance(outcome, Committed) for outcome in rounds.outcomes.values()), rounds.outcomes
+    struck = rounds.outcomes[4, 3]
+    assert isinstance(struck, Committed)
+    slow, gaps = rounds.world.peers[4].peer_id, struck.record.gaps
+    assert {peer for peer, _, _ in gaps} == {slow}, "only its own parts were not waited for"
+    assert rounds.seconds[3] < 3 * rounds.seconds[2]
