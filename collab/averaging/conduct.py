@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.certificates import Certified
@@ -44,7 +43,7 @@ class Conductor:
         self.course = course
         self._votes = Votes(course.group, notary)
         self._streams, self._timeouts = dict(streams), timeouts
-        self._watches = {peer: silence.watch(other_sign_s=partial(timeouts.sign_s, peer)) for peer in streams}
+        self._watches = {peer: timeouts.watch(peer, silence) for peer in streams}
         self._limit = silence
         self._heard: asyncio.Queue[tuple[PeerId, Message | NetworkError]] = asyncio.Queue()
         self._taken = {peer: asyncio.Event() for peer in streams}

@@ -53,6 +53,7 @@ class Links:
         self.timeouts = MeasuredTimeouts(clock, timeouts)
         self.uplink = Uplink(clock, max_bytes_per_s=limits.up_bytes_per_s)
         self.downlink = Downlink(clock, max_bytes_per_s=limits.down_bytes_per_s)
+        self.timeouts.queue_s = self.downlink.longest_queue_s
 
     def measured(self) -> Measured:
         """What our link was seen to carry, as a leader is told: one that was mismeasured is no reason to refuse us."""

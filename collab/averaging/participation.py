@@ -5,7 +5,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from collab.averaging.agreement import CommitRecord
@@ -99,7 +98,7 @@ class Participation:
 
     async def _under(self, stream: Stream) -> Verdict:
         """Follow one leader."""
-        watch = self._desk.silence.watch(other_sign_s=partial(self._timeouts.sign_s, stream.remote))
+        watch = self._timeouts.watch(stream.remote, self._desk.silence)
         verdict: Verdict | NetworkError | None = None
         async with Background() as tasks:
             tasks.create_task(self._pulse(stream))

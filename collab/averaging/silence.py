@@ -43,22 +43,35 @@ class Silence:
             return self._first_s
         return min(max(FACTOR * max(self._gaps), self._shortest_s), self._longest_s)
 
-    def watch(self, *, at_most_s: float = math.inf, other_sign_s: Callable[[], float] = lambda: -math.inf) -> "Watch":
+    def watch(
+        self,
+        *,
+        at_most_s: float = math.inf,
+        other_sign_s: Callable[[], float] = lambda: -math.inf,
+        queue_s: Callable[[], float] = lambda: 0.0,
+    ) -> "Watch":
         """Of one peer, from now on; whatever it says, it counts as gone after ``at_most_s``.
 
         Args:
             other_sign_s: when anything else of it came last, by the same clock: what it says may stand behind that.
+            queue_s: how much later than usual everything comes now; no more than the longest limit is believed.
         """
-        return Watch(self._clock, self, at_most_s, other_sign_s)
+        return Watch(self._clock, self, at_most_s, other_sign_s, lambda: min(queue_s(), self._longest_s))
 
 
 class Watch:
     """One peer's signs of life."""
 
     def __init__(
-        self, clock: Callable[[], float], silence: Silence, at_most_s: float, other_sign_s: Callable[[], float]
+        self,
+        clock: Callable[[], float],
+        silence: Silence,
+        at_most_s: float,
+        other_sign_s: Callable[[], float],
+        queue_s: Callable[[], float],
     ) -> None:
-        self._clock, self._silence, self._other_sign_s, self._heard_s = clock, silence, other_sign_s, clock()
+        self._clock, self._silence, self._heard_s = clock, silence, clock()
+        self._other_sign_s, self._queue_s = other_sign_s, queue_s
         self._ends_s = self._heard_s + at_most_s
 
     def heard(self) -> None:
@@ -74,4 +87,4 @@ class Watch:
     def left_s(self) -> float:
         """Until it counts as gone; negative: it does."""
         sign_s = max(self._heard_s, self._other_sign_s())
-        return min(sign_s + self._silence.limit_s(), self._ends_s) - self._clock()
+        return min(sign_s + self._silence.limit_s() + self._queue_s(), self._ends_s) - self._clock()

@@ -25,7 +25,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Tell the members of whom nothing comes any more, and what to take nothing more of; with ``broken`` they answer."""
+    """Tell the members of whom nothing comes any more, and what to take no more of; with ``broken`` they answer."""
 
     generation: int
     gone: tuple[PeerId, ...]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from collab.averaging.silence import Silence
+from collab.averaging.silence import Silence, Watch
 from collab.errors import TimedOut
 from collab.types import PeerId
 
@@ -78,6 +78,8 @@ class MeasuredTimeouts:
             clock: monotonic seconds.
         """
         self._clock, self.fixed = clock, fixed
+        self.queue_s: Callable[[], float] = lambda: 0.0
+        """How long what comes to us stands in queues now."""
         self._slots: deque[tuple[float, float]] = deque(maxlen=SLOTS)
         self._num_seen = 0
         self._missed: dict[PeerId, int] = {}
@@ -105,9 +107,10 @@ class MeasuredTimeouts:
         if len(self._signs_s) > MOST_SIGNS:
             del self._signs_s[next(iter(self._signs_s))]
 
-    def sign_s(self, peer: PeerId) -> float:
-        """When something of a peer came on a stream of parts, by the clock; long ago if never."""
-        return self._signs_s.get(peer, -math.inf)
+    def watch(self, peer: PeerId, silence: Silence) -> Watch:
+        """How long a peer may be silent whose words share the links with the parts of a round."""
+        other_sign_s = lambda: self._signs_s.get(peer, -math.inf)  # noqa: E731
+        return silence.watch(other_sign_s=other_sign_s, queue_s=self.queue_s)
 
     @contextmanager
     def asking(self, peer: PeerId) -> Iterator[float]:

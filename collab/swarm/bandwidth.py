@@ -39,6 +39,8 @@ class PathDelay:
         self.queue_s = 0.0
         self.passing_s = 0.0
         """What the newest message itself took to pass our link, which is in ``queue_s`` and is no queue."""
+        self.whole_s = 0.0
+        """``queue_s`` with what stood in front of the other end's uplink."""
         self.heard_s = float("-inf")
 
     @property
@@ -214,9 +216,15 @@ class Downlink:
         now_s = self._clock()
         path = self._paths.setdefault(source, PathDelay())
         path.add(now_s, delay_s)
+        path.whole_s = path.queue_s
         path.queue_s = max(path.queue_s - sender_queue_s, 0.0)  # what is left stood in front of our downlink
         queue_s = shared_queue_s(self._paths.values(), now_s)
         self._meter.add(now_s, num_bytes, is_full=queue_s is not None and queue_s >= CROWDED_S)
+
+    def longest_queue_s(self) -> float:
+        """How long the newest message of a path stood in queues on its way to us, of the slowest path of late."""
+        now_s = self._clock()
+        return max((path.whole_s for path in self._paths.values() if now_s - path.heard_s <= RECENT_S), default=0.0)
 
     def believe(self, rate: Rate, seconds: float) -> None:
         """As ``RateMeter.believe``."""

@@ -88,6 +88,18 @@ def test_any_other_sign_of_life_puts_the_limit_off_and_teaches_nothing() -> None
     assert silence.limit_s() == FACTOR * FACTOR * 1.0, "it is the words that were late by as much as may be learned"
 
 
+def test_what_everything_is_late_by_now_is_nobody_s_silence() -> None:
+    silence, clock = learned(1.0)
+    queue_s = [0.0]
+    watch = silence.watch(queue_s=lambda: queue_s[0])
+    clock.at_s += 3.5
+    assert watch.left_s() == -0.5
+    queue_s[0] = 2.0
+    assert watch.left_s() == 1.5
+    queue_s[0] = 1e9
+    assert watch.left_s() == LONGEST_S - 0.5, "no queue is believed to be longer than that"
+
+
 def test_one_that_is_watched_teaches_what_all_others_may_do() -> None:
     silence, clock = learned(0.6)
     one, other = silence.watch(), silence.watch()

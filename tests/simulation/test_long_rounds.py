@@ -69,3 +69,11 @@ def test_a_sender_whose_uplink_falls_in_the_middle_stays_in_the_round_with_what_
     slow, gaps = rounds.world.peers[4].peer_id, struck.record.gaps
     assert {peer for peer, _, _ in gaps} == {slow}, "only its own parts were not waited for"
     assert rounds.seconds[3] < 3 * rounds.seconds[2]
+
+
+def test_many_thin_links_that_have_been_measured_lose_nobody() -> None:
+    """One peer sends much faster than the others can take it: what they hear of their leader stands in long queues."""
+    rounds = SimRounds([link(4)] * 16 + [link(50)], mb=4.0, rounds=3)
+    rounds.run()
+    known = {key: outcome for key, outcome in rounds.outcomes.items() if key[1] > 0}
+    assert all(isinstance(outcome, Committed) for outcome in known.values()), known
