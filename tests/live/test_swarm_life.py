@@ -18,7 +18,7 @@ checkpoints: {{every_epochs: {every}, keep: 3}}
 
 
 def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_lineage(tmp_path: Path) -> None:
-    with live_swarm(tmp_path / "run", DIGITS.format(until=150, every=50)) as swarm:
+    with live_swarm(tmp_path / "run", DIGITS.format(until=100, every=50)) as swarm:
         backbone = swarm.backbone()
         first, killed, leaver = (swarm.join(name) for name in ("first", "killed", "leaver"))
         for peer in (first, killed, leaver):
@@ -31,12 +31,12 @@ def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_li
         assert summary["epochs_contributed"] > 0
         assert seconds < 5.0
         endings = [first.finish(), late.finish()]
-        assert {ending["epoch"] for ending in endings} == {150}
+        assert {ending["epoch"] for ending in endings} == {100}
         assert len({ending["lineage"] for ending in endings}) == 1
         assert late.all("StateFetched"), "the latecomer took over a state"
         assert min(ending["epochs_contributed"] for ending in endings) > 0
-        wait_until(lambda: swarm.checkpoint(150).is_dir(), "the last checkpoint", backbone)
-        assert swarm.status()["epoch"] == 150
+        wait_until(lambda: swarm.checkpoint(100).is_dir(), "the last checkpoint", backbone)
+        assert swarm.status()["epoch"] == 100
         ending, _ = backbone.leave(signal.SIGTERM)
         assert ending["lineage"] == endings[0]["lineage"]
 
