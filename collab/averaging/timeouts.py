@@ -109,8 +109,7 @@ class MeasuredTimeouts:
 
     def watch(self, peer: PeerId, silence: Silence) -> Watch:
         """How long a peer may be silent whose words share the links with the parts of a round."""
-        other_sign_s = lambda: self._signs_s.get(peer, -math.inf)  # noqa: E731
-        return silence.watch(other_sign_s=other_sign_s, queue_s=self.queue_s)
+        return silence.watch(other_sign_s=lambda: self._signs_s.get(peer, -math.inf), queue_s=self.queue_s)
 
     @contextmanager
     def asking(self, peer: PeerId) -> Iterator[float]:
