@@ -151,7 +151,7 @@ class Member:
             roster=self._membership.roster,
             attend=self._attend,
         )
-        self._standing = Standing(ports, FINGERPRINT, leaders, self._attend, self._engine.links.timeouts)
+        self._standing = Standing(ports, FINGERPRINT, leaders, self._engine.attend, self._engine.links.timeouts)
         self._watch = BatchWatch(self._membership, self._standing)
 
     def _record(self) -> PeerRecord:

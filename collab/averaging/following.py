@@ -86,7 +86,7 @@ class Following:
         await self._call(stander, history)
         if stander.answer is None:
             return NOT_COMING
-        with self._timeouts.asking(peer) as limit_s:
+        with self._timeouts.asking(peer, is_quiet=True) as limit_s:
             try:
                 async with asyncio.timeout(limit_s):
                     reply = await asyncio.shield(stander.answer)

@@ -126,9 +126,11 @@ class Leader:
     def _closes_at(self, gathering: Gathering, missing: list[PeerId], has_quorum: bool) -> float:
         """When those who are missing are late, as far as they have answered."""
         if not has_quorum:
-            unheard_s, latest_s = asyncio.get_running_loop().time() + self._timeouts.answer_s(), math.inf
+            unheard_s, latest_s = asyncio.get_running_loop().time() + self._timeouts.answer_s(is_quiet=True), math.inf
         else:
             unheard_s = latest_s = gathering.began_s + self._following.patience.deadline_s(gathering.computing_s())
+        if has_quorum:  # who did not answer before may be frozen, and is not waited for to find that out
+            missing = [p for p in missing if p in gathering.comes_at_s or not self._timeouts.has_missed(p)]
         comes_at_s = (gathering.comes_at_s.get(peer, unheard_s) for peer in missing)
         awaited_s = (at_s for at_s in comes_at_s if at_s <= latest_s)
         return max(awaited_s, default=-math.inf) + self._lateness.deadline_s()
@@ -170,7 +172,7 @@ class Leader:
         call = Call(*history, self._following.patience.deadline_s()).to_message()
         call.fields["fingerprint"] = self._fingerprint
         try:
-            with self._timeouts.asking(peer) as limit_s:
+            with self._timeouts.asking(peer, is_quiet=True) as limit_s:
                 stream = await self._transport.open(peer, CALL_PROTOCOL, timeout_s=limit_s)
                 try:
                     await stream.send(call, timeout_s=limit_s)

@@ -8,20 +8,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from collab.averaging.accounts import Accounts, check_length
+from collab.averaging.accounts import Accounts
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Roster
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
 from collab.averaging.butterfly import Butterfly
 from collab.averaging.certificates import Certified
 from collab.averaging.electors import Electors, electorate_of
+from collab.averaging.entry import Entry
 from collab.averaging.exchange import Bring, Ruling
 from collab.averaging.flow import Links
 from collab.averaging.following import Following
 from collab.averaging.group import Chair
 from collab.averaging.history import History
 from collab.averaging.holding import Holding
-from collab.averaging.messages import CALL_PROTOCOL, NOT_COMING, ROUND_PROTOCOL, Call, Group, Join
+from collab.averaging.messages import CALL_PROTOCOL, NOT_COMING, ROUND_PROTOCOL, Call, Group, Join, Reply
 from collab.averaging.news import News
 from collab.averaging.notary import Notary
 from collab.averaging.participation import Desk, Participation, Verdict
@@ -33,10 +34,9 @@ from collab.averaging.silence import Silence
 from collab.averaging.standing import Attendance, Leaders
 from collab.averaging.verdicts import Verdicts
 from collab.averaging.watchdog import Watchdog
-from collab.errors import BadMessage, NetworkError, StreamClosed
+from collab.errors import BadMessage, NetworkError
 from collab.metrics.records import Phase
 from collab.net.base import Stream
-from collab.net.wire import Message
 from collab.ports import Ports
 from collab.types import Lineage, PeerId
 
@@ -63,14 +63,16 @@ class RoundEngine:
         notary = Notary(ports, settings.fingerprint, roster, electors)
         self._verdicts = Verdicts(ports.transport, self._times, notary, self._seats)
         self._following = Following(ports, settings, self._times)
+        silence = Silence(self.links.clock, self._times.fixed.silence_s)
+        self._entry = Entry(ports.transport, self._times, self._verdicts, silence, self.links.clock)
         self._desk = Desk(
             me=ports.transport.peer_id,
             timeouts=self._times,
-            silence=Silence(self.links.clock, self._times.fixed.silence_s),
+            silence=silence,
             seats=self._seats,
             verdicts=self._verdicts,
             open=lambda peer, limit_s: ports.transport.open(peer, ROUND_PROTOCOL, timeout_s=limit_s),
-            keep_stream=lambda stream: self._idle.update({stream.remote: stream}),
+            keep_stream=self._entry.keep,
             reach=self._news.reach,
         )
         self._rendezvous = Rendezvous(
@@ -83,8 +85,6 @@ class RoundEngine:
                 following=self._following,
             )
         )
-        self._idle: dict[PeerId, Stream] = {}
-        """For the next round of whoever led the last one."""
         self.history = History(ports.transport, settings.fingerprint, self.links, self._verdicts.believe)
 
     async def serve(self) -> None:
@@ -114,12 +114,14 @@ class RoundEngine:
         bring = Bring(contribution.vector, weights.at_most(weight) if weights is not None else None)
         join = self._application(contribution.epoch, contribution.lineage, len(contribution.vector), weight)
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
-        unreachable, rounds = set[PeerId](), frozenset[str]()
+        unreachable, rounds, rival = set[PeerId](), frozenset[str](), None
         for _ in range(ATTEMPTS):
-            candidates = [p for p in self._leaders(contribution.lineage, contribution.epoch) if p not in unreachable]
+            leaders = self._times.responsive(self._leaders(contribution.lineage, contribution.epoch))
+            candidates = [peer for peer in leaders if peer not in unreachable]
             if not candidates:
                 break
-            outcome = await self._attempt(candidates[0], join, bring)
+            leader = rival if rival in candidates else candidates[0]
+            outcome = await self._attempt(leader, join, bring)
             if not isinstance(outcome, Aborted):
                 break
             rounds |= outcome.rounds
@@ -127,7 +129,8 @@ class RoundEngine:
             if outcome.reason in ("refused", "no_quorum"):
                 break
             if outcome.reason == "leader_lost":
-                unreachable.add(candidates[0])
+                unreachable.add(leader)
+                rival = self._entry.rival
         return outcome
 
     async def assist(self, leader: PeerId, epoch: int, lineage: Lineage) -> Outcome:
@@ -149,76 +152,23 @@ class RoundEngine:
         started_s = self._ports.clock.monotonic()
         self._news.reach(Phase.JOIN_GROUP, join.epoch)
         join = replace(join, promised=self._seats.promised((join.epoch, join.lineage)))  # also in an attempt before
-        try:
-            stream, answer = await self._ask(leader, join)
-        except NetworkError as error:
-            return Aborted(reason="leader_lost", text=f"leader {leader} cannot be reached: {error.message}")
-        begun = await self._join(stream, join, answer)
-        if not isinstance(begun, Group):
-            stream.close()
+        begun = await self._entry.into(leader, join)
+        if isinstance(begun, Certified):
+            return self._decided(begun, None, f"epoch {join.epoch} was committed before we came")
+        if isinstance(begun, Aborted):
             return begun
+        stream, group = begun
         try:
-            outcome = await self._take_part(stream, begun, bring)
-        finally:
-            self._accounts.end(begun)
-        self._news.ended(begun, outcome, started_s)
-        return outcome
-
-    async def _ask(self, leader: PeerId, join: Join) -> tuple[Stream, Message]:
-        """Ask for a place and hear the first answer, over the stream of the last round if it still stands.
-
-        Raises:
-            NetworkError: the leader does not answer at all.
-        """
-        idle = self._idle.pop(leader, None)
-        if idle is not None:
-            try:
-                return idle, await self._answer(idle, join)
-            except StreamClosed:
-                pass  # closed since the last round; whether the leader is gone shows now
-        with self._times.asking(leader) as limit_s:
-            stream = await self._ports.transport.open(leader, ROUND_PROTOCOL, timeout_s=limit_s)
-        return stream, await self._answer(stream, join)
-
-    async def _answer(self, stream: Stream, join: Join) -> Message:
-        try:
-            with self._times.asking(stream.remote) as limit_s:
-                await stream.send(join.to_message(), timeout_s=limit_s)
-                return await stream.receive(timeout_s=limit_s)
-        except BaseException:
-            stream.close()
-            raise
-
-    async def _join(self, stream: Stream, join: Join, message: Message) -> Group | Outcome:
-        """Wait for BEGIN."""
-        try:
-            watch = self._desk.silence.watch(at_most_s=2 * self._times.fixed.gather_limit_s)
-            while message.kind in ("welcome", "wait"):
-                message = await stream.receive(timeout_s=max(watch.left_s(), 0.001))
-                watch.heard()
-            if message.kind == "superseded":
-                certified = await self._verdicts.believe(stream.remote, message, (join.epoch, join.lineage))
-                return self._decided(certified, None, message.get("text", str))
-            if message.kind in ("abort", "refused"):
-                reason = "refused" if message.kind == "refused" else message.get("reason", str)
-                return Aborted(reason=reason, text=message.get("text", str))
-            group = Group.from_message(message)
-            self._check_group(group, stream.remote, join)
-            await self._verdicts.check_electors(group)
             self._accounts.begin(group, brings=join.num_elements > 0)
-            return group
-        except NetworkError as error:
-            return Aborted(reason="leader_lost", text=f"leader {stream.remote}: {error.message}")
-
-    def _check_group(self, group: Group, leader: PeerId, join: Join) -> None:
-        mine = [member.weight for member in group.members if member.peer == self._ports.transport.peer_id]
-        ours = (group.epoch, group.lineage) == (join.epoch, join.lineage)
-        if group.leader != leader or not ours or mine not in ([join.weight], [0.0]):  # 0: not in this round
-            raise BadMessage(f"leader {leader} began another round than we joined")
-        if join.weight > 0 and group.num_elements != join.num_elements:
-            raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")
-        if join.num_elements == 0:
-            check_length(group, self._verdicts.leading_to(group.lineage))
+        except BadMessage as error:
+            stream.close()
+            return Aborted(reason="leader_lost", text=f"leader {leader}: {error.message}")
+        try:
+            outcome = await self._take_part(stream, group, bring)
+        finally:
+            self._accounts.end(group)
+        self._news.ended(group, outcome, started_s)
+        return outcome
 
     async def _take_part(self, stream: Stream, group: Group, bring: Bring) -> Outcome:
         """From BEGIN to the verdict."""
@@ -287,8 +237,16 @@ class RoundEngine:
 
     # -- serving others ----------------------------------------------------------------------------------------------
 
+    def attend(self, call: Call, leader: PeerId) -> Reply:
+        """Answer a leader's call; who is on its way to another leader comes when that one turns out to be silent."""
+        self._times.showed(leader)
+        reply, free_in_s = self._attend(call, leader), self._entry.comes_in_s(call, leader)
+        if not reply.is_coming or not free_in_s:
+            return reply
+        return replace(reply, comes_in_s=max(reply.comes_in_s, free_in_s), free_in_s=max(reply.free_in_s, free_in_s))
+
     async def _serve_call(self, stream: Stream) -> None:
         call = await stream.receive(timeout_s=self._times.answer_s())
         is_ours = call.get("fingerprint", str) == self._settings.fingerprint
-        reply = self._attend(Call.from_message(call), stream.remote) if is_ours else NOT_COMING
+        reply = self.attend(Call.from_message(call), stream.remote) if is_ours else NOT_COMING
         await stream.send(reply.to_message(), timeout_s=self._times.answer_s())

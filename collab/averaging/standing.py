@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from collab.averaging.messages import Call, Reply
 from collab.averaging.silence import Silence
 from collab.averaging.timeouts import MeasuredTimeouts
-from collab.errors import BadMessage, NetworkError
+from collab.errors import BadMessage, NetworkError, TimedOut
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
@@ -93,8 +93,13 @@ class Standing:
     @property
     def is_connected(self) -> bool:
         """Whether a leader hears us; one that does not answer may be frozen."""
-        silent_s = 0.0 if self._unanswered_s is None else self._clock() - self._unanswered_s
-        return self._leader is not None and silent_s <= self._silence.limit_s()
+        return self._leader is not None and self._left_s() >= 0 and not self._timeouts.has_missed(self._leader)
+
+    def _left_s(self) -> float:
+        """Until a leader counts as gone that has not answered our word."""
+        if self._unanswered_s is None:
+            return math.inf
+        return self._unanswered_s + self._silence.limit_s() - self._clock()
 
     def report(self, word: Word) -> None:
         """Tell the leader how far we are, as soon as it can be told."""
@@ -118,20 +123,28 @@ class Standing:
         while True:
             await self._news.wait()
             word = self._word
-            leaders = self._leaders(word.lineage, word.epoch) if word is not None else []
-            if leaders:
+            if word is not None and (leader := self._first_leader(word)) is not None:
                 try:
-                    await self._stand(leaders[0])
+                    await self._stand(leader)
                 except NetworkError as error:
-                    logger.debug("no standing stream leader=%s reason=%s", leaders[0], error)
+                    logger.debug("no standing stream leader=%s reason=%s", leader, error)
                 finally:
                     self._leader = self._heard = self._unanswered_s = None
+                if self._first_leader(word) != leader:
+                    continue
             await asyncio.sleep(RETRY_S)
 
+    def _first_leader(self, word: Word) -> PeerId | None:
+        """One that answers, if there is one."""
+        return next(iter(self._timeouts.responsive(self._leaders(word.lineage, word.epoch))), None)
+
     async def _stand(self, leader: PeerId) -> None:
-        """Until the stream breaks or somebody else leads."""
-        with self._timeouts.asking(leader) as limit_s:
-            stream = await self._transport.open(leader, STANDING_PROTOCOL, timeout_s=limit_s)
+        """Until the stream breaks, the leader falls silent, or somebody else leads."""
+        try:
+            stream = await self._transport.open(leader, STANDING_PROTOCOL, timeout_s=self._timeouts.answer_s(leader))
+        except TimedOut:
+            self._timeouts.miss(leader)
+            raise
         hearing = asyncio.create_task(self._hear(stream, leader))
         try:
             await stream.send(Message("stand", {"fingerprint": self._fingerprint}), timeout_s=self._timeouts.answer_s())
@@ -139,14 +152,18 @@ class Standing:
             while not hearing.done():
                 word = self._word
                 if word is not None and self._news.is_set():
-                    if self._leaders(word.lineage, word.epoch)[:1] != [leader]:
+                    if self._first_leader(word) != leader:
                         return
                     self._news.clear()
                     self._unanswered_s = self._clock() if self._unanswered_s is None else self._unanswered_s
                     await stream.send(word.to_message("word"), timeout_s=self._timeouts.answer_s())
                 news = asyncio.create_task(self._news.wait())
-                await asyncio.wait((news, hearing), return_when=asyncio.FIRST_COMPLETED)
+                left_s = self._left_s()
+                await asyncio.wait((news, hearing), timeout=min(left_s, IDLE_S), return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
+                if self._left_s() <= 0 and not hearing.done():
+                    self._timeouts.miss(leader)
+                    return
             hearing.result()
         finally:
             self._news.set()
@@ -157,6 +174,7 @@ class Standing:
     async def _hear(self, stream: Stream, leader: PeerId) -> None:
         while True:
             message = await stream.receive(timeout_s=IDLE_S)
+            self._timeouts.showed(leader)
             if self._unanswered_s is not None:
                 self._silence.ended(self._clock() - self._unanswered_s)
                 self._unanswered_s = None

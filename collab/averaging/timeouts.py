@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -65,11 +65,43 @@ MOST_SIGNS = 1024
 """Peers of which it is known when a part of theirs, or word of one of ours, came last."""
 
 
-class MeasuredTimeouts:
-    """What this peer has seen answers to take, those under the load of a round included; all its rounds share it.
+class Answers:
+    """How long answers took of late, the slowest of each slot."""
 
-    A peer that did not answer in time has twice as long the next time, until it answers. Source: after RFC 6298 (TCP's
-    retransmission timer), with the slowest answer in place of mean and deviation: queues make delays that jump.
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """
+        Args:
+            clock: monotonic seconds.
+        """
+        self._clock = clock
+        self._slots: deque[tuple[float, float]] = deque(maxlen=SLOTS)
+        self._num_seen = 0
+
+    def add(self, seconds: float) -> None:
+        """One more answer has come."""
+        now_s = self._clock()
+        self._num_seen += 1
+        if not self._slots or now_s - self._slots[-1][0] >= SLOT_S:
+            self._slots.append((now_s, seconds))
+        elif seconds > self._slots[-1][1]:
+            self._slots[-1] = (self._slots[-1][0], seconds)
+
+    @property
+    def slowest_s(self) -> float | None:
+        """None before enough have come."""
+        return max(seconds for _, seconds in self._slots) if self._num_seen >= ENOUGH else None
+
+    def limit_s(self, first_s: float) -> float:
+        """Of the next one; ``first_s`` before enough have come."""
+        return first_s if self.slowest_s is None else min(max(FACTOR * self.slowest_s, SHORTEST_S), LONGEST_S)
+
+
+class MeasuredTimeouts:
+    """What this peer has seen answers to take; all its rounds share it.
+
+    Answers while parts are under way stand in queues behind them, those between rounds do not, so they are measured
+    apart. A peer that did not answer in time has twice as long the next time, until it answers. Source: after RFC 6298
+    (TCP's retransmission timer), with the slowest answer in place of mean and deviation: queues make delays that jump.
     """
 
     def __init__(self, clock: Callable[[], float], fixed: RoundTimeouts) -> None:
@@ -80,9 +112,9 @@ class MeasuredTimeouts:
         self._clock, self.fixed = clock, fixed
         self.queue_s: Callable[[], float] = lambda: 0.0
         """How long what comes to us stands in queues now."""
-        self._slots: deque[tuple[float, float]] = deque(maxlen=SLOTS)
-        self._num_seen = 0
-        self._missed: dict[PeerId, int] = {}
+        self._loaded, self._quiet = Answers(clock), Answers(clock)
+        self._missed: dict[PeerId, tuple[int, float]] = {}
+        """How often, and when last."""
         self._signs_s: dict[PeerId, float] = {}
         self.moves = Silence(
             clock, fixed.stalled_s, shortest_s=min(MOVES_SHORTEST_S, fixed.stalled_s), longest_s=MOVES_LONGEST_S
@@ -91,17 +123,11 @@ class MeasuredTimeouts:
 
     def answered(self, seconds: float) -> None:
         """An answer took so long; one that took longer than anybody waits for is of a peer that was frozen."""
-        if seconds > self.answer_s():
-            return
-        now_s = self._clock()
-        self._num_seen += 1
-        if not self._slots or now_s - self._slots[-1][0] >= SLOT_S:
-            self._slots.append((now_s, seconds))
-        elif seconds > self._slots[-1][1]:
-            self._slots[-1] = (self._slots[-1][0], seconds)
+        if seconds <= self.answer_s():
+            self._loaded.add(seconds)
 
     def showed(self, peer: PeerId) -> None:
-        """Something of a peer came on a stream of parts: it is alive, even if its words are in a queue behind."""
+        """A peer is alive: it has called us, or something came on a stream of parts, behind which its words queue."""
         self._signs_s.pop(peer, None)
         self._signs_s[peer] = self._clock()
         if len(self._signs_s) > MOST_SIGNS:
@@ -112,29 +138,44 @@ class MeasuredTimeouts:
         return silence.watch(other_sign_s=lambda: self._signs_s.get(peer, -math.inf), queue_s=self.queue_s)
 
     @contextmanager
-    def asking(self, peer: PeerId) -> Iterator[float]:
-        """For a question and its answer: how long each step of it may take; takes note of what it took."""
-        began_s, limit_s = self._clock(), self.answer_s(peer)
+    def asking(self, peer: PeerId, *, is_quiet: bool = False) -> Iterator[float]:
+        """For a question and its answer: how long each step of it may take; takes note of what it took.
+
+        Args:
+            is_quiet: no parts are under way, as while a group forms.
+        """
+        began_s, answers = self._clock(), self._quiet if is_quiet else self._loaded
         try:
-            yield limit_s
+            yield self.answer_s(peer, is_quiet=is_quiet)
         except TimedOut:
-            self._missed[peer] = self._missed.pop(peer, 0) + 1
-            if len(self._missed) > MOST_MISSED:
-                del self._missed[next(iter(self._missed))]
+            self.miss(peer)
             raise
         self._missed.pop(peer, None)
-        self.answered(min(self._clock() - began_s, self.answer_s()))  # in time in each of its steps
+        answers.add(min(self._clock() - began_s, self.answer_s(is_quiet=is_quiet)))  # in time in each of its steps
+
+    def miss(self, peer: PeerId) -> None:
+        """``peer`` did not answer, or nobody waits any longer until it does."""
+        self._missed[peer] = (self._missed.pop(peer, (0, 0.0))[0] + 1, self._clock())
+        if len(self._missed) > MOST_MISSED:
+            del self._missed[next(iter(self._missed))]
+
+    def has_missed(self, peer: PeerId) -> bool:
+        """Whether ``peer`` did not answer what we asked it last, and has shown no life since."""
+        return peer in self._missed and self._missed[peer][1] >= self._signs_s.get(peer, -math.inf)
+
+    def responsive(self, peers: Iterable[PeerId]) -> list[PeerId]:
+        """In the same order, but those at the end that did not answer."""
+        return sorted(peers, key=self.has_missed)
 
     @property
     def slowest_s(self) -> float | None:
         """Of the answers of late; None before enough have come."""
-        return max(seconds for _, seconds in self._slots) if self._num_seen >= ENOUGH else None
+        return self._loaded.slowest_s
 
-    def answer_s(self, peer: PeerId | None = None) -> float:
+    def answer_s(self, peer: PeerId | None = None, *, is_quiet: bool = False) -> float:
         """For opening a stream, for taking a small message, and for the answer to it."""
-        slowest_s = self.slowest_s
-        limit_s = self.fixed.answer_s if slowest_s is None else max(FACTOR * slowest_s, SHORTEST_S)
-        return min(limit_s * 2.0 ** self._missed.get(peer, 0) if peer is not None else limit_s, LONGEST_S)
+        limit_s = (self._quiet if is_quiet else self._loaded).limit_s(self.fixed.answer_s)
+        return min(limit_s * 2.0 ** self._missed.get(peer, (0, 0.0))[0], LONGEST_S) if peer is not None else limit_s
 
     @property
     def sender_s(self) -> float:

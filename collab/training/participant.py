@@ -77,7 +77,7 @@ class Participant:
             attend=self._attend,
         )
         self._standing = Standing(
-            ports, bundle.fingerprint, self.membership.leaders, self._attend, self._engine.links.timeouts
+            ports, bundle.fingerprint, self.membership.leaders, self._engine.attend, self._engine.links.timeouts
         )
         self._watch = BatchWatch(self.membership, self._standing)
         self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, bundle.fingerprint)

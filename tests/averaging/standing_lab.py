@@ -26,8 +26,8 @@ class Trainer:
     def __init__(self, lab: "Lab", name: str, *, eta_s: float | None, fingerprint: str) -> None:
         self.eta_s, self.asked, self.accepted = eta_s, list[tuple[int, Lineage, PeerId]](), list[History]()
         ports = make_ports(lab.network.join(name))
-        timeouts = MeasuredTimeouts(ports.clock.monotonic, FIRST)
-        self.standing = Standing(ports, fingerprint, lab.leaders_of, self._attend, timeouts)
+        self.timeouts = MeasuredTimeouts(ports.clock.monotonic, FIRST)
+        self.standing = Standing(ports, fingerprint, lab.leaders_of, self._attend, self.timeouts)
 
     def _attend(self, call: Call, leader: PeerId) -> Reply:
         self.asked.append((call.epoch, call.lineage, leader))

@@ -67,6 +67,22 @@ def test_every_limit_follows_the_answers_and_keeps_its_order() -> None:
         assert FIRST.pulse_s < story.timeouts.blame_s < story.timeouts.sender_s
 
 
+def test_answers_between_rounds_are_not_given_the_time_of_those_in_queues_behind_parts() -> None:
+    story = Story()
+    for _ in range(ENOUGH):
+        story.ask(A, 2.0)
+        with story.timeouts.asking(A, is_quiet=True) as limit_s:
+            story.now_s += 0.02
+    assert limit_s == FIRST.answer_s, "not known before the last one"
+    assert story.timeouts.answer_s() == FACTOR * 2.0
+    assert story.timeouts.answer_s(is_quiet=True) == SHORTEST_S
+    with suppress(TimedOut), story.timeouts.asking(A, is_quiet=True):
+        raise TimedOut("no answer")
+    assert story.timeouts.has_missed(A)
+    assert not story.timeouts.has_missed(B)
+    assert story.timeouts.answer_s(A) == 2 * FACTOR * 2.0, "whoever is silent is so in both"
+
+
 def test_one_slow_answer_is_forgotten_after_a_while_in_which_others_came() -> None:
     story = Story()
     for _ in range(ENOUGH):

@@ -1,0 +1,154 @@
+"""A member on its way into a round: it asks a leader for a place, and waits for BEGIN.
+
+A leader that is frozen says nothing. Each member finds that out by a limit of its own, and the first ones would meet
+alone at the next leader; so who waits for a leader that says nothing follows the call of another one.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from collab.averaging.accounts import check_length
+from collab.averaging.base import Aborted
+from collab.averaging.certificates import Certified
+from collab.averaging.messages import ROUND_PROTOCOL, Call, Group, Join
+from collab.averaging.silence import Silence
+from collab.averaging.standing import History
+from collab.averaging.timeouts import MeasuredTimeouts
+from collab.averaging.verdicts import Verdicts
+from collab.errors import BadMessage, NetworkError, StreamClosed
+from collab.net.base import Stream, Transport
+from collab.net.wire import Message
+from collab.types import PeerId
+
+PULSES = 3
+"""Signs of life that a leader owes before another one's call is followed."""
+
+
+class Entry:
+    """One at a time: a peer is on its way into one round only."""
+
+    def __init__(
+        self, transport: Transport, timeouts: MeasuredTimeouts, verdicts: Verdicts, silence: Silence,
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._transport, self._timeouts, self._verdicts = transport, timeouts, verdicts
+        self._silence, self._clock = silence, clock
+        self._idle: dict[PeerId, Stream] = {}
+        """For the next round of whoever led the last one."""
+        self._waits_for: tuple[PeerId, History] | None = None
+        self._heard_s = 0.0
+        self._called = asyncio.Event()
+        self.rival: PeerId | None = None
+        """Who has called us to the round for which we wait in vain."""
+
+    def keep(self, stream: Stream) -> None:
+        """Use ``stream`` for the next round of its leader."""
+        self._idle[stream.remote] = stream
+
+    def comes_in_s(self, call: Call, leader: PeerId) -> float:
+        """A leader calls: in how many seconds we are free for it, if the one we wait for says nothing meanwhile."""
+        if self._waits_for is None or self._waits_for[1] != (call.epoch, call.lineage) or self._waits_for[0] == leader:
+            return 0.0
+        self.rival = leader
+        self._called.set()
+        return max(self._left_s(), 0.0)
+
+    def _left_s(self) -> float:
+        return self._heard_s + PULSES * self._timeouts.fixed.pulse_s - self._clock()
+
+    async def into(self, leader: PeerId, join: Join) -> tuple[Stream, Group] | Certified | Aborted:
+        """Ask ``leader`` for a place, and wait until it begins.
+
+        Returns:
+            The stream and the group; or what was decided meanwhile; or why there is no round.
+        """
+        self._waits_for, self.rival, self._heard_s = (leader, (join.epoch, join.lineage)), None, self._clock()
+        self._called.clear()
+        entering = asyncio.create_task(self._enter(leader, join))
+        calling = asyncio.create_task(self._called.wait())
+        try:
+            await asyncio.wait((entering, calling), return_when=asyncio.FIRST_COMPLETED)
+            while not entering.done() and self._left_s() > 0:
+                await asyncio.wait((entering,), timeout=self._left_s())
+            if not entering.done():
+                self._timeouts.miss(leader)
+                return Aborted(reason="leader_lost", text=f"leader {leader} says nothing, and {self.rival} calls")
+            return entering.result()
+        finally:
+            self._waits_for = None
+            for task in (entering, calling):
+                task.cancel()
+            await asyncio.gather(entering, calling, return_exceptions=True)
+
+    async def _enter(self, leader: PeerId, join: Join) -> tuple[Stream, Group] | Certified | Aborted:
+        try:
+            stream, answer = await self._ask(leader, join)
+        except NetworkError as error:
+            return Aborted(reason="leader_lost", text=f"leader {leader} cannot be reached: {error.message}")
+        try:
+            begun = await self._begun(stream, join, answer)
+        except NetworkError as error:
+            begun = Aborted(reason="leader_lost", text=f"leader {leader}: {error.message}")
+        except BaseException:
+            stream.close()
+            raise
+        if isinstance(begun, Group):
+            return stream, begun
+        stream.close()
+        return begun
+
+    async def _ask(self, leader: PeerId, join: Join) -> tuple[Stream, Message]:
+        """Ask for a place and hear the first answer, over the stream of the last round if it still stands.
+
+        Raises:
+            NetworkError: the leader does not answer at all.
+        """
+        idle = self._idle.pop(leader, None)
+        if idle is not None:
+            try:
+                return idle, await self._answer(idle, join)
+            except StreamClosed:
+                pass  # closed since the last round; whether the leader is gone shows now
+        with self._timeouts.asking(leader, is_quiet=True) as limit_s:
+            stream = await self._transport.open(leader, ROUND_PROTOCOL, timeout_s=limit_s)
+        return stream, await self._answer(stream, join)
+
+    async def _answer(self, stream: Stream, join: Join) -> Message:
+        try:
+            with self._timeouts.asking(stream.remote, is_quiet=True) as limit_s:
+                await stream.send(join.to_message(), timeout_s=limit_s)
+                return await stream.receive(timeout_s=limit_s)
+        except BaseException:
+            stream.close()
+            raise
+
+    async def _begun(self, stream: Stream, join: Join, message: Message) -> Group | Certified | Aborted:
+        """Wait for BEGIN.
+
+        Raises:
+            NetworkError: the leader is gone, says nothing, or nonsense.
+        """
+        watch = self._silence.watch(at_most_s=2 * self._timeouts.fixed.gather_limit_s)
+        while message.kind in ("welcome", "wait"):
+            self._heard_s = self._clock()
+            message = await stream.receive(timeout_s=max(watch.left_s(), 0.001))
+            watch.heard()
+        if message.kind == "superseded":
+            return await self._verdicts.believe(stream.remote, message, (join.epoch, join.lineage))
+        if message.kind in ("abort", "refused"):
+            reason = "refused" if message.kind == "refused" else message.get("reason", str)
+            return Aborted(reason=reason, text=message.get("text", str))
+        group = Group.from_message(message)
+        self._check(group, stream.remote, join)
+        await self._verdicts.check_electors(group)
+        return group
+
+    def _check(self, group: Group, leader: PeerId, join: Join) -> None:
+        mine = [member.weight for member in group.members if member.peer == self._transport.peer_id]
+        ours = (group.epoch, group.lineage) == (join.epoch, join.lineage)
+        if group.leader != leader or not ours or mine not in ([join.weight], [0.0]):  # 0: not in this round
+            raise BadMessage(f"leader {leader} began another round than we joined")
+        if join.weight > 0 and group.num_elements != join.num_elements:
+            raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")
+        if join.num_elements == 0:
+            check_length(group, self._verdicts.leading_to(group.lineage))

@@ -1,0 +1,44 @@
+"""On the way into a round whose leader says nothing: all meet at the next one."""
+
+import asyncio
+
+import pytest
+
+from collab.averaging.base import Committed, Contribution
+from collab.averaging.timeouts import ENOUGH
+from collab.net.base import Stream
+from collab.types import PeerId
+from tests.averaging.swarm import L, Rounds, random_vectors
+from tests.fakes import FakeNetwork, run
+
+NAMES = "abcde"
+
+
+@pytest.mark.parametrize("first", ["b", "c"])  # the next leader itself, or one who asks it to lead
+def test_who_waits_for_a_frozen_leader_follows_the_first_one_who_noticed(first: str) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = Rounds(network, *NAMES)
+            for name in NAMES:
+                await rounds.add_trainer(name)
+            for _ in range(ENOUGH):
+                with rounds.engines[first].links.timeouts.asking(PeerId("d"), is_quiet=True):
+                    pass  # it learns to wait half as long for an answer as the others
+
+            async def freeze(stream: Stream) -> None:
+                await asyncio.sleep(3600)
+
+            network.peers[PeerId("a")].handlers = dict.fromkeys(network.peers[PeerId("a")].handlers, freeze)
+            vectors, loop = random_vectors(NAMES, 3000), asyncio.get_running_loop()
+            began_s = loop.time()
+            live = [name for name in NAMES if name != "a"]
+            outcomes = await asyncio.gather(*(
+                rounds.engines[name].average(Contribution(epoch=0, lineage=L, vector=vectors[name], weight=1.0))
+                for name in live
+            ))
+            assert loop.time() - began_s < 3.0, "nobody waited for its own limit"
+            for outcome in outcomes:
+                assert isinstance(outcome, Committed), outcome
+                assert set(dict(outcome.record.contributors)) == {PeerId(name) for name in live}
+
+    run(main())
