@@ -2,23 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import math
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.ballots import LEAP, Ballot, Vote
 from collab.averaging.certificates import Certified
+from collab.averaging.desk import Desk, Verdict
 from collab.averaging.division import MAX_JOBS, Division
 from collab.averaging.electors import electorate_of
 from collab.averaging.holding import Holding, is_held
 from collab.averaging.messages import Group
-from collab.averaging.seats import RecordSeat, Seats, seat_to_fields
+from collab.averaging.seats import RecordSeat, seat_to_fields
 from collab.averaging.session import Session
-from collab.averaging.silence import Silence, Watch
-from collab.averaging.timeouts import MeasuredTimeouts
-from collab.averaging.verdicts import Verdicts
+from collab.averaging.silence import Watch
 from collab.concurrency import Background
 from collab.errors import BadMessage, NetworkError, TimedOut
 from collab.metrics.records import Phase
@@ -30,33 +28,8 @@ logger = logging.getLogger(__name__)
 
 IDLE_S = 3600.0
 """Silence is judged by signs of life, not by a stream's own limit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
-    """What a member's rounds have in common."""
-
-    me: PeerId
-    timeouts: MeasuredTimeouts
-    silence: Silence
-    """How long leaders may say nothing."""
-    seats: Seats
-    verdicts: Verdicts
-    open: Callable[[PeerId, float], Awaitable[Stream]]
-    """A stream to somebody who is to lead on, within so many seconds."""
-    keep_stream: Callable[[Stream], None]
-    """Takes a stream for the leader's next round."""
-    reach: Callable[[Phase, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a round ended for one member."""
-
-    certified: Certified | None
-    """What was decided, proved; None: it was aborted."""
-    reason: str = ""
-    text: str = ""
+PULSES = 3
+"""Signs of life that a leader owes before a successor is followed that others have gone to."""
 
 
 class Participation:
@@ -71,6 +44,15 @@ class Participation:
         self._is_halted = False
         """Told to stop jobs, and not yet how to go on: a report would be about work that does not stand."""
         self._instance = group.epoch, group.lineage
+        self._called = asyncio.Event()
+        self._caller: PeerId | None = None
+        """A successor to whom others have gone already."""
+
+    def called_by(self, successor: PeerId) -> None:
+        """``successor`` leads on, for others: we follow, if our leader says nothing either."""
+        if successor in self.group.successors:
+            self._caller = successor
+            self._called.set()
 
     async def run(self, stream: Stream) -> Verdict:
         """Until a leader's verdict: of the first one, over ``stream``, or of whoever leads on.
@@ -91,10 +73,13 @@ class Participation:
             stream.close()
             resumed = None
             while successors and resumed is None and not self._is_dropped:
-                resumed = await self._resume(successors.pop(0))
+                successor = self._caller if self._caller in successors else successors[0]
+                successors.remove(successor)
+                resumed = await self._resume(successor)
             if resumed is None:
                 raise lost
-            stream = resumed
+            stream, self._caller = resumed, None
+            self._called.clear()
 
     async def _under(self, stream: Stream) -> Verdict:
         """Follow one leader."""
@@ -119,15 +104,20 @@ class Participation:
     async def _receive(self, stream: Stream, watch: Watch) -> Message:
         """The leader's next word."""
         receiving = asyncio.create_task(stream.receive(timeout_s=IDLE_S))
+        calling = asyncio.create_task(self._called.wait())
         try:
-            while not (await asyncio.wait((receiving,), timeout=max(watch.left_s(), 0.0)))[0]:
-                if watch.left_s() <= 0:  # else parts of it have come meanwhile
-                    raise TimedOut(f"{stream.remote} says nothing for {self._desk.silence.limit_s():.1f} s")
+            while not receiving.done():
+                left_s = watch.left_s(PULSES * self._timeouts.fixed.pulse_s if self._caller else math.inf)
+                if left_s <= 0:
+                    raise TimedOut(f"{stream.remote} says nothing for {watch.silent_s():.1f} s")
+                waiting = (receiving,) if self._caller else (receiving, calling)
+                await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             message = receiving.result()
             watch.heard()
             return message
         finally:
             receiving.cancel()
+            calling.cancel()
 
     async def _resume(self, successor: PeerId) -> Stream | None:
         """Ask a successor to lead on; None when it does not."""

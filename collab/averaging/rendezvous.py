@@ -1,7 +1,7 @@
 """Where members come to join a round that this peer leads."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly
@@ -30,12 +30,18 @@ have its reducer to thank for it, or a link, also when it is lost before anybody
 class Rendezvous:
     """Takes joiners in, one assembly at a time for each epoch and lineage, and leads it to its verdict."""
 
-    def __init__(self, chair: Chair) -> None:
+    def __init__(self, chair: Chair, called: Callable[[PeerId, str], None]) -> None:
+        """
+        Args:
+            called: a peer leads on with the round of this id, and waits for us if our leader is silent.
+        """
+        self._called = called
         self._transport, self._settings, self._times = chair.ports.transport, chair.settings, chair.timeouts
         self._roster, self._verdicts, self._electors = chair.roster, chair.verdicts, chair.verdicts.electors
         self._leader = Leader(chair)
-        me, silence = self._transport.peer_id, self._leader.silence
-        self._succession = Succession(me, self._times, silence, self._leader.conduct, self._verdicts.committed)
+        self._succession = Succession(
+            self._transport, self._times, self._leader.silence, self._leader.conduct, self._verdicts.committed
+        )
         self._assemblies: dict[tuple[int, Lineage], Assembly] = {}
         self._left_out: dict[tuple[int, Lineage], Mapping[PeerId, str]] = {}
         """Who left an attempt that failed, and for what reason: they are not called again."""
@@ -53,6 +59,10 @@ class Rendezvous:
     async def _serve_next(self, stream: Stream, message: Message) -> bool:
         if message.kind == "resume":
             return await self._succession.serve(stream, message)
+        if message.kind == "leading":
+            self._called(stream.remote, message.get("round_id", str))
+            await stream.send(Message("heard"), timeout_s=self._times.answer_s())
+            return False
         return await self._serve_join(stream, Join.from_message(message))
 
     async def _serve_join(self, stream: Stream, join: Join) -> bool:

@@ -14,6 +14,7 @@ from collab.averaging.assembly import Roster
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
 from collab.averaging.butterfly import Butterfly
 from collab.averaging.certificates import Certified
+from collab.averaging.desk import Desk, Verdict
 from collab.averaging.electors import Electors, electorate_of
 from collab.averaging.entry import Entry
 from collab.averaging.exchange import Bring, Ruling
@@ -25,7 +26,7 @@ from collab.averaging.holding import Holding
 from collab.averaging.messages import CALL_PROTOCOL, NOT_COMING, ROUND_PROTOCOL, Call, Group, Join, Reply
 from collab.averaging.news import News
 from collab.averaging.notary import Notary
-from collab.averaging.participation import Desk, Participation, Verdict
+from collab.averaging.participation import Participation
 from collab.averaging.probe import Probe
 from collab.averaging.rendezvous import Rendezvous
 from collab.averaging.seats import Seats
@@ -83,8 +84,11 @@ class RoundEngine:
                 roster=roster,
                 verdicts=self._verdicts,
                 following=self._following,
-            )
+            ),
+            self._called_by,
         )
+        self._participations: dict[str, Participation] = {}
+        """Of the rounds under way, by id."""
         self.history = History(ports.transport, settings.fingerprint, self.links, self._verdicts.believe)
 
     async def serve(self) -> None:
@@ -166,6 +170,7 @@ class RoundEngine:
         try:
             outcome = await self._take_part(stream, group, bring)
         finally:
+            self._participations.pop(group.round_id, None)
             self._accounts.end(group)
         self._news.ended(group, outcome, started_s)
         return outcome
@@ -175,7 +180,7 @@ class RoundEngine:
         self._news.reach(Phase.SEND_PARTS, group.epoch)
         session = self._butterfly.session(group, bring, self._accounts.encodings(group))
         async with session:
-            part = Participation(group, session, self._desk)
+            part = self._participations[group.round_id] = Participation(group, session, self._desk)
             try:
                 verdict = await Watchdog(session, self.links, group.expected_s).guard(part.run(stream))
             except NetworkError as error:
@@ -234,6 +239,10 @@ class RoundEngine:
         """Vote no more. From which epoch on others may decide without us; None: not for certain at any."""
         is_settled = all(self._verdicts.committed(*instance) is not None for instance in self._seats.close())
         return self._seats.free_from() if is_settled else None
+
+    def _called_by(self, successor: PeerId, round_id: str) -> None:
+        if (part := self._participations.get(round_id)) is not None:
+            part.called_by(successor)
 
     # -- serving others ----------------------------------------------------------------------------------------------
 

@@ -84,7 +84,15 @@ class Watch:
         """We did not listen: its silence counts from now on, and that until now measures nothing."""
         self._heard_s = self._clock()
 
-    def left_s(self) -> float:
-        """Until it counts as gone; negative: it does."""
+    def silent_s(self) -> float:
+        """Since its newest sign of life."""
+        return self._clock() - max(self._heard_s, self._other_sign_s())
+
+    def left_s(self, limit_s: float = math.inf) -> float:
+        """Until it counts as gone; negative: it does.
+
+        Args:
+            limit_s: of its silence, where others know that it is gone; what we have learned holds if that is less.
+        """
         sign_s = max(self._heard_s, self._other_sign_s())
-        return min(sign_s + self._silence.limit_s() + self._queue_s(), self._ends_s) - self._clock()
+        return min(sign_s + min(self._silence.limit_s(), limit_s) + self._queue_s(), self._ends_s) - self._clock()

@@ -10,12 +10,12 @@ from collab.averaging.ballots import ballot_above
 from collab.averaging.certificates import Certified
 from collab.averaging.course import Course
 from collab.averaging.division import Division
-from collab.averaging.messages import MAX_BALLOT, Group
+from collab.averaging.messages import MAX_BALLOT, ROUND_PROTOCOL, Group
 from collab.averaging.silence import Silence
 from collab.averaging.timeouts import MeasuredTimeouts
 from collab.concurrency import Background
 from collab.errors import BadMessage, NetworkError
-from collab.net.base import Stream
+from collab.net.base import Stream, Transport
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
 
@@ -86,9 +86,10 @@ class Succession:
     """Rounds that this peer leads on with."""
 
     def __init__(
-        self, me: PeerId, timeouts: MeasuredTimeouts, silence: Silence, conduct: Conduct, committed: Committed
+        self, transport: Transport, timeouts: MeasuredTimeouts, silence: Silence, conduct: Conduct, committed: Committed
     ) -> None:
-        self._me, self._timeouts, self._silence, self._conduct = me, timeouts, silence, conduct
+        self._transport, self._me = transport, transport.peer_id
+        self._timeouts, self._silence, self._conduct = timeouts, silence, conduct
         self._committed = committed
         self._takeovers: dict[str, Takeover] = {}
 
@@ -121,6 +122,9 @@ class Succession:
             await stream.send(Message("welcome"), timeout_s=self._timeouts.answer_s())
             async with Background() as tasks:
                 tasks.create_task(keep_waiting(stream, self._timeouts))  # else it would leave us for the next successor
+                if is_first:
+                    for peer in {member.peer for member in group.members} - {group.leader, stream.remote}:
+                        tasks.create_task(self._call(peer, group))
                 await (self._close_in_time(takeover) if is_first else takeover.closed.wait())
             await (self._lead_on(takeover) if is_first else takeover.finished.wait())
         finally:
@@ -140,6 +144,16 @@ class Succession:
         known = self._committed(takeover.group.epoch, takeover.group.lineage)
         if known is not None:
             await stream.send(Message("commit", known.to_fields()), timeout_s=self._timeouts.answer_s())
+
+    async def _call(self, peer: PeerId, group: Group) -> None:
+        """Tell a member that others have given the leader up; ourselves, too, since we may not have noticed."""
+        with suppress(NetworkError), self._timeouts.asking(peer) as limit_s:
+            stream = await self._transport.open(peer, ROUND_PROTOCOL, timeout_s=limit_s)
+            try:
+                await stream.send(Message("leading", {"round_id": group.round_id}), timeout_s=limit_s)
+                await stream.receive(timeout_s=limit_s)
+            finally:
+                stream.close()
 
     async def _close_in_time(self, takeover: Takeover) -> None:
         patience_s = max(self._silence.limit_s(), self._timeouts.fixed.silence_s)  # newcomers have learned no other

@@ -71,12 +71,13 @@ def test_a_member_that_misses_its_leader_later_than_all_others_waits_for_what_th
                 return certified if decided.is_set() else None
 
             clock = asyncio.get_running_loop().time
-            succession = Succession(B, MeasuredTimeouts(clock, FIRST), Silence(clock, 0.5), conduct, committed)
+            transports = {peer: network.join(peer) for peer in (B, C)}
+            timeouts, silence = MeasuredTimeouts(clock, FIRST), Silence(clock, 0.5)
+            succession = Succession(transports[B], timeouts, silence, conduct, committed)
 
             async def serve(stream: Stream) -> None:
                 await succession.serve(stream, await stream.receive(timeout_s=1.0))
 
-            transports = {peer: network.join(peer) for peer in (B, C)}
             await transports[B].serve(ROUND_PROTOCOL, serve)
             streams = {}
             for peer, delay_s in ((B, 0.0), (C, FIRST.silence_s + 0.1)):

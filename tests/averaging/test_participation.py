@@ -10,11 +10,12 @@ from collab.averaging.agreement import CommitRecord
 from collab.averaging.ballots import Ballot
 from collab.averaging.butterfly import Session
 from collab.averaging.certificates import Certified, ballot_paper
+from collab.averaging.desk import Desk, Verdict
 from collab.averaging.division import Division, Job
 from collab.averaging.electors import electorate_of
 from collab.averaging.laggards import Progress
 from collab.averaging.messages import Member
-from collab.averaging.participation import Desk, Participation, Verdict
+from collab.averaging.participation import Participation
 from collab.averaging.plan import Span
 from collab.averaging.seats import Seats
 from collab.averaging.silence import Silence
