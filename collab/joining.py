@@ -78,7 +78,7 @@ class Local:
     name: str = ""
     """What others see; empty: the machine's name."""
     data_dir: Path | None = None
-    """Keeps this peer's key; None: a new identity each time."""
+    """Keeps this peer's key, and the run's state for the next time; None: a new identity each time."""
     is_client: bool = False
     """Dial only; for machines that nobody can reach."""
     limits: LinkLimits = NO_LIMITS
@@ -194,7 +194,11 @@ class JoinedRun:
                 lambda: replica_around(self._model, self._optimizer, bundle)
             )
             name = (self._local.name or platform.node() or "peer")[:MAX_NAME_CHARACTERS]
-            participant_settings = ParticipantSettings(name=name, can_be_dialled=not self._local.is_client)
+            participant_settings = ParticipantSettings(
+                name=name,
+                can_be_dialled=not self._local.is_client,
+                state_dir=self._local.data_dir / "state" if self._local.data_dir is not None else None,
+            )
             participant = Participant(started.ports, started.identity, bundle, replica, participant_settings)
             await participant.begin()
             await participant.measure_link()

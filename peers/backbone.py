@@ -14,13 +14,14 @@ from collab.errors import CheckpointFailed, CorruptState, NoDonor
 from collab.metrics.records import CheckpointSaved, Notice, StateFetched, SwarmReport
 from collab.ports import Ports
 from collab.swarm.bundle import Bundle, serve_bundle
+from collab.swarm.donation import StateServer
 from collab.swarm.handover import Offer, serve_handover
 from collab.swarm.identity import Identity
 from collab.swarm.membership import Membership
 from collab.swarm.progress import ProgressBoard, SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
-from collab.swarm.state_transfer import StateServer, Wanted, fetch_state
+from collab.swarm.state_transfer import Wanted, fetch_state
 from collab.swarm.time_sync import serve_time
 from collab.types import Lineage, PeerId, Role
 
@@ -71,7 +72,7 @@ class Backbone:
         transport, fingerprint = self._ports.transport, self._bundle.fingerprint
         await serve_time(transport, self._ports.clock)
         await serve_bundle(transport, self._bundle)
-        await StateServer(transport, fingerprint, self._provide).serve()
+        await StateServer(transport, self._engine.links, fingerprint, self._provide).serve()
         await serve_handover(transport, fingerprint, self._take)
         await self._engine.serve()
         await self.membership.report()
@@ -145,14 +146,18 @@ class Backbone:
         """The snapshot of ``epoch``, verified; None when nobody can give it now."""
         started_s = self._ports.clock.monotonic()
         try:
-            packed, donor = await fetch_state(
-                self._ports.transport, donors, fingerprint=self._bundle.fingerprint, wanted=Wanted(epoch=epoch)
+            packed, gave = await fetch_state(
+                self._ports.transport,
+                self._engine.links,
+                donors,
+                fingerprint=self._bundle.fingerprint,
+                wanted=Wanted(epoch=epoch),
             )
         except NoDonor as error:
             logger.info("no snapshot of epoch %d yet: %s", epoch, error.message)
             return None
         now, seconds = self._ports.clock.now(), self._ports.clock.monotonic() - started_s
-        fetched = StateFetched(at_s=now, donor=donor, epoch=epoch, num_bytes=packed.manifest.num_bytes, seconds=seconds)
+        fetched = StateFetched(at_s=now, donors=gave, epoch=epoch, num_bytes=packed.manifest.num_bytes, seconds=seconds)
         self._ports.observer.observe(fetched)
         return packed
 

@@ -53,6 +53,7 @@ async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions"
         name=options.name,
         can_be_dialled=not options.reach.is_client,
         max_epochs=options.epochs,
+        state_dir=options.data_dir.state,
     )
     participant = Participant(started.ports, started.identity, bundle, replica, settings)
     return Trainer(participant, task, microbatch_size=options.microbatch_size or bundle.run.microbatch_size)

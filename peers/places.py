@@ -33,6 +33,11 @@ class DataDir:
         return self.path / "metrics.jsonl"
 
     @property
+    def state(self) -> Path:
+        """What a trainer has of the run's state, for its next life."""
+        return self.path / "state"
+
+    @property
     def checkpoints(self) -> Path:
         """Root of the checkpoints of a backbone."""
         return self.path / "checkpoints"

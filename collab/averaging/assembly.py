@@ -43,10 +43,18 @@ class Expected:
         ]
         return [*asked, *dict.fromkeys(others[:OTHERS_ASKED])]
 
+    seatless: frozenset[PeerId] = frozenset()
+    """Of the trainers at this very history, those that say they have no seat, since they were started again."""
+
     @property
     def present(self) -> frozenset[PeerId]:
         """Everybody whose word is fresh."""
         return self.trainers | self.helpers | self.ahead | self.behind
+
+    @property
+    def able(self) -> frozenset[PeerId]:
+        """Those here who can vote, as far as they say."""
+        return self.present - self.seatless
 
 
 Roster = Callable[[int, Lineage], Awaitable[Expected]]

@@ -1,8 +1,9 @@
 """Who decides what follows a history, when some of those who should have not been heard of for very long.
 
 As long as a majority of an electorate is there, nobody needs this. It is for a swarm that has lost most of its peers
-at once: without it the run would stand still for ever. Safety then rests on time (``RoundTimeouts.reform_s``): a peer
-that is cut off for longer, and not dead, may come back to a history that went on without it; it takes that over.
+at once, or had them started again, which do not know any more what they voted: without it the run would stand still for
+ever. Safety then rests on time (``RoundTimeouts.reform_s``): a peer that is cut off for longer, and not dead, may come
+back to a history that went on without it; it takes that over.
 
 Who cannot see the backbones either, and has seen them, is more likely cut off than all that is left, and waits longer
 (``orphaned_s``). So of two halves the one with the backbone goes on, and the other one finds what that did.
@@ -78,7 +79,7 @@ class Electors:
         One that has promised anything there was counted on by somebody, so its goodbye does not excuse it there: two
         quorums might have no other elector in common. Nor does a goodbye from before a round that it was in.
         """
-        if peer in expected.present:
+        if peer in expected.able:
             return False
         goodbye = expected.left.get(peer)
         if goodbye is not None and (maker is None or maker.epoch < goodbye <= maker.epoch + 1):

@@ -94,5 +94,5 @@ class Notary:
         if not named or named != tuple(peer for peer in trusted.members if peer in set(named)):
             raise BadCertificate("other_electors", "the electors named are not those who decide what follows")
         left_out = set(trusted.members).difference(named, excused)
-        if left_out and not left_out.isdisjoint((await self.roster(*instance)).present):
+        if left_out and not left_out.isdisjoint((await self.roster(*instance)).able):
             raise BadCertificate("electors_left_out", "some are left out who decide what follows, and are here")

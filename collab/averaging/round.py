@@ -91,6 +91,15 @@ class RoundEngine:
         """Of the rounds under way, by id."""
         self.history = History(ports.transport, settings.fingerprint, self.links, self._verdicts.believe)
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the run."""
+        return self._settings.fingerprint
+
+    def has_seat(self, lineage: Lineage) -> bool:
+        """Whether we may vote about what follows a history."""
+        return self._seats.has_made(lineage)
+
     async def serve(self) -> None:
         """Begin to answer: contributors, joiners, calls, and members in doubt."""
         await self._butterfly.serve()

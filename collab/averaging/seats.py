@@ -35,6 +35,10 @@ class Seats:
         self._is_closed = True
         return [instance for instance, ours in self._seats.items() if ours.vote is not None]
 
+    def has_made(self, lineage: Lineage) -> bool:
+        """Whether we helped to make a history in this life."""
+        return lineage in self._made
+
     def free_from(self) -> int | None:
         """First epoch about which we have promised nothing; None: not known, as an earlier life of ours may have."""
         return 1 + max(epoch for epoch, _ in self._seats) if self._made and self._seats else None

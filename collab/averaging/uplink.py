@@ -27,6 +27,10 @@ CROWDED_S = 0.75
 other, and a shorter one would run empty between them."""
 UNDER_WAY_S = 0.6
 """What may be under way beyond a round trip, at the pace."""
+LAST = 2.0
+"""The order of what leaves only when nothing else wants to; parts of rounds have orders from 0 to 1."""
+LAST_UNDER_WAY_S = 0.1
+"""As ``UNDER_WAY_S``, for that: a round that begins finds no more than this before it."""
 FIRST_WINDOW_BYTES = 384 << 10
 """The same before a pace is known: 0.3 s of a 10 Mbit/s link. It grows while nothing queues."""
 LARGEST_WINDOW_BYTES = 32 << 20
@@ -157,7 +161,7 @@ class Uplink:
         Args:
             is_probe: it leaves when nothing else may, at no pace: what we know of the link is not to limit a probe.
         """
-        if not self._waiting and not self._is_early() and self._has_room(path, num_bytes, self.queue_s(path)):
+        if not self._waiting and not self._is_early() and self._has_room(path, order, num_bytes, self.queue_s(path)):
             self._take(path, num_bytes, is_probe)
             return
         admitted = asyncio.get_running_loop().create_future()
@@ -217,7 +221,7 @@ class Uplink:
             request = heapq.heappop(self._waiting)
             is_gone = request.admitted.cancelled()  # and will take itself out of the queue
             queue_s = request.path.delay.standing_s if shared_s is None else shared_s
-            if not is_gone and self._has_room(request.path, request.num_bytes, queue_s):
+            if not is_gone and self._has_room(request.path, request.order, request.num_bytes, queue_s):
                 self._take(request.path, request.num_bytes, request.is_probe)
                 request.admitted.set_result(None)
             else:
@@ -225,17 +229,18 @@ class Uplink:
         for request in kept:
             heapq.heappush(self._waiting, request)
 
-    def _window_bytes(self) -> float:
-        """How much may be under way on all paths."""
+    def _window_bytes(self, order: float = 0.0) -> float:
+        """How much may be under way on all paths when something of this order leaves."""
         rate = self._delivery.bytes_per_s
         if rate is None:
             return self._first_bytes
-        return min(rate * (self._trip_s + UNDER_WAY_S), LARGEST_WINDOW_BYTES)
+        beyond_s = UNDER_WAY_S if order < LAST else LAST_UNDER_WAY_S
+        return min(rate * (self._trip_s + beyond_s), LARGEST_WINDOW_BYTES)
 
-    def _has_room(self, path: Path, num_bytes: int, queue_s: float) -> bool:
+    def _has_room(self, path: Path, order: float, num_bytes: int, queue_s: float) -> bool:
         if path.is_crowded(num_bytes, queue_s):
             return False
-        return self._under_way_bytes + num_bytes <= max(self._window_bytes(), SMALLEST_PARTS * num_bytes)
+        return self._under_way_bytes + num_bytes <= max(self._window_bytes(order), SMALLEST_PARTS * num_bytes)
 
     def _take(self, path: Path, num_bytes: int, is_probe: bool) -> None:
         now_s = self._clock()

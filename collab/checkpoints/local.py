@@ -142,6 +142,13 @@ def prune(root: Path, keep: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def forget_after(root: Path, epoch: int) -> None:
+    """Delete the checkpoints of later epochs."""
+    for path in list_checkpoints(root):
+        if int(path.name.removeprefix("epoch-")) > epoch:
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def _tensors(snapshot: Snapshot, prefix: str) -> bytes:
     tensors = {n.removeprefix(prefix): t for n, t in sorted(snapshot.tensors.items()) if n.startswith(prefix)}
     data: bytes = safetensors.numpy.save(tensors, {"format": "pt"})  # transformers insists on the word

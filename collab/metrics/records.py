@@ -1,5 +1,6 @@
 """What happens in a peer, as values: for the terminal, the metrics files, and the fault scripts of the simulation."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -132,9 +133,10 @@ class EvaluationDone(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFetched(Event):
-    """A snapshot was taken over from ``donor``."""
+    """A snapshot was taken over."""
 
-    donor: PeerId
+    donors: Mapping[PeerId, int]
+    """How many of its bytes came from whom."""
     epoch: int
     num_bytes: int
     seconds: float

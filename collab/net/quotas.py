@@ -15,8 +15,8 @@ from collab.averaging.probe_traffic import LARGEST_PART_BYTES
 from collab.averaging.standing import STANDING_PROTOCOL
 from collab.net.wire import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, Largest
 from collab.swarm.bundle import BUNDLE_PROTOCOL
+from collab.swarm.donation import STATE_PROTOCOL
 from collab.swarm.handover import HANDOVER_PROTOCOL
-from collab.swarm.state_transfer import STATE_PROTOCOL
 from collab.swarm.time_sync import PROTOCOL as TIME_PROTOCOL
 
 REPORT_PROTOCOL = "collab/refusals/1"
@@ -87,9 +87,12 @@ QUOTAS: Mapping[str, Quota] = {
     VERDICT_PROTOCOL: Quota(open_streams=128, streams=Pace(burst=512, per_s=64.0)),
     # A peer fetches one round after the other, from two donors at a time, and tries again after a second.
     RESULTS_PROTOCOL: Quota(open_streams=8, streams=Pace(burst=64, per_s=8.0)),
-    # A newcomer fetches from one donor at a time; a backbone for a checkpoint and for a goodbye at once. It asks again
-    # every half second. A donor serves four: one peer alone must not take all their places.
-    STATE_PROTOCOL: Quota(open_streams=3, streams=Pace(burst=64, per_s=8.0)),
+    # A newcomer has one stream to each donor; a backbone one for a checkpoint and one for a goodbye. It asks again each
+    # half second. A donor serves four: one peer alone must not take all their places. Small messages are questions for
+    # a megabyte and acknowledgements of 256 KB: 4,000 a second are 8 Gbit/s.
+    STATE_PROTOCOL: Quota(
+        open_streams=3, streams=Pace(burst=64, per_s=8.0), messages=Pace(burst=8000, per_s=4000.0)
+    ),
     # Once in a process's life each; a process that cannot start is started again every few seconds.
     BUNDLE_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     TIME_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),

@@ -206,6 +206,11 @@ class Downlink:
         if not self._under_way:
             self._meter.pause()
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an exchange is, as a round."""
+        return self._under_way > 0
+
     def arrived(self, source: str, num_bytes: int, delay_s: float, sender_queue_s: float) -> None:
         """``num_bytes`` came from ``source``.
 

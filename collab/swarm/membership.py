@@ -60,9 +60,9 @@ class Membership:
         began_s = self._clock.monotonic()
         view = await self._board.refresh()
         self._reading.add(self._clock.monotonic() - began_s)
-        self._presence.looked(
-            [record.peer for record in view.records], view.left, [record.peer for record in self.backbones()]
-        )
+        seated = [record.peer for record in view.records if record.has_seat]
+        seatless = [record.peer for record in view.records if not record.has_seat]
+        self._presence.looked(seated, view.left, [record.peer for record in self.backbones()], seatless)
         return view
 
     def note_step(self) -> None:
@@ -164,6 +164,7 @@ class Membership:
             left=self._presence.left,
             absent_s=self._presence.absent_s,
             backbones=self._presence.backbones,
+            seatless=frozenset(r.peer for r in view.trainers(epoch, lineage) if not r.has_seat),
             ahead=frozenset(
                 record.peer
                 for record in (*view.all_trainers(), *self.backbones())
@@ -182,14 +183,18 @@ class Membership:
         consensus = self.view.consensus()
         return max(consensus[0] - self._our_record().epoch, 0) if consensus is not None else 0
 
+    def consensus_of_others(self) -> tuple[int, Lineage] | None:
+        """Epoch and lineage of most trainers, ourselves not counted; None when nobody else trains."""
+        me = self._our_record().peer
+        return SwarmView(tuple(r for r in self.view.records if r.peer != me), self.view.at_s).consensus()
+
     def is_out_of_step(self) -> bool:
         """Whether most trainers are on another history than ours, and not behind it.
 
         Without other trainers a backbone's checkpoint counts: whoever was away for long must not train on from where
         all others were before they finished.
         """
-        record = self._our_record()
-        consensus = SwarmView(tuple(r for r in self.view.records if r.peer != record.peer), self.view.at_s).consensus()
+        record, consensus = self._our_record(), self.consensus_of_others()
         if consensus is None:
             return any(backbone.checkpoint_epoch > record.epoch for backbone in self.backbones())
         if consensus == (record.epoch, record.lineage):

@@ -40,7 +40,11 @@ class Presence:
         return dict(self._left)
 
     def looked(
-        self, present: Collection[PeerId], left: Mapping[PeerId, int], backbones: Collection[PeerId] = ()
+        self,
+        present: Collection[PeerId],
+        left: Mapping[PeerId, int],
+        backbones: Collection[PeerId] = (),
+        seatless: Collection[PeerId] = (),
     ) -> None:
         """We have looked for everybody just now.
 
@@ -48,6 +52,8 @@ class Presence:
             present: whose word is fresh.
             left: whose fresh word is a goodbye; as in ``left``.
             backbones: of those present.
+            seatless: whose word is fresh, and who may not vote: as absent as its earlier life, and from now on at the
+                latest.
         """
         now_s = self._clock()
         passed_s = min(now_s - self._looked_s, LONGEST_STEP_S) if self._looked_s is not None else 0.0
@@ -56,6 +62,9 @@ class Presence:
             self._absent_s[peer] += passed_s
         for peer in present:
             self._absent_s[peer] = 0.0
+            self._left.pop(peer, None)
+        for peer in seatless:
+            self._absent_s.setdefault(peer, 0.0)
             self._left.pop(peer, None)
         self._left.update(left)
         self._backbones = (self._backbones | set(backbones)) - left.keys()

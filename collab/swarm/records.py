@@ -63,6 +63,9 @@ class PeerRecord:
     eval_epoch: int = -1
     """Epoch of ``eval_loss``; -1: none yet."""
     eval_loss: float = math.nan
+    has_seat: bool = True
+    """Whether it may vote about what follows its history. Not who was in that round in an earlier life: it may have
+    voted since, and has forgotten."""
 
 
 def pack_record(record: PeerRecord, identity: Identity) -> bytes:

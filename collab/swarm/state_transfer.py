@@ -1,114 +1,231 @@
-"""Handing snapshots from donors to newcomers, verified chunk by chunk."""
+"""Taking over the swarm's state: from many donors at once, each chunk verified.
+
+Donors are asked what they have; what most of them have is fetched, and each brings as many chunks as its link allows.
+"""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from collab.errors import BadMessage, CorruptState, NetworkError, NoDonor
+from collab.averaging.flow import Inflow, Links, kept_alive
+from collab.errors import BadMessage, CorruptState, NetworkError, NoDonor, TimedOut
 from collab.net.base import Stream, Transport
-from collab.net.pieces import receive_bytes, send_bytes
 from collab.net.wire import Message
-from collab.swarm.snapshots import Manifest, PackedSnapshot, check_chunk
+from collab.swarm.donation import STATE_PROTOCOL
+from collab.swarm.download import Download
+from collab.swarm.partial import Partial
+from collab.swarm.snapshots import MAX_SNAPSHOT_BYTES, Manifest, PackedSnapshot
 from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
 
-STATE_PROTOCOL = "collab/state/2"
-PREPARE_TIMEOUT_S = 30.0
-"""A donor may have to finish a microbatch before it can copy its state."""
-CHUNK_TIMEOUT_S = 20.0
-"""Of each message; a piece takes that long at 0.03 Mbit/s, and slower is dead."""
-MAX_DONATIONS = 4
-"""Newcomers served at once; more wait their turn, so that training keeps most of the uplink."""
+MAX_ASKED = 8
+"""Donors at a time; when one fails the next one is asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which state: the history that most trainers hold, or whatever a donor has newest."""
+    """Which state: a given one, or what most trainers have newest."""
 
     epoch: int | None = None
     lineage: Lineage | None = None
+    voices: frozenset[PeerId] = frozenset()
+    """Whose word decides which state is taken, if any of them gives one: a backbone's checkpoint is older than what
+    trainers hold, and serves when they hold nothing. Empty: everybody's."""
+    most_bytes: int = MAX_SNAPSHOT_BYTES
+    """More than our model can need; memory is taken for all of it at once."""
 
     def accepts(self, manifest: Manifest) -> bool:
         """Whether ``manifest`` is what was asked for."""
-        return (self.epoch is None or manifest.epoch == self.epoch) and self.lineage in (None, manifest.lineage)
-
-
-Provider = Callable[[int | None], Awaitable[PackedSnapshot | None]]
-"""Our snapshot of an epoch (None: the newest); None when we do not have it."""
-
-
-class StateServer:
-    """Serves snapshots to whoever asks and belongs to the run."""
-
-    def __init__(self, transport: Transport, fingerprint: str, provide: Provider) -> None:
-        self._transport, self._fingerprint, self._provide = transport, fingerprint, provide
-        self._slots = asyncio.Semaphore(MAX_DONATIONS)
-
-    async def serve(self) -> None:
-        """Begin to answer newcomers."""
-        await self._transport.serve(STATE_PROTOCOL, self._answer)
-
-    async def _answer(self, stream: Stream) -> None:
-        request = await stream.receive(timeout_s=CHUNK_TIMEOUT_S)
-        theirs, epoch = request.get("fingerprint", str), request.get("epoch", int)
-        if theirs != self._fingerprint:
-            text = f"your run's fingerprint is {theirs}, this run's is {self._fingerprint}"
-            await stream.send(Message("refused", {"text": text}), timeout_s=CHUNK_TIMEOUT_S)
-            return
-        async with self._slots:
-            packed = await self._provide(None if epoch < 0 else epoch)
-            if packed is None:
-                text = "no state yet" if epoch < 0 else f"no snapshot of epoch {epoch}"
-                await stream.send(Message("refused", {"text": text}), timeout_s=CHUNK_TIMEOUT_S)
-                return
-            await stream.send(packed.manifest.to_message(), timeout_s=CHUNK_TIMEOUT_S)
-            for index in range(len(packed.manifest.chunk_digests)):
-                await send_bytes(stream, packed.chunk(index), timeout_s=CHUNK_TIMEOUT_S)
-            await stream.receive(timeout_s=CHUNK_TIMEOUT_S)  # "thanks": everything arrived, closing loses nothing
+        is_history = (self.epoch is None or manifest.epoch == self.epoch) and self.lineage in (None, manifest.lineage)
+        return is_history and manifest.num_bytes <= self.most_bytes
 
 
 async def fetch_state(
-    transport: Transport, donors: list[PeerId], *, fingerprint: str, wanted: Wanted
-) -> tuple[PackedSnapshot, PeerId]:
-    """Take the wanted snapshot from the first donor that can give it whole.
+    transport: Transport,
+    links: Links,
+    donors: list[PeerId],
+    *,
+    fingerprint: str,
+    wanted: Wanted,
+    partial: Partial | None = None,
+) -> tuple[PackedSnapshot, Mapping[PeerId, int]]:
+    """Take the wanted snapshot from as many donors as have it.
+
+    Args:
+        partial: keeps what comes until all of it is here, and may have some of it.
+
+    Returns:
+        The snapshot, and how many of its bytes came from whom.
 
     Raises:
-        NoDonor: none of them could; the message says why for each.
+        NoDonor: they could not give it whole; the message says why for each.
     """
-    failures = []
-    for donor in donors:
+    return await _Fetch(transport, links, donors, fingerprint, wanted, partial).run()
+
+
+class _Fetch:
+    """One attempt."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        links: Links,
+        donors: list[PeerId],
+        fingerprint: str,
+        wanted: Wanted,
+        partial: Partial | None,
+    ) -> None:
+        self._partial = partial
+        self._transport, self._links, self._timeouts = transport, links, links.timeouts
+        self._waiting, self._fingerprint, self._wanted = list(donors), fingerprint, wanted
+        self._asked: dict[asyncio.Task[None], PeerId] = {}
+        self._offers: dict[PeerId, Manifest] = {}
+        self._failures: dict[PeerId, str] = {}
+        self._beginning: asyncio.Task[None] | None = None
+        """Since it was chosen what is taken."""
+        self._download: Download | None = None
+        self._chosen: asyncio.Future[Download] = asyncio.get_running_loop().create_future()
+        self._deadline: asyncio.TimerHandle | None = None
+        """When those that have not answered yet are not waited for any more."""
+
+    async def run(self) -> tuple[PackedSnapshot, Mapping[PeerId, int]]:
+        """To its end."""
+        self._links.downlink.begin()
         try:
-            return await _fetch_from(transport, donor, fingerprint, wanted), donor
+            while not self._is_complete and (self._waiting or self._asked):
+                while self._waiting and len(self._asked) < MAX_ASKED:
+                    donor = self._waiting.pop(0)
+                    self._asked[asyncio.create_task(self._take_from(donor))] = donor
+                done, _ = await asyncio.wait(self._asked, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    del self._asked[task]
+                    task.result()
+                self._choose_if_clear()
+        finally:
+            self._links.downlink.end()
+            if self._deadline is not None:
+                self._deadline.cancel()
+            tasks = [*self._asked, *([self._beginning] if self._beginning is not None else [])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if self._download is not None and self._download.is_complete:
+            return self._download.packed(), self._download.brought_bytes
+        listing = "\n".join(f"  {peer}: {text}" for peer, text in self._failures.items())
+        raise NoDonor(
+            f"the run's state could not be fetched:\n{listing or '  nobody is known who could have it'}",
+            hint="is the backbone running? it keeps the state",
+        )
+
+    @property
+    def _is_complete(self) -> bool:
+        return self._download is not None and self._download.is_complete
+
+    # -- which state -------------------------------------------------------------------------------------------------
+
+    def _choose_if_clear(self) -> None:
+        """Choose what most of those who were asked have; of those who answered in time, if nobody else did."""
+        if self._beginning is not None or not self._offers:
+            return
+        asked = set(self._asked.values())
+        deciding = asked & self._wanted.voices or asked
+        counts = Counter(self._offers[donor] for donor in deciding & self._offers.keys())
+        if 2 * max(counts.values(), default=0) > len(deciding) or deciding <= self._offers.keys():
+            self._choose()
+        elif self._deadline is None:
+            self._deadline = asyncio.get_running_loop().call_later(self._timeouts.answer_s(), self._choose)
+
+    def _choose(self) -> None:
+        if self._beginning is not None or not self._offers:
+            return
+        deciding = self._offers.keys() & self._wanted.voices or self._offers.keys()
+        offers = [self._offers[donor] for donor in deciding]
+        counts = Counter(offers)
+        best = max(offers, key=lambda manifest: (counts[manifest], manifest.epoch, manifest.digest))
+        logger.info("taking the state of epoch=%d lineage=%s donors=%d", best.epoch, best.lineage, counts[best])
+        self._beginning = asyncio.create_task(self._begin(Download(best)))
+
+    async def _begin(self, download: Download) -> None:
+        try:
+            if self._partial is not None:
+                for index, chunk in (await self._partial.begin(download.manifest)).items():
+                    download.restore(index, chunk)
+        except BaseException as error:
+            self._chosen.set_exception(error)  # for those who wait for it
+            raise
+        self._download = download
+        self._chosen.set_result(download)
+
+    # -- one donor ---------------------------------------------------------------------------------------------------
+
+    async def _take_from(self, donor: PeerId) -> None:
+        try:
+            if not await self._take_epoch(donor, self._wanted.epoch) and self._download is not None:
+                await self._take_epoch(donor, self._download.manifest.epoch)  # it may still have what the others have
         except (NetworkError, CorruptState) as error:
-            logger.warning("state not taken donor=%s reason=%s", donor, error)
-            failures.append(f"  {donor}: {error.message}")
-    listing = "\n".join(failures) or "  nobody is known who could have it"
-    raise NoDonor(
-        f"the run's state could not be fetched:\n{listing}", hint="is the backbone running? it keeps the state"
-    )
+            logger.info("state not taken donor=%s reason=%s", donor, error)
+            self._failures[donor] = error.message
+        finally:
+            self._offers.pop(donor, None)
+            if self._download is not None:
+                self._download.give_up(donor)
 
+    async def _take_epoch(self, donor: PeerId, epoch: int | None) -> bool:
+        """Take the donor's chunks of an epoch's state (None: of its newest); whether it has the one that was chosen.
 
-async def _fetch_from(transport: Transport, donor: PeerId, fingerprint: str, wanted: Wanted) -> PackedSnapshot:
-    stream = await transport.open(donor, STATE_PROTOCOL, timeout_s=CHUNK_TIMEOUT_S)
-    try:
-        epoch = -1 if wanted.epoch is None else wanted.epoch
-        await stream.send(Message("get", {"fingerprint": fingerprint, "epoch": epoch}), timeout_s=CHUNK_TIMEOUT_S)
-        answer = await stream.receive(timeout_s=PREPARE_TIMEOUT_S)
+        Raises:
+            NetworkError, CorruptState: it does not have what is wanted, or is gone, or sends something else.
+        """
+        with self._timeouts.asking(donor) as limit_s:
+            stream = await self._transport.open(donor, STATE_PROTOCOL, timeout_s=limit_s)
+            fields = {"fingerprint": self._fingerprint, "epoch": -1 if epoch is None else epoch}
+            await stream.send(Message("get", fields), timeout_s=limit_s)
+        try:
+            manifest = await self._offered(stream)
+            self._offers[donor] = manifest
+            self._choose_if_clear()
+            async with kept_alive(stream, self._timeouts):
+                download = await asyncio.shield(self._chosen)
+                if manifest != download.manifest:
+                    return False
+                await self._take_chunks(stream, download)
+            return True
+        finally:
+            stream.close()
+
+    async def _offered(self, stream: Stream) -> Manifest:
+        """What the donor has; it may have to finish a microbatch, or other newcomers, before it can say so."""
+        while (answer := await stream.receive(timeout_s=self._timeouts.part_s)).kind == "wait":
+            pass
         if answer.kind == "refused":
             raise BadMessage(answer.get("text", str))
         manifest = Manifest.from_message(answer)
-        if manifest.fingerprint != fingerprint or not wanted.accepts(manifest):
-            raise BadMessage(
-                f"offers epoch {manifest.epoch} of lineage {manifest.lineage[:8]}, which is not what was asked for"
-            )
-        data = bytearray()
-        for index in range(len(manifest.chunk_digests)):
-            chunk = await receive_bytes(stream, manifest.chunk_bytes(index), timeout_s=CHUNK_TIMEOUT_S)
-            check_chunk(manifest, index, chunk)
-            data += chunk
-        await stream.send(Message("thanks"), timeout_s=CHUNK_TIMEOUT_S)
-        return PackedSnapshot(manifest, bytes(data))
-    finally:
-        stream.close()
+        if manifest.fingerprint != self._fingerprint or not self._wanted.accepts(manifest):
+            what = f"{manifest.num_bytes} bytes of epoch {manifest.epoch}, lineage {manifest.lineage[:8]}"
+            raise BadMessage(f"offers {what}, which is not what was asked for")
+        return manifest
+
+    async def _take_chunks(self, stream: Stream, download: Download) -> None:
+        moved_s, clock = self._links.clock(), self._links.clock
+        async with Inflow(stream, self._links, timeout_s=self._timeouts.part_s) as inflow:
+            while not download.is_complete:
+                while (index := download.next_for(stream.remote)) is not None:
+                    await stream.send(Message("want", {"index": index}), timeout_s=self._timeouts.part_s)
+                message = await stream.receive(timeout_s=self._timeouts.part_s)
+                if message.kind == "wait":
+                    stalled_s = self._timeouts.stalled_s(0.0)
+                    if download.waits_for(stream.remote) and clock() - moved_s > stalled_s:
+                        raise TimedOut(f"{stream.remote} is there, but brought nothing for {stalled_s:.0f} s")
+                    continue
+                if message.kind != "piece":
+                    raise BadMessage(f"donor {stream.remote} sends {message.kind} instead of its state")
+                moved_s = clock()
+                piece = memoryview(message.payload)
+                index = message.get("index", int)
+                is_whole = download.take(stream.remote, index, message.get("start", int), piece)
+                inflow.took(message)
+                if is_whole and self._partial is not None:
+                    await self._partial.keep(index, download.chunk(index))

@@ -8,6 +8,7 @@ import logging
 import math
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from collab.averaging.base import Committed, Outcome
 from collab.averaging.messages import NOT_COMING, Call, Reply
@@ -20,14 +21,16 @@ from collab.strategies.base import Decision, OutOfStep, Ready, Stepped, Swarm, W
 from collab.strategies.registry import build_strategy
 from collab.swarm.batch_watch import BatchWatch
 from collab.swarm.bundle import Bundle, serve_bundle
+from collab.swarm.donation import StateServer
 from collab.swarm.handover import Offer, offer_state
 from collab.swarm.identity import Identity
 from collab.swarm.membership import Membership
+from collab.swarm.partial import Partial
 from collab.swarm.progress import ProgressBoard
 from collab.swarm.records import PeerState
-from collab.swarm.state_transfer import StateServer
 from collab.swarm.time_sync import serve_time
 from collab.training.beside import Beside, Patience
+from collab.training.disk_copy import DiskCopy
 from collab.training.replica import MicrobatchReport, Replica
 from collab.training.state_sync import StateSync, Update
 from collab.training.teller import Teller
@@ -53,6 +56,8 @@ class ParticipantSettings:
     can_be_dialled: bool = True
     max_epochs: int | None = None
     """Finished after contributing to this many steps."""
+    state_dir: Path | None = None
+    """Where this peer keeps the run's state for its next life; None: nowhere."""
 
 
 class Participant:
@@ -76,11 +81,15 @@ class Participant:
             roster=self.membership.roster,
             attend=self._attend,
         )
+        self.teller.has_seat = self._engine.has_seat
         self._standing = Standing(
             ports, bundle.fingerprint, self.membership.leaders, self._engine.attend, self._engine.links.timeouts
         )
         self._watch = BatchWatch(self.membership, self._standing)
-        self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, bundle.fingerprint)
+        root = settings.state_dir
+        partial = Partial(root / "download", ports.compute.beside) if root is not None else None
+        self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, partial)
+        self._copy = DiskCopy(ports, replica, root and root / "copies", bundle.fingerprint)
         self._swarm = Swarm(
             peer_id=ports.transport.peer_id,
             progress=self._watch,
@@ -161,6 +170,7 @@ class Participant:
             self.teller.note_step(decision)
             if self.is_checkpoint_due:
                 await self._sync.keep()
+            self._copy.note_step()
         is_astray = self._strategy.follows_swarm and self.membership.is_out_of_step()
         if isinstance(decision, OutOfStep) or (is_astray and not self._round.is_under_way):
             self.vitals.state = PeerState.SYNCING
@@ -184,9 +194,10 @@ class Participant:
     async def begin(self) -> None:
         """Begin to answer other peers; joins no round yet."""
         transport = self.ports.transport
+        await self._copy.restore()
         await serve_time(transport, self.ports.clock)
         await serve_bundle(transport, self.bundle)
-        await StateServer(transport, self.bundle.fingerprint, self._sync.provide).serve()
+        await StateServer(transport, self._engine.links, self.bundle.fingerprint, self._sync.provide).serve()
         await self._engine.serve()
 
     async def keep_alive(self) -> None:
@@ -196,6 +207,7 @@ class Participant:
             tasks.create_task(self._standing.run())
             tasks.create_task(self._round.run())
             tasks.create_task(self._renewal.run())
+            tasks.create_task(self._copy.run())
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -254,6 +266,9 @@ class Participant:
                 await self.membership.report()
         if not self.is_finished and self.membership.is_last_trainer():
             await self._hand_over(give_up_s - clock.monotonic())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(give_up_s - clock.monotonic()):
+                await self._copy.save()
 
     async def _hand_over(self, timeout_s: float) -> None:
         """Our state to a backbone that is behind it, unless the swarm has gone on without us."""

@@ -2,24 +2,30 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from collab.averaging.base import Committed
+from collab.averaging.history import KEPT_ROUNDS
 from collab.averaging.round import RoundEngine
 from collab.errors import CorruptState, NoDonor
 from collab.metrics.records import Notice, Phase, PhaseReached, StateFetched
 from collab.ports import Ports
 from collab.strategies.base import NOTHING, Spans, Strategy
 from collab.swarm.membership import Membership
+from collab.swarm.partial import Partial
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
 from collab.swarm.state_transfer import Wanted, fetch_state
 from collab.training.replica import Replica
-from collab.types import Lineage
+from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
 
 SYNC_PAUSE_S = 1.0
 """Between two attempts to find somebody who has the run's state."""
+MOST_FLOATS, MOST_MORE = 16, 64 << 20
+"""Of a snapshot: float32 a parameter, for all that an optimiser may keep, and bytes beyond, for buffers and names."""
 ATTEMPTS_BEFORE_WORDS = (5, 60)
 """After so many failed attempts a person is told."""
 
@@ -46,10 +52,15 @@ class StateSync:
         strategy: Strategy,
         membership: Membership,
         engine: RoundEngine,
-        fingerprint: str,
+        partial: Partial | None = None,
     ) -> None:
+        """
+        Args:
+            partial: where what comes is kept until all of it is here.
+        """
+        self._partial = partial
         self._ports, self._replica, self._strategy = ports, replica, strategy
-        self._membership, self._engine, self._fingerprint = membership, engine, fingerprint
+        self._membership, self._engine, self._fingerprint = membership, engine, engine.fingerprint
         self._kept: Snapshot | None = None
         self._packed: PackedSnapshot | None = None
         self._packing = asyncio.Lock()
@@ -65,6 +76,9 @@ class StateSync:
         attempts = 0
         await self._membership.report()
         while not (update := await self.missed()).rounds:
+            if self._is_level():
+                await self._engine.learn_maker(self._membership.donors(), self._replica.lineage)
+                return Update()
             try:
                 used, round_id = await self._used_of_ours()
                 snapshot = await self._fetch()
@@ -77,6 +91,13 @@ class StateSync:
                 await asyncio.sleep(SYNC_PAUSE_S)
                 await self._membership.report()
         return update
+
+    def _is_level(self) -> bool:
+        """Whether nobody has anything newer than what we hold, perhaps from an earlier life."""
+        others = self._membership.consensus_of_others()
+        if not self._replica.lineage or others is not None:
+            return bool(self._replica.lineage) and others == (self._replica.epoch, self._replica.lineage)
+        return all(backbone.checkpoint_epoch <= self._replica.epoch for backbone in self._membership.backbones())
 
     async def missed(self) -> Update:
         """The rounds that followed our state, as far as others still have them."""
@@ -123,21 +144,44 @@ class StateSync:
     async def _fetch(self) -> Snapshot:
         """The swarm's present state, from whoever has it."""
         started_s = self._ports.clock.monotonic()
-        packed, donor = await fetch_state(
-            self._ports.transport, self._membership.donors(), fingerprint=self._fingerprint, wanted=Wanted()
-        )
+        packed, donors = await self._fetch_packed()
         snapshot = await self._ports.compute.beside(lambda: unpack(packed))
         fetched = StateFetched(
             at_s=self._ports.clock.now(),
-            donor=donor,
+            donors=donors,
             epoch=packed.manifest.epoch,
             num_bytes=packed.manifest.num_bytes,
             seconds=self._ports.clock.monotonic() - started_s,
         )
         self._ports.observer.observe(fetched)
         if snapshot.epoch > 0:
-            await self._engine.learn_maker([donor], snapshot.lineage)
+            await self._engine.learn_maker(list(donors), snapshot.lineage)
         return snapshot
+
+    async def _fetch_packed(self) -> tuple[PackedSnapshot, Mapping[PeerId, int]]:
+        """First what was begun in an earlier life, if rounds lead on from there; else the newest."""
+        donors, most_bytes = self._membership.donors(), MOST_FLOATS * 4 * self._replica.layout.num_elements + MOST_MORE
+        trainers = frozenset(donors) - {record.peer for record in self._membership.backbones()}
+        newest = Wanted(voices=trainers, most_bytes=most_bytes)
+        begun = await self._partial.manifest() if self._partial is not None else None
+        consensus = self._membership.consensus_of_others()
+        if begun is not None and consensus is not None and 0 <= consensus[0] - begun.epoch <= KEPT_ROUNDS // 2:
+            with suppress(NoDonor):
+                return await self._fetch_from(donors, replace(newest, epoch=begun.epoch, lineage=begun.lineage))
+        return await self._fetch_from(donors, newest)
+
+    async def _fetch_from(self, donors: list[PeerId], wanted: Wanted) -> tuple[PackedSnapshot, Mapping[PeerId, int]]:
+        fetched = await fetch_state(
+            self._ports.transport,
+            self._engine.links,
+            donors,
+            fingerprint=self._fingerprint,
+            wanted=wanted,
+            partial=self._partial,
+        )
+        if self._partial is not None:
+            await self._partial.remove()
+        return fetched
 
     async def keep(self) -> None:
         """Keep a copy of the present state until the next one is kept: a backbone will ask for it by its epoch."""

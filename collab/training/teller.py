@@ -1,6 +1,7 @@
 """What a trainer says of itself: its record to the swarm, events to whoever watches this machine."""
 
 import logging
+from collections.abc import Callable
 
 from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, SamplesUsed
 from collab.ports import Ports
@@ -9,7 +10,7 @@ from collab.swarm.records import PeerRecord, PeerState
 from collab.training.accumulator import Used
 from collab.training.replica import MicrobatchReport, Replica
 from collab.training.vitals import Vitals
-from collab.types import Role
+from collab.types import Lineage, Role
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ class Teller:
         self.vitals = Vitals()
         self.free_from: int | None = None
         """First epoch of which we have promised nothing, when we leave."""
+        self.has_seat: Callable[[Lineage], bool] = lambda _: True
+        """Whether we may vote about what follows a history."""
         self._last_step_s = 0.0
 
     def record(self) -> PeerRecord:
@@ -46,6 +49,7 @@ class Teller:
             eval_epoch=vitals.eval_epoch,
             eval_loss=vitals.eval_loss,
             said_at=self._ports.clock.now(),
+            has_seat=self.has_seat(replica.lineage),
         )
 
     def note_microbatch(self, report: MicrobatchReport, seconds: float) -> None:

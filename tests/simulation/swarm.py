@@ -102,6 +102,7 @@ class SimSwarm:
         client_mode: bool = False,
         task: Task | None = None,
         max_epochs: int | None = None,
+        state_dir: Path | None = None,
     ) -> SimPeer:
         """A trainer; ``task`` may be one that misbehaves."""
         index = len(self.world.peers)
@@ -109,7 +110,7 @@ class SimSwarm:
         async def main(ports: Ports) -> dict[str, Any]:
             self.replicas[index] = replica = build_replica(self.bundle, self.task, torch.device("cpu"))
             settings = ParticipantSettings(
-                name=f"trainer-{index}", can_be_dialled=not client_mode, max_epochs=max_epochs
+                name=f"trainer-{index}", can_be_dialled=not client_mode, max_epochs=max_epochs, state_dir=state_dir
             )
             self.participants[index] = Participant(ports, self._identity(index), self.bundle, replica, settings)
             self.stops[index] = asyncio.Event()

@@ -10,14 +10,16 @@ import pytest
 
 from collab.averaging.assistant import Assistant
 from collab.averaging.base import Committed
+from collab.averaging.flow import Links
 from collab.averaging.round import RoundEngine
 from collab.net.limits import within_limits
 from collab.net.memory_stream import WINDOW_BYTES
 from collab.ports import NO_LIMITS, LinkLimits, Ports
 from collab.simulation.links import Link
 from collab.simulation.world import World
+from collab.swarm.donation import StateServer
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack
-from collab.swarm.state_transfer import StateServer, Wanted, fetch_state
+from collab.swarm.state_transfer import Wanted, fetch_state
 from collab.types import Lineage
 from tests.simulation.rounds import MBIT, SimRounds, link
 
@@ -144,7 +146,8 @@ def hand_over_state(*, donor: LinkLimits, newcomers: LinkLimits) -> tuple[World,
         async def provide(epoch: int | None) -> PackedSnapshot:
             return SNAPSHOT
 
-        await StateServer(within_limits(ports, donor).transport, "f", provide).serve()
+        limited = within_limits(ports, donor)
+        await StateServer(limited.transport, Links(ports.clock.monotonic, donor), "f", provide).serve()
         while any(peer.is_alive for peer in world.peers[1:]):
             sent, taken = world.peers[0].transport.access, world.peers[1].transport.access
             passed.append((world.time_s, sent.sent_bytes, taken.received_bytes))
@@ -152,8 +155,8 @@ def hand_over_state(*, donor: LinkLimits, newcomers: LinkLimits) -> tuple[World,
 
     async def take(ports: Ports) -> None:
         await asyncio.sleep(LOOK_S)
-        transport = within_limits(ports, newcomers).transport
-        packed, _ = await fetch_state(transport, [world.peers[0].peer_id], fingerprint="f", wanted=Wanted())
+        transport, links = within_limits(ports, newcomers).transport, Links(ports.clock.monotonic, newcomers)
+        packed, _ = await fetch_state(transport, links, [world.peers[0].peer_id], fingerprint="f", wanted=Wanted())
         assert packed == SNAPSHOT
 
     world.add_peer(give, link=link(100))

@@ -102,7 +102,7 @@ def test_a_field_of_a_type_that_no_field_has_is_refused(name: str, wrong: Any) -
         unpack_record(packed({name: wrong}), ME.peer_id)
 
 
-@pytest.mark.parametrize("name", [name for name in FIELDS if name != "can_be_dialled"])
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in ("can_be_dialled", "has_seat")])
 def test_a_truth_value_is_no_number_and_no_text(name: str) -> None:
     with pytest.raises(BadMessage):
         unpack_record(packed({name: True}), ME.peer_id)
@@ -117,6 +117,7 @@ def test_a_truth_value_is_no_number_and_no_text(name: str) -> None:
         ("said_at", math.inf), ("said_at", -1.0), ("role", "king"), ("role", ""), ("state", "asleep"), ("state", 3),
         ("can_be_dialled", 1), ("can_be_dialled", "yes"), ("name", "x" * (MAX_NAME_CHARACTERS + 1)), ("name", 5),
         ("peer", ""), ("fingerprint", 5), ("lineage", 0), ("loss", "low"), ("eval_epoch", 1.0),
+        ("has_seat", 1), ("has_seat", ""),
     ],
 )  # fmt: skip
 def test_an_impossible_value_is_refused(name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Taking over state: from whoever can give it whole."""
+"""Taking over state: from many donors at once, whatever some of them do."""
 
 import asyncio
 from dataclasses import replace
@@ -6,20 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from collab.averaging.flow import Links
 from collab.errors import NoDonor
 from collab.net.base import Stream
-from collab.net.pieces import send_bytes
+from collab.net.pieces import PIECE_BYTES
 from collab.net.wire import Message
+from collab.swarm.donation import MAX_DONATIONS, STATE_PROTOCOL, StateServer
 from collab.swarm.snapshots import CHUNK_BYTES, Manifest, PackedSnapshot, Snapshot, pack, unpack
-from collab.swarm.state_transfer import MAX_DONATIONS, STATE_PROTOCOL, StateServer, Wanted, fetch_state
+from collab.swarm.state_transfer import Wanted, fetch_state
 from collab.types import Lineage, PeerId
 from tests.fakes import FakeNetwork, FakeTransport, run
 
 L = Lineage("l")
-GOOD = pack(
-    Snapshot(epoch=5, lineage=L, tensors={"model.a": np.arange(700_000, dtype=np.float32)}, scalars={"s": 1}),
-    fingerprint="f",
-)
+VALUES = np.arange(1_500_000, dtype=np.float32)
+GOOD = pack(Snapshot(epoch=5, lineage=L, tensors={"model.a": VALUES}, scalars={"s": 1}), fingerprint="f")
 FIRST, SECOND = PeerId("first"), PeerId("second")
 
 
@@ -29,31 +29,39 @@ async def donate(
     async def provide(epoch: int | None) -> PackedSnapshot | None:
         return packed if packed is not None and epoch in (None, packed.manifest.epoch) else None
 
-    await StateServer(network.join(name), run_is, provide).serve()
+    await StateServer(network.join(name), links(), run_is, provide).serve()
+
+
+def links() -> Links:
+    """Of one peer."""
+    return Links(asyncio.get_running_loop().time)
 
 
 async def fetch(
     transport: FakeTransport, *donors: PeerId, wanted: Wanted | None = None
-) -> tuple[PackedSnapshot, PeerId]:
-    return await fetch_state(transport, list(donors), fingerprint="f", wanted=wanted or Wanted())
+) -> tuple[PackedSnapshot, set[PeerId]]:
+    packed, brought = await fetch_state(transport, links(), list(donors), fingerprint="f", wanted=wanted or Wanted())
+    assert sum(brought.values()) == packed.manifest.num_bytes
+    return packed, set(brought)
 
 
 @pytest.mark.parametrize("wanted", [Wanted(), Wanted(5), Wanted(5, L), Wanted(None, L)])
-def test_the_first_donor_s_state_arrives_whole(wanted: Wanted) -> None:
+def test_the_state_arrives_whole_and_every_donor_brings_some_of_it(wanted: Wanted) -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
             await donate(network, FIRST)
-            packed, donor = await fetch(network.join("me"), FIRST, wanted=wanted)
-            assert donor == FIRST
+            await donate(network, SECOND)
+            packed, donors = await fetch(network.join("me"), FIRST, SECOND, wanted=wanted)
+            assert donors == {FIRST, SECOND}
             assert packed == GOOD
-            assert np.array_equal(unpack(packed).tensors["model.a"], np.arange(700_000))
+            assert np.array_equal(unpack(packed).tensors["model.a"], VALUES)
 
     run(main())
 
 
-@pytest.mark.parametrize("chunk", [0, 1, 2])
-@pytest.mark.parametrize("fault", ["dies", "flips", "cuts", "repeats", "stalls"])
-def test_a_donor_that_fails_midway_is_replaced_by_the_next(chunk: int, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["dies", "flips", "cuts", "another chunk", "nonsense", "stalls", "falls silent"])
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_donor_that_fails_midway_costs_its_chunk_and_nothing_else(after: int, fault: str) -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
             await donate(network, SECOND)
@@ -61,23 +69,38 @@ def test_a_donor_that_fails_midway_is_replaced_by_the_next(chunk: int, fault: st
             async def fail(stream: Stream) -> None:
                 await stream.receive(timeout_s=1)
                 await stream.send(GOOD.manifest.to_message(), timeout_s=1)
-                for index in range(len(GOOD.manifest.chunk_digests)):
+                num_given = 0
+                while True:
+                    message = await stream.receive(timeout_s=60)
+                    if message.kind != "want":
+                        continue
+                    index = message.get("index", int)
                     data = bytearray(GOOD.chunk(index))
-                    if index == chunk and fault == "dies":
-                        return
-                    if index == chunk and fault == "stalls":
-                        await asyncio.sleep(3600)
-                    if index == chunk and fault == "flips":
-                        data[-1] ^= 1
-                    if index == chunk and fault == "cuts":
-                        del data[-1]
-                    if index == chunk and fault == "repeats":
-                        data = bytearray(GOOD.chunk(index - 1 if index else 1))
-                    await send_bytes(stream, data, timeout_s=1)
+                    if num_given == after:
+                        if fault == "dies":
+                            return
+                        if fault == "falls silent":
+                            await asyncio.sleep(3600)
+                        while fault == "stalls":
+                            await stream.send(Message("wait"), timeout_s=1)
+                            await asyncio.sleep(1)
+                        if fault == "nonsense":
+                            await stream.send(Message("thanks"), timeout_s=1)
+                        if fault == "flips":
+                            data[-1] ^= 1
+                        if fault == "cuts":
+                            del data[-1]
+                        if fault == "another chunk":
+                            index = (index + 1) % len(GOOD.manifest.chunk_digests)
+                    num_given += 1
+                    for start in range(0, len(data), PIECE_BYTES):
+                        fields = {"index": index, "start": start, "sent_s": 0.0, "queue_s": 0.0}
+                        piece = memoryview(data)[start : start + PIECE_BYTES]
+                        await stream.send(Message("piece", fields, piece), timeout_s=1)
 
             await network.join(FIRST).serve(STATE_PROTOCOL, fail)
-            packed, donor = await fetch(network.join("me"), FIRST, SECOND)
-            assert donor == SECOND
+            packed, donors = await fetch(network.join("me"), FIRST, SECOND)
+            assert SECOND in donors
             assert packed == GOOD
 
     run(main())
@@ -100,7 +123,49 @@ def test_a_donor_that_offers_another_state_than_was_asked_for_is_passed_over() -
             await donate(network, SECOND)
             liars = [PeerId(f"liar{number}") for number in range(3)]
             packed, donor = await fetch(network.join("me"), *liars, SECOND, wanted=Wanted(5, L))
-            assert (packed, donor) == (GOOD, SECOND)
+            assert (packed, donor) == (GOOD, {SECOND})
+
+    run(main())
+
+
+OLD = pack(Snapshot(epoch=4, lineage=Lineage("k"), tensors={"model.a": VALUES + 1}, scalars={}), fingerprint="f")
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_what_most_donors_have_is_taken(silent: int) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            await donate(network, PeerId("liar"), replace(GOOD, manifest=replace(GOOD.manifest, epoch=10**6)))
+            for name in (FIRST, SECOND):
+                await donate(network, name)
+
+            async def freeze(stream: Stream) -> None:
+                await asyncio.sleep(3600)
+
+            frozen = [PeerId(f"frozen{number}") for number in range(silent)]
+            for name in frozen:
+                await network.join(name).serve(STATE_PROTOCOL, freeze)
+            packed, donors = await fetch(network.join("me"), PeerId("liar"), *frozen, FIRST, SECOND)
+            assert packed == GOOD
+            assert PeerId("liar") not in donors
+
+    run(main())
+
+
+def test_the_older_checkpoints_of_backbones_are_taken_only_when_trainers_have_nothing() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            await donate(network, FIRST)
+            backbones = [PeerId("backbone0"), PeerId("backbone1")]
+            for name in backbones:
+                await donate(network, name, OLD)
+            wanted = Wanted(voices=frozenset({FIRST, SECOND}))
+            me = network.join("me")
+            assert await fetch(me, *backbones, FIRST, wanted=wanted) == (GOOD, {FIRST})
+            await donate(network, SECOND, None)
+            packed, donors = await fetch(me, SECOND, *backbones, wanted=wanted)
+            assert packed == OLD
+            assert donors <= set(backbones)
 
     run(main())
 
