@@ -76,10 +76,20 @@ class Takeover:
         self.changed.set()
 
     @property
+    def missing(self) -> set[PeerId]:
+        """Who can still come."""
+        gone = {self.group.leader}.union(*(resume.gone for _, resume in self.resumes.values()))
+        return {member.peer for member in self.group.members} - self.resumes.keys() - gone
+
+    @property
     def is_complete(self) -> bool:
         """Whether everybody is here who can still come."""
-        gone = {self.group.leader}.union(*(resume.gone for _, resume in self.resumes.values()))
-        return {member.peer for member in self.group.members} <= self.resumes.keys() | gone
+        return not self.missing
+
+    @property
+    def has_most(self) -> bool:
+        """Whether most members have given their leader up."""
+        return 2 * len(self.resumes) > len(self.group.members)
 
 
 class Succession:
@@ -122,10 +132,7 @@ class Succession:
             await stream.send(Message("welcome"), timeout_s=self._timeouts.answer_s())
             async with Background() as tasks:
                 tasks.create_task(keep_waiting(stream, self._timeouts))  # else it would leave us for the next successor
-                if is_first:
-                    for peer in {member.peer for member in group.members} - {group.leader, stream.remote}:
-                        tasks.create_task(self._call(peer, group))
-                await (self._close_in_time(takeover) if is_first else takeover.closed.wait())
+                await (self._close_in_time(takeover, tasks) if is_first else takeover.closed.wait())
             await (self._lead_on(takeover) if is_first else takeover.finished.wait())
         finally:
             if is_first:
@@ -155,11 +162,16 @@ class Succession:
             finally:
                 stream.close()
 
-    async def _close_in_time(self, takeover: Takeover) -> None:
+    async def _close_in_time(self, takeover: Takeover, tasks: Background) -> None:
         patience_s = max(self._silence.limit_s(), self._timeouts.fixed.silence_s)  # newcomers have learned no other
+        has_called = False
         try:
             async with asyncio.timeout(patience_s):
                 while not takeover.is_complete:
+                    if takeover.has_most and not has_called:  # fewer may be wrong about the leader
+                        has_called = True
+                        for peer in takeover.missing:
+                            tasks.create_task(self._call(peer, takeover.group))
                     takeover.changed.clear()
                     await takeover.changed.wait()
         except TimeoutError:

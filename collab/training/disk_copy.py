@@ -1,7 +1,6 @@
 """The newest state on this peer's own disk: whoever is killed and comes back need not fetch what it had."""
 
 import asyncio
-import logging
 from pathlib import Path
 
 from collab.checkpoints.local import forget_after, load_newest, prune, save_checkpoint
@@ -10,8 +9,6 @@ from collab.metrics.records import Notice
 from collab.ports import Ports
 from collab.training.replica import Replica
 from collab.types import Lineage
-
-logger = logging.getLogger(__name__)
 
 REST = 49.0
 """Times as long as writing a copy took, until the next one: a fiftieth of the time goes into copies."""
@@ -43,10 +40,10 @@ class DiskCopy:
             if snapshot is not None:
                 await self._ports.compute.run(lambda: self._replica.load(snapshot))
                 self._saved = self._history
-                logger.info("going on from our own copy epoch=%d", snapshot.epoch)
+                self._say(f"this machine has kept the state of epoch {snapshot.epoch}, and goes on from there")
         except StateError as error:
             hint = "the state comes from the swarm instead, and takes this copy's place"
-            self._say(f"our own copy of the state cannot be used: {error.message}", hint)
+            self._say(f"our own copy of the state cannot be used: {error.message}", hint, is_problem=True)
 
     def note_step(self) -> None:
         """The replica has changed."""
@@ -82,11 +79,12 @@ class DiskCopy:
             self._rests_until_s = clock.monotonic() + REST * (clock.monotonic() - began_s)
         except CheckpointFailed as error:
             self._rests_until_s = clock.monotonic() + REST_AFTER_FAILURE_S
-            self._say(f"there is no copy of the state on this machine: {error.message}", error.hint)
+            self._say(f"there is no copy of the state on this machine: {error.message}", error.hint, is_problem=True)
 
     @property
     def _history(self) -> tuple[int, Lineage]:
         return self._replica.epoch, self._replica.lineage
 
-    def _say(self, text: str, hint: str) -> None:
-        self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text, hint=hint, is_problem=True))
+    def _say(self, text: str, hint: str = "", *, is_problem: bool = False) -> None:
+        notice = Notice(at_s=self._ports.clock.now(), text=text, hint=hint, is_problem=is_problem)
+        self._ports.observer.observe(notice)

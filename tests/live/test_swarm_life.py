@@ -11,14 +11,19 @@ microbatch_size: 8
 until_epoch: {until}
 task: {{name: image_classification}}
 optimizer: {{name: sgd, learning_rate: 0.1}}
-strategy: {{name: dedloc, target_batch_size: 1500}}
+strategy: {{name: dedloc, target_batch_size: {target}}}
 averaging: {{compression: exact}}
 checkpoints: {{every_epochs: {every}, keep: 3}}
 """
 
 
+def digits(*, until: int, every: int, target: int = 1500) -> str:
+    """A run file."""
+    return DIGITS.format(until=until, every=every, target=target)
+
+
 def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_lineage(tmp_path: Path) -> None:
-    with live_swarm(tmp_path / "run", DIGITS.format(until=100, every=50)) as swarm:
+    with live_swarm(tmp_path / "run", digits(until=70, every=35)) as swarm:
         backbone = swarm.backbone()
         first, killed, leaver = (swarm.join(name) for name in ("first", "killed", "leaver"))
         for peer in (first, killed, leaver):
@@ -31,18 +36,18 @@ def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_li
         assert summary["epochs_contributed"] > 0
         assert seconds < 5.0
         endings = [first.finish(), late.finish()]
-        assert {ending["epoch"] for ending in endings} == {100}
+        assert {ending["epoch"] for ending in endings} == {70}
         assert len({ending["lineage"] for ending in endings}) == 1
         assert late.all("StateFetched"), "the latecomer took over a state"
         assert min(ending["epochs_contributed"] for ending in endings) > 0
-        wait_until(lambda: swarm.checkpoint(100).is_dir(), "the last checkpoint", backbone)
-        assert swarm.status()["epoch"] == 100
+        wait_until(lambda: swarm.checkpoint(70).is_dir(), "the last checkpoint", backbone)
+        assert swarm.status()["epoch"] == 70
         ending, _ = backbone.leave(signal.SIGTERM)
         assert ending["lineage"] == endings[0]["lineage"]
 
 
 def test_training_goes_on_while_the_backbone_is_dead_and_it_finds_its_run_again(tmp_path: Path) -> None:
-    with live_swarm(tmp_path / "run", DIGITS.format(until=100000, every=20)) as swarm:
+    with live_swarm(tmp_path / "run", digits(until=100000, every=20)) as swarm:
         backbone = swarm.backbone("--port", "47611")
         trainers = [swarm.join("one"), swarm.join("two")]
         for trainer in trainers:
@@ -69,8 +74,27 @@ def test_training_goes_on_while_the_backbone_is_dead_and_it_finds_its_run_again(
         restarted.leave()
 
 
+def test_a_trainer_killed_and_started_again_contributes_within_two_epochs_and_downloads_nothing(tmp_path: Path) -> None:
+    """A step takes about as long as a process needs to start."""
+    with live_swarm(tmp_path / "run", digits(until=100000, every=1000, target=15000)) as swarm:
+        swarm.backbone()
+        other, victim = swarm.join("other"), swarm.join("victim")
+        for peer in (other, victim):
+            peer.wait_for_epoch(2)
+        copies = swarm.directory / "victim" / "state" / "copies"
+        wait_until(lambda: any(copies.glob("epoch-*")), "its copy")
+        victim.kill()
+        again = swarm.join("victim")
+        wait_until(lambda: bool(again.all("MicrobatchDone")), "it to train again", again)
+        trained_at = other.epoch
+        wait_until(lambda: any(step["own_samples"] for step in again.all("EpochFinished")), "it to contribute", again)
+        first = next(step["epoch"] for step in again.all("EpochFinished") if step["own_samples"])
+        assert first <= trained_at + 2
+        assert not again.all("StateFetched"), "it had the state, and the rounds since then are kept by the other"
+
+
 def test_the_second_interrupt_ends_a_peer_at_once(tmp_path: Path) -> None:
-    with live_swarm(tmp_path / "run", DIGITS.format(until=100000, every=1000)) as swarm:
+    with live_swarm(tmp_path / "run", digits(until=100000, every=1000)) as swarm:
         backbone = swarm.backbone()
         backbone.process.send_signal(signal.SIGSTOP)  # so that the first one cannot be finished politely
         backbone.process.send_signal(signal.SIGINT)
