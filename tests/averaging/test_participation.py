@@ -15,7 +15,7 @@ from collab.averaging.division import Division, Job
 from collab.averaging.electors import electorate_of
 from collab.averaging.laggards import Progress
 from collab.averaging.messages import Member
-from collab.averaging.participation import Participation
+from collab.averaging.participation import PULSES, Participation
 from collab.averaging.plan import Span
 from collab.averaging.seats import Seats
 from collab.averaging.silence import Silence
@@ -63,14 +63,15 @@ class Work:
 class Leader:
     """A stream whose other side says what the test wants, a second between two messages."""
 
-    def __init__(self, *messages: Message) -> None:
+    def __init__(self, *messages: Message, pause_s: float = 1.0) -> None:
         self.remote, self._messages, self.heard = A, list(messages), list[Message]()
+        self._pause_s = pause_s
 
     async def send(self, message: Message, *, timeout_s: float) -> None:
         self.heard.append(message)
 
     async def receive(self, *, timeout_s: float) -> Message:
-        await asyncio.sleep(1)
+        await asyncio.sleep(self._pause_s)
         if not self._messages:
             raise StreamClosed("the leader is gone")
         return self._messages.pop(0)
@@ -79,10 +80,17 @@ class Leader:
         pass
 
 
-async def follow(leader: Leader, *, learned: CommitRecord | None = None, known: Certified | None = None) -> Verdict:
+async def follow(
+    leader: Leader,
+    *,
+    learned: CommitRecord | None = None,
+    known: Certified | None = None,
+    caller: PeerId | None = None,
+) -> Verdict:
     """A helper's part in the round, under a leader that nobody succeeds.
 
     Args:
+        caller: who says that it leads on.
         learned: what it has once known to be decided.
         known: what it can prove to be.
     """
@@ -105,7 +113,10 @@ async def follow(leader: Leader, *, learned: CommitRecord | None = None, known: 
         keep_stream=lambda stream: None,
         reach=lambda phase, epoch: None,
     )
-    return await Participation(GROUP, cast(Session, Work()), desk).run(cast(Stream, leader))
+    part = Participation(GROUP, cast(Session, Work()), desk)
+    if caller is not None:
+        part.called_by(caller)
+    return await part.run(cast(Stream, leader))
 
 
 def told(*messages: Message) -> list[Message]:
@@ -129,6 +140,26 @@ def mend(generation: int, division: Division) -> Message:
 
 
 MENDED = cast(Division, DIVISION.mended([1], {}, {A: 1.0, H: 1.0}))
+
+
+@pytest.mark.parametrize(
+    ("caller", "pause_s", "seconds"),
+    [
+        (None, 100.0, 5.0),
+        (B, 100.0, PULSES * FIRST.pulse_s),
+        (PeerId("stranger"), 100.0, 5.0),  # leads nothing on, whatever it says
+        (B, 1.0, 21.0),  # the leader lives
+    ],
+)
+def test_a_leader_is_left_for_a_successor_only_when_it_says_nothing(
+    caller: PeerId | None, pause_s: float, seconds: float
+) -> None:
+    async def main() -> float:
+        with pytest.raises(NetworkError):
+            await follow(Leader(*[Message("wait")] * 20, pause_s=pause_s), caller=caller)
+        return asyncio.get_running_loop().time()
+
+    assert run(main()) == pytest.approx(seconds, abs=0.1)
 
 
 def test_one_that_was_stopped_reports_once_it_is_told_to_go_on_and_not_before() -> None:
