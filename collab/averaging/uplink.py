@@ -27,9 +27,9 @@ CROWDED_S = 0.75
 other, and a shorter one would run empty between them."""
 UNDER_WAY_S = 0.6
 """What may be under way beyond a round trip, at the pace."""
-LAST = 2.0
+BACKGROUND = math.inf
 """The order of what leaves only when nothing else wants to; parts of rounds have orders from 0 to 1."""
-LAST_UNDER_WAY_S = 0.1
+BACKGROUND_UNDER_WAY_S = 0.1
 """As ``UNDER_WAY_S``, for that: a round that begins finds no more than this before it."""
 FIRST_WINDOW_BYTES = 384 << 10
 """The same before a pace is known: 0.3 s of a 10 Mbit/s link. It grows while nothing queues."""
@@ -234,7 +234,7 @@ class Uplink:
         rate = self._delivery.bytes_per_s
         if rate is None:
             return self._first_bytes
-        beyond_s = UNDER_WAY_S if order < LAST else LAST_UNDER_WAY_S
+        beyond_s = UNDER_WAY_S if order < BACKGROUND else BACKGROUND_UNDER_WAY_S
         return min(rate * (self._trip_s + beyond_s), LARGEST_WINDOW_BYTES)
 
     def _has_room(self, path: Path, order: float, num_bytes: int, queue_s: float) -> bool:

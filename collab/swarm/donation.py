@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from collab.averaging.flow import Links, Outflow, Part, kept_alive
-from collab.averaging.uplink import LAST
+from collab.averaging.uplink import BACKGROUND
 from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream, Transport
 from collab.net.pieces import PIECE_BYTES
@@ -90,7 +90,7 @@ class StateServer:
                     index=index,
                     num_bytes=len(piece),
                     encode=lambda piece=piece: piece,  # type: ignore[misc]
-                    order=LAST,
+                    order=BACKGROUND,
                     extra={"start": start},
                 )
                 await self._rest(part.num_bytes)
