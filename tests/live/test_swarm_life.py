@@ -23,7 +23,7 @@ def digits(*, until: int, every: int, target: int = 1500) -> str:
 
 
 def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_lineage(tmp_path: Path) -> None:
-    with live_swarm(tmp_path / "run", digits(until=70, every=35)) as swarm:
+    with live_swarm(tmp_path / "run", digits(until=55, every=35)) as swarm:
         backbone = swarm.backbone()
         first, killed, leaver = (swarm.join(name) for name in ("first", "killed", "leaver"))
         for peer in (first, killed, leaver):
@@ -36,12 +36,12 @@ def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_li
         assert summary["epochs_contributed"] > 0
         assert seconds < 5.0
         endings = [first.finish(), late.finish()]
-        assert {ending["epoch"] for ending in endings} == {70}
+        assert {ending["epoch"] for ending in endings} == {55}
         assert len({ending["lineage"] for ending in endings}) == 1
         assert late.all("StateFetched"), "the latecomer took over a state"
         assert min(ending["epochs_contributed"] for ending in endings) > 0
-        wait_until(lambda: swarm.checkpoint(70).is_dir(), "the last checkpoint", backbone)
-        assert swarm.status()["epoch"] == 70
+        wait_until(lambda: swarm.checkpoint(55).is_dir(), "the last checkpoint", backbone)
+        assert swarm.status()["epoch"] == 55
         ending, _ = backbone.leave(signal.SIGTERM)
         assert ending["lineage"] == endings[0]["lineage"]
 
@@ -104,7 +104,7 @@ def test_the_second_interrupt_ends_a_peer_at_once(tmp_path: Path) -> None:
 
 
 def test_an_auxiliary_peer_reduces_and_contributes_nothing(tmp_path: Path) -> None:
-    with live_swarm(tmp_path / "run", DIGITS.format(until=40, every=20)) as swarm:
+    with live_swarm(tmp_path / "run", digits(until=40, every=20)) as swarm:
         swarm.backbone()
         helper = swarm.join("helper", "--role", "auxiliary")
         wait_until(lambda: bool(helper.all("Notice")), "the helper to be ready", helper)
