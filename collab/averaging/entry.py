@@ -20,9 +20,6 @@ from collab.net.base import Stream, Transport
 from collab.net.wire import Message
 from collab.types import PeerId
 
-PULSES = 3
-"""Signs of life that a leader owes before another one's call is followed."""
-
 
 class Entry:
     """One at a time: a peer is on its way into one round only."""
@@ -54,7 +51,7 @@ class Entry:
         return max(self._left_s(), 0.0)
 
     def _left_s(self) -> float:
-        return self._heard_s + PULSES * self._timeouts.fixed.pulse_s - self._clock()
+        return self._heard_s + self._timeouts.rival_s - self._clock()
 
     async def into(self, leader: PeerId, join: Join) -> tuple[Stream, Group] | Certified | Aborted:
         """Ask ``leader`` for a place, and wait until it begins.

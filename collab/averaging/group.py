@@ -129,7 +129,7 @@ class Leader:
             unheard_s, latest_s = asyncio.get_running_loop().time() + self._timeouts.answer_s(is_quiet=True), math.inf
         else:
             unheard_s = latest_s = gathering.began_s + self._following.patience.deadline_s(gathering.computing_s())
-        if has_quorum:  # who did not answer before may be frozen, and is not waited for to find that out
+            # who did not answer before may be frozen, and is not waited for to find that out
             missing = [p for p in missing if p in gathering.comes_at_s or not self._timeouts.has_missed(p)]
         comes_at_s = (gathering.comes_at_s.get(peer, unheard_s) for peer in missing)
         awaited_s = (at_s for at_s in comes_at_s if at_s <= latest_s)

@@ -28,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 IDLE_S = 3600.0
 """Silence is judged by signs of life, not by a stream's own limit."""
-PULSES = 3
-"""Signs of life that a leader owes before a successor is followed that others have gone to."""
 
 
 class Participation:
@@ -107,7 +105,7 @@ class Participation:
         calling = asyncio.create_task(self._called.wait())
         try:
             while not receiving.done():
-                left_s = watch.left_s(PULSES * self._timeouts.fixed.pulse_s if self._caller else math.inf)
+                left_s = watch.left_s(self._timeouts.rival_s if self._caller else math.inf)
                 if left_s <= 0:
                     raise TimedOut(f"{stream.remote} says nothing for {watch.silent_s():.1f} s")
                 waiting = (receiving,) if self._caller else (receiving, calling)

@@ -178,6 +178,11 @@ class MeasuredTimeouts:
         return min(limit_s * 2.0 ** self._missed.get(peer, (0, 0.0))[0], LONGEST_S) if peer is not None else limit_s
 
     @property
+    def rival_s(self) -> float:
+        """Silence of a leader after which another one is followed that others have gone to: three signs of life."""
+        return 3 * self.fixed.pulse_s
+
+    @property
     def sender_s(self) -> float:
         """Silence of a contributor whose part is missing after which its reducer goes on without it: two signs of life
         are lost. Half of ``part_s``, so that the reducer names it before others take the reducer itself for dead.

@@ -6,12 +6,12 @@ There are no books to keep: a chunk is here when the bytes at its place have its
 import json
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
 
 from collab.errors import BadMessage, CorruptState
 from collab.net.wire import Message
+from collab.ports import Compute
 from collab.swarm.snapshots import CHUNK_BYTES, Manifest, check_chunk
 
 logger = logging.getLogger(__name__)
@@ -19,38 +19,30 @@ logger = logging.getLogger(__name__)
 MANIFEST_FILE, DATA_FILE = "manifest.json", "data"
 
 
-class Beside(Protocol):
-    """``Compute.beside``: runs what would block the event loop."""
-
-    def __call__(self, work: Callable[[], Any]) -> Awaitable[Any]: ...
-
-
 class Partial:
     """One download at a time in one directory. A disk that fails costs no more than what it would have saved."""
 
-    def __init__(self, root: Path, beside: Beside) -> None:
-        self._root, self._beside = root, beside
+    def __init__(self, root: Path, compute: Compute) -> None:
+        self._root, self._compute = root, compute
         self._manifest: Manifest | None = None
         """Of the download that is kept here."""
 
     async def manifest(self) -> Manifest | None:
         """Of what was begun and not finished, perhaps in an earlier life."""
-        found: Manifest | None = await self._beside(self._read_manifest)
-        return found
+        return await self._compute.beside(self._read_manifest)
 
     async def begin(self, manifest: Manifest) -> Mapping[int, bytes]:
         """Keep what comes of ``manifest``; the chunks of it that are here already. Anything else is deleted."""
-        chunks: Mapping[int, bytes] = await self._beside(lambda: self._begin(manifest))
-        return chunks
+        return await self._compute.beside(lambda: self._begin(manifest))
 
     async def keep(self, index: int, chunk: memoryview) -> None:
         """A chunk of the manifest has come, and is what it should be."""
-        await self._beside(lambda: self._write(index, chunk))
+        await self._compute.beside(lambda: self._write(index, chunk))
 
     async def remove(self) -> None:
         """All is here, and kept elsewhere."""
         self._manifest = None
-        await self._beside(lambda: shutil.rmtree(self._root, ignore_errors=True))
+        await self._compute.beside(lambda: shutil.rmtree(self._root, ignore_errors=True))
 
     # -- off the event loop ------------------------------------------------------------------------------------------
 

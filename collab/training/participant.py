@@ -87,7 +87,7 @@ class Participant:
         )
         self._watch = BatchWatch(self.membership, self._standing)
         root = settings.state_dir
-        partial = Partial(root / "download", ports.compute.beside) if root is not None else None
+        partial = Partial(root / "download", ports.compute) if root is not None else None
         self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, partial)
         self._copy = DiskCopy(ports, replica, root and root / "copies", bundle.fingerprint)
         self._swarm = Swarm(

@@ -15,7 +15,7 @@ from collab.averaging.division import Division, Job
 from collab.averaging.electors import electorate_of
 from collab.averaging.laggards import Progress
 from collab.averaging.messages import Member
-from collab.averaging.participation import PULSES, Participation
+from collab.averaging.participation import Participation
 from collab.averaging.plan import Span
 from collab.averaging.seats import Seats
 from collab.averaging.silence import Silence
@@ -146,7 +146,7 @@ MENDED = cast(Division, DIVISION.mended([1], {}, {A: 1.0, H: 1.0}))
     ("caller", "pause_s", "seconds"),
     [
         (None, 100.0, 5.0),
-        (B, 100.0, PULSES * FIRST.pulse_s),
+        (B, 100.0, 3 * FIRST.pulse_s),
         (PeerId("stranger"), 100.0, 5.0),  # leads nothing on, whatever it says
         (B, 1.0, 21.0),  # the leader lives
     ],

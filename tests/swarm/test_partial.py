@@ -18,7 +18,7 @@ from collab.swarm.partial import DATA_FILE, MANIFEST_FILE, Partial
 from collab.swarm.snapshots import CHUNK_BYTES, PackedSnapshot, Snapshot, pack
 from collab.swarm.state_transfer import Wanted, fetch_state
 from collab.types import Lineage, PeerId
-from tests.fakes import FakeNetwork, run
+from tests.fakes import FakeCompute, FakeNetwork, run
 from tests.swarm.test_state_transfer import donate, links
 
 VALUES = np.random.default_rng(0).standard_normal(2_000_000, dtype=np.float32)
@@ -26,11 +26,6 @@ GOOD = pack(Snapshot(epoch=5, lineage=Lineage("l"), tensors={"model.a": VALUES},
 OTHER = pack(Snapshot(epoch=6, lineage=Lineage("m"), tensors={"model.a": VALUES + 1}, scalars={}), fingerprint="f")
 DYING, DONOR = PeerId("dying"), PeerId("donor")
 GIVEN = 3
-
-
-async def beside(work: Callable[[], Any]) -> Any:
-    """At once."""
-    return work()
 
 
 async def give_some(stream: Stream) -> None:
@@ -52,7 +47,7 @@ async def fetch(network: FakeNetwork, donor: PeerId, root: Path) -> tuple[Packed
     """By a peer that has just started; how much its donors brought."""
     me = network.join(f"life{len(network.peers)}")
     packed, brought = await fetch_state(
-        me, links(), [donor], fingerprint="f", wanted=Wanted(), partial=Partial(root, beside)
+        me, links(), [donor], fingerprint="f", wanted=Wanted(), partial=Partial(root, FakeCompute())
     )
     return packed, sum(brought.values())
 
@@ -65,7 +60,7 @@ def broken_off(root: Path, then: Callable[[FakeNetwork], Awaitable[None]]) -> No
             await network.join(DYING).serve(STATE_PROTOCOL, give_some)
             with pytest.raises(NoDonor):
                 await fetch(network, DYING, root)
-            manifest = await Partial(root, beside).manifest()
+            manifest = await Partial(root, FakeCompute()).manifest()
             assert manifest == GOOD.manifest
             await donate(network, DONOR, GOOD)
             await then(network)
@@ -111,16 +106,16 @@ def test_another_state_begins_anew_and_the_old_one_is_deleted(tmp_path: Path) ->
     async def then(network: FakeNetwork) -> None:
         await donate(network, PeerId("newer"), OTHER)
         assert await fetch(network, PeerId("newer"), tmp_path / "d") == (OTHER, len(OTHER.data))
-        assert await Partial(tmp_path / "d", beside).manifest() == OTHER.manifest
+        assert await Partial(tmp_path / "d", FakeCompute()).manifest() == OTHER.manifest
 
     broken_off(tmp_path / "d", then)
 
 
 def test_when_all_is_here_nothing_is_left_on_the_disk(tmp_path: Path) -> None:
     async def then(network: FakeNetwork) -> None:
-        await Partial(tmp_path / "d", beside).remove()
+        await Partial(tmp_path / "d", FakeCompute()).remove()
         assert not (tmp_path / "d").exists()
-        assert await Partial(tmp_path / "d", beside).manifest() is None
+        assert await Partial(tmp_path / "d", FakeCompute()).manifest() is None
 
     broken_off(tmp_path / "d", then)
 
