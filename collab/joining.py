@@ -188,7 +188,10 @@ class JoinedRun:
         network = NetworkSettings(
             identity_path=identity_path, host=default_host(self._invite), is_client=self._local.is_client
         )
-        settings = StartupSettings(network=network, bootstrap=self._invite.addresses, limits=self._local.limits)
+        invite = self._invite
+        settings = StartupSettings(
+            network=network, bootstrap=invite.addresses, limits=self._local.limits, papers=invite.papers
+        )
         async with open_run(self._invite, settings, Fanout(*self._local.sinks)) as (started, bundle):
             replica = await started.ports.compute.run(  # torch's first optimiser is slow
                 lambda: replica_around(self._model, self._optimizer, bundle)

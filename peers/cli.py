@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from peers import cli_owner
+
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
 app = typer.Typer(
     name="collab-peer",
@@ -19,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error; to standard error.")]
+LogLevel = cli_owner.LogLevel
 MAX_MBIT_PER_S = 1e6
 """A terabit a second: whoever limits a link to more has slipped a unit."""
 Limit = partial(typer.Option, min=0.1, max=MAX_MBIT_PER_S)
@@ -36,8 +37,9 @@ def init(
 ) -> None:
     """Write DIRECTORY/run.yaml, with every field explained, and the owner's key."""
     from peers.organising import init_run
+    from peers.process import run_plain
 
-    _run_plain(lambda: init_run(directory, run_id))
+    run_plain(lambda: init_run(directory, run_id))
 
 
 @app.command()
@@ -130,12 +132,12 @@ def join(
 @app.command()
 def status(invite: InviteText, as_json: AsJson = False, log_level: LogLevel = "error") -> None:
     """Show who is in the swarm and how far it is."""
-    from peers.process import configure_logging
+    from peers.process import configure_logging, run_plain
 
     configure_logging(log_level)
     from peers.status import run_status
 
-    _run_plain(lambda: run_status(invite, as_json=as_json))
+    run_plain(lambda: run_status(invite, as_json=as_json))
 
 
 @app.command()
@@ -152,20 +154,7 @@ def demo(
     raise typer.Exit(run_demo(options))
 
 
-def _run_plain(command: "Callable[[], object]") -> None:
-    """Run a command; an error of ours becomes words and exit code 1."""
-    from collab.errors import CollabError
-    from peers.process import EXIT_ERROR, announce, leaves
-
-    problems: list[CollabError] = []
-    try:
-        command()
-    except* CollabError as errors:
-        problems = leaves(errors)
-    for problem in problems:
-        announce(f"error: {problem}")
-    if problems:
-        raise typer.Exit(EXIT_ERROR)
+cli_owner.register(app)
 
 
 def main() -> None:

@@ -62,7 +62,11 @@ async def start_from_invite(
         is_client=reach.is_client,
     )
     settings = StartupSettings(
-        network=network, bootstrap=invite.addresses, limits=reach.limits, clock_error_s=reach.clock_error_s
+        network=network,
+        bootstrap=invite.addresses,
+        limits=reach.limits,
+        clock_error_s=reach.clock_error_s,
+        papers=invite.papers,
     )
     async with open_run(invite, settings, observer) as opened:
         yield opened

@@ -13,6 +13,7 @@ from collab.compute import ThreadCompute
 from collab.concurrency import Background
 from collab.errors import BootstrapFailed, NetworkError
 from collab.metrics.refusals import Refusals
+from collab.net.greeting import GreetingTransport
 from collab.net.guard import Guard, GuardedTransport
 from collab.net.hivemind_net import (
     HivemindDirectory,
@@ -24,7 +25,8 @@ from collab.net.hivemind_net import (
 from collab.net.limits import within_limits
 from collab.net.loopback import LoopbackTransport
 from collab.net.refusal_report import serve_report
-from collab.ports import NO_LIMITS, LinkLimits, Observer, Ports
+from collab.ports import NO_LIMITS, Entrance, LinkLimits, Observer, Ports
+from collab.swarm.access import Papers
 from collab.swarm.bundle import Bundle, fetch_bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.invite import Invite
@@ -53,6 +55,8 @@ class StartupSettings:
     limits: LinkLimits = NO_LIMITS
     clock_error_s: float = 0.0
     """Pretend that this machine's clock is off; for tests."""
+    papers: Papers | None = None
+    """What an invite gives to show; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +88,12 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
         tasks = await stack.enter_async_context(Background())
         clock = SystemClock(error_s=settings.clock_error_s)
         refusals = Refusals(observer, clock)
-        guard = Guard(clock, refusals)
-        transport = LoopbackTransport(GuardedTransport(outer, guard), tasks)
+        entrance = Entrance()
+        if (papers := settings.papers) is not None:
+            entrance.credential = papers.credentials(identity.peer_id, clock.now).current
+        guard = Guard(clock, refusals, entrance=entrance)
+        greeting = GreetingTransport(GuardedTransport(outer, guard), entrance)
+        transport = LoopbackTransport(greeting, tasks)
         peers = await dial_any(outer, settings.bootstrap, settings.bootstrap_timeout_s)
         offset_s = await measure_offset(transport, clock, peers, timeout_s=DIAL_TIMEOUT_S) or 0.0
         clock.correct(offset_s)
@@ -104,6 +112,7 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
             directory=directory,
             keys=identity,
             observer=guard,
+            entrance=entrance,
             rng=random.Random(random.SystemRandom().getrandbits(64)),
         )
         ports = within_limits(ports, settings.limits)
