@@ -67,6 +67,10 @@ class HubData(Section):
 Data = Annotated[BuiltinData | FilesData | HubData, Field(discriminator="source")]
 
 
+REMOTE_CODE = {"auto_map", "trust_remote_code", "custom_pipelines", "code_revision"}
+"""Fields by which transformers would fetch and execute somebody's code."""
+
+
 class CausalLMTask(Section):
     """Next-token prediction with a ``transformers`` causal language model."""
 
@@ -85,6 +89,8 @@ class CausalLMTask(Section):
     def _check_model(self) -> "CausalLMTask":
         if not isinstance(self.model.get("model_type"), str):
             raise ValueError("task.model needs a model_type that transformers knows, for example gpt2 or llama")
+        if forbidden := self.model.keys() & REMOTE_CODE:
+            raise ValueError(f"task.model cannot have {min(forbidden)}: code never travels with a run")
         try:
             json.dumps(self.model, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -100,7 +106,24 @@ class ImageClassificationTask(Section):
     eval_samples: Whole = Field(default=297, ge=1, le=1000)
 
 
-Task = Annotated[CausalLMTask | ImageClassificationTask, Field(discriminator="name")]
+class Foreign(Section):
+    """A class in a module that is not of this package: each machine has its own copy, and its owner has allowed it."""
+
+    name: Literal["module"]
+    module: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
+    """As it would be imported."""
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Of its one file."""
+    class_name: str = Field(pattern=r"^[A-Za-z_]\w*$")
+    options: dict[str, Any] = {}
+    """What the class is made with, by name."""
+
+
+class ForeignTask(Foreign):
+    """A task of somebody's own; see ``collab.tasks.base.Task``."""
+
+
+Task = Annotated[CausalLMTask | ImageClassificationTask | ForeignTask, Field(discriminator="name")]
 
 
 # -- optimisation ----------------------------------------------------------------------------------------------------
@@ -158,7 +181,13 @@ class Solo(Section):
     max_gradient_norm: Real | None = Field(default=1.0, gt=0)
 
 
-Strategy = Annotated[Dedloc | Solo, Field(discriminator="name")]
+class ForeignStrategy(Foreign):
+    """A strategy of somebody's own; see ``collab.strategies.base.Strategy``."""
+
+    target_batch_size: Whole = Field(default=256, ge=1)
+
+
+Strategy = Annotated[Dedloc | Solo | ForeignStrategy, Field(discriminator="name")]
 
 
 class Averaging(Section):

@@ -83,6 +83,8 @@ class Local:
     """Dial only; for machines that nobody can reach."""
     limits: LinkLimits = NO_LIMITS
     """Of what this machine's link may carry for the swarm."""
+    allowed_modules: tuple[str, ...] = ()
+    """Modules that are not of this package and may run here, if the run names them; see ``collab.foreign``."""
     sinks: tuple[Sink, ...] = ()
     """Are told what happens."""
 
@@ -201,6 +203,7 @@ class JoinedRun:
                 name=name,
                 can_be_dialled=not self._local.is_client,
                 state_dir=self._local.data_dir / "state" if self._local.data_dir is not None else None,
+                allowed_modules=self._local.allowed_modules,
             )
             participant = Participant(started.ports, started.identity, bundle, replica, participant_settings)
             await participant.begin()

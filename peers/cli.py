@@ -26,6 +26,7 @@ MAX_MBIT_PER_S = 1e6
 Limit = partial(typer.Option, min=0.1, max=MAX_MBIT_PER_S)
 MaxUpload = Annotated[float | None, Limit(help="Mbit/s that this peer may send; default: all it can.")]
 MaxDownload = Annotated[float | None, Limit(help="Mbit/s that this peer may take in; default: all it can.")]
+Allow = Annotated[list[str] | None, typer.Option(help="Module of others that may run here, if the run names it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
 InviteText = Annotated[str, typer.Argument(metavar="INVITE", help="The invite, or a file that holds it.")]
 
@@ -51,6 +52,7 @@ def backbone(
         list[str] | None, typer.Option(help="Public multiaddress to put into invites, such as /ip4/1.2.3.4/tcp/4000.")
     ] = None,
     invite_file: Annotated[Path | None, typer.Option(help="Write the invite here, too.")] = None,
+    allow: Allow = None,
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
     as_json: AsJson = False,
@@ -69,6 +71,7 @@ def backbone(
         port=port,
         announce=tuple(announce or ()),
         invite_file=invite_file,
+        allowed_modules=tuple(allow or ()),
         limits=limits_from(max_upload, max_download),
         as_json=as_json,
     )
@@ -84,6 +87,7 @@ def join(
     epochs: Annotated[int | None, typer.Option(help="Leave after contributing to so many steps.", min=1)] = None,
     microbatch_size: Annotated[int | None, typer.Option(help="Samples of one forward and backward.", min=1)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU.")] = None,
+    allow: Allow = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
     max_upload: MaxUpload = None,
@@ -122,6 +126,7 @@ def join(
                 epochs=epochs,
                 microbatch_size=microbatch_size,
                 device=device,
+                allowed_modules=tuple(allow or ()),
                 as_json=as_json,
             )
             await take_part(options, stop)

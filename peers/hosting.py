@@ -46,6 +46,7 @@ class HostOptions:
     announce: tuple[str, ...] = ()
     invite_file: Path | None = None
     limits: LinkLimits = NO_LIMITS
+    allowed_modules: tuple[str, ...] = ()
     as_json: bool = False
 
 
@@ -66,7 +67,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
         settings = StartupSettings(network=network, limits=options.limits, papers=papers)
         async with start_peer(settings, relay) as started:
             backbone_settings = BackboneSettings(name="backbone", checkpoint_dir=data_dir.checkpoints)
-            workshop = _workshop(bundle, started.ports.transport.peer_id, options.directory)
+            workshop = _workshop(bundle, started.ports.transport.peer_id, options)
             backbone = Backbone(started.ports, started.identity, bundle, workshop, backbone_settings)
             title = f"collab backbone: {run.run_id}"
             screen = choose_screen(
@@ -94,13 +95,20 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
     announce("the backbone has left; start it again with the same command to carry on")
 
 
-def _workshop(bundle: Bundle, peer_id: str, directory: Path) -> Workshop:
+def _workshop(bundle: Bundle, peer_id: str, options: HostOptions) -> Workshop:
     """Imports torch and builds the model only when the run has no state yet."""
 
     def task() -> "Task":
         from collab.tasks.registry import build_task
 
-        return build_task(bundle.run, assets=bundle.assets, cache_dir=cache_dir(), peer_id=peer_id, base_dir=directory)
+        return build_task(
+            bundle.run,
+            assets=bundle.assets,
+            cache_dir=cache_dir(),
+            peer_id=peer_id,
+            base_dir=options.directory,
+            allowed=options.allowed_modules,
+        )
 
     def first_state() -> Snapshot:
         from collab.training.genesis import make_genesis

@@ -23,6 +23,8 @@ from collab.swarm.time_sync import PROTOCOL as TIME_PROTOCOL
 
 REPORT_PROTOCOL = "collab/refusals/1"
 """See ``refusal_report``."""
+HELLO_PROTOCOL = "collab/hello/1"
+"""See ``hello``."""
 SMALL_BYTES = 1 << 10
 """Messages with less payload are counted; larger ones are limited by the link."""
 QUESTION = Largest(header_bytes=4 << 10, payload_bytes=0)
@@ -123,6 +125,7 @@ QUOTAS: Mapping[str, Quota] = {
         largest=Largest(header_bytes=MAX_HEADER_BYTES, payload_bytes=0),
     ),
     HANDOVER_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
+    HELLO_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     REPORT_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     # The same, but it moves up to 16 MB each way. It is over in five seconds.
     PROBE_PROTOCOL: Quota(

@@ -15,6 +15,7 @@ from collab.errors import BootstrapFailed, NetworkError
 from collab.metrics.refusals import Refusals
 from collab.net.greeting import GreetingTransport
 from collab.net.guard import Guard, GuardedTransport
+from collab.net.hello import check_version, serve_hello
 from collab.net.hivemind_net import (
     HivemindDirectory,
     HivemindTransport,
@@ -117,6 +118,7 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
         )
         ports = within_limits(ports, settings.limits)
         await serve_report(transport, refusals)
+        await serve_hello(transport)
         yield Started(
             ports=ports,
             identity=identity,
@@ -133,10 +135,12 @@ async def open_run(
     """Get into the swarm that ``invite`` names, and learn its run.
 
     Raises:
+        VersionMismatch: the swarm is of another version of this package.
         RunMismatch, ConfigError: the swarm serves another run, or one that this version cannot read.
         BootstrapFailed: see ``start_peer``.
     """
     async with start_peer(settings, observer) as started:
+        await check_version(started.ports.transport, started.bootstrap_peers)
         bundle = await fetch_bundle(started.ports.transport, list(started.bootstrap_peers), invite.fingerprint)
         yield started, bundle
 

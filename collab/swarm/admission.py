@@ -79,8 +79,9 @@ class Admission:
             return Barred("pass_expired", "your pass is out of date: is your clock right?")
         before = [other for other in self._alive(grant.key, now) if _rank(other) < _rank(known)]
         if len(before) >= grant.devices:
+            places = f"{grant.devices} device{'s' if grant.devices > 1 else ''}"
             free_s = min(other.expires_at for other in before) - now
-            text = f"the invite of {grant.person or 'yours'} is in use on {grant.devices} device{'s' if grant.devices > 1 else ''}"
+            text = f"the invite of {grant.person or 'yours'} is in use on {places}"
             return Barred("too_many_devices", f"{text}; stop one, or come again in {free_s / 60:.0f} min")
         return None
 

@@ -59,6 +59,8 @@ class ParticipantSettings:
     """Finished after contributing to this many steps."""
     state_dir: Path | None = None
     """Where this peer keeps the run's state for its next life; None: nowhere."""
+    allowed_modules: tuple[str, ...] = ()
+    """Of others' code, what this machine's owner has allowed to run."""
 
 
 class Participant:
@@ -74,7 +76,7 @@ class Participant:
         self.statutes = Statutes(ports, bundle)
         mandate = self.statutes.mandate
         replica.rate_factor = mandate.rate_factor
-        self._strategy = build_strategy(bundle.run.strategy, mandate.target_batch_size)
+        self._strategy = build_strategy(bundle.run.strategy, mandate.target_batch_size, settings.allowed_modules)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.teller.record)
         self._engine = RoundEngine(

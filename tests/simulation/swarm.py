@@ -42,7 +42,7 @@ microbatch_size: 8
 until_epoch: {until}
 task: {{name: image_classification, hidden_sizes: [16]}}
 optimizer: {optimizer}
-strategy: {{name: {strategy}, target_batch_size: {target}, max_gradient_norm: {max_norm}}}
+strategy: {{name: {strategy}, target_batch_size: {target}}}
 averaging: {{compression: {compression}, reduction: {reduction}, max_share: {max_share},
   worker_momentum: {worker_momentum}}}
 checkpoints: {{every_epochs: {every}}}
@@ -70,8 +70,10 @@ class SimSwarm:
         access: str = "open",
         orphan_after_h: float = 24.0,
         owner: Identity | None = None,
+        foreign: str = "",
     ) -> None:
-        sizes = {"until": until, "target": target, "every": every, "max_norm": json.dumps(max_norm)}
+        strategy = foreign or f"{strategy}, max_gradient_norm: {json.dumps(max_norm)}"
+        sizes = {"until": until, "target": target, "every": every}
         sends = {"compression": compression, "reduction": reduction, "worker_momentum": worker_momentum}
         rules = {"access": access, "orphan_after_h": orphan_after_h}
         text = RUN.format(optimizer=optimizer, strategy=strategy, max_share=max_share, **sends, **sizes, **rules)
@@ -116,6 +118,7 @@ class SimSwarm:
         max_epochs: int | None = None,
         state_dir: Path | None = None,
         papers: Papers | None = None,
+        allowed_modules: tuple[str, ...] = (),
     ) -> SimPeer:
         """A trainer; ``task`` may be one that misbehaves."""
         index = len(self.world.peers)
@@ -124,7 +127,11 @@ class SimSwarm:
             self._show(ports, papers)
             self.replicas[index] = replica = build_replica(self.bundle, self.task, torch.device("cpu"))
             settings = ParticipantSettings(
-                name=f"trainer-{index}", can_be_dialled=not client_mode, max_epochs=max_epochs, state_dir=state_dir
+                name=f"trainer-{index}",
+                can_be_dialled=not client_mode,
+                max_epochs=max_epochs,
+                state_dir=state_dir,
+                allowed_modules=allowed_modules,
             )
             self.participants[index] = Participant(ports, self._identity(index), self.bundle, replica, settings)
             self.stops[index] = asyncio.Event()
