@@ -21,8 +21,9 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.identity import load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
 from collab.swarm.snapshots import Snapshot
-from peers.backbone import Backbone, BackboneSettings, Workshop
+from peers.backbone import Backbone, BackboneSettings
 from peers.joining import Relay
+from peers.keeping import Workshop
 from peers.places import OWNER_KEY, RUN_FILE, DataDir, cache_dir, claim_data_dir
 from peers.process import announce, settle_heap
 from peers.screen import LivePanel, choose_screen

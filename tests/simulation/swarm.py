@@ -24,7 +24,8 @@ from collab.training.participant import Participant, ParticipantSettings
 from collab.training.replica import Replica
 from collab.training.trainer import Trainer
 from peers.auxiliary import Auxiliary, AuxiliarySettings
-from peers.backbone import Backbone, BackboneSettings, Workshop
+from peers.backbone import Backbone, BackboneSettings
+from peers.keeping import Workshop
 
 E = TypeVar("E", bound=Event)
 HOME = Link(up_bytes_per_s=2.5e6, down_bytes_per_s=12.5e6, latency_s=0.02)
