@@ -10,6 +10,7 @@ from collab.checkpoints.local_publisher import LocalPublisher
 from collab.concurrency import run_until_first
 from collab.metrics.records import Notice, SwarmReport
 from collab.ports import Ports
+from collab.swarm.address_book import live_addresses
 from collab.swarm.backbone_records import MAX_ADDRESSES, BackboneRecord
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.donation import StateServer
@@ -43,7 +44,8 @@ class Backbone:
         self._state = PeerState.SERVING
         self._free_from: int | None = None
         self._since = ports.clock.now()
-        self._addresses: tuple[str, ...] = ()
+        self.own_addresses: tuple[str, ...] = ()
+        """Under which we can be dialled."""
         self._reported: tuple[int, Lineage] | None = None
         self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
         self.assistant = Assistant(self.membership.knows)
@@ -63,7 +65,7 @@ class Backbone:
         """Restore or make the run's state and begin to answer."""
         self.lease.begin(await self.keeper.restore())
         transport, fingerprint = self._ports.transport, self._bundle.fingerprint
-        self._addresses = (await transport.addresses())[:MAX_ADDRESSES]
+        self.own_addresses = (await transport.addresses())[:MAX_ADDRESSES]
         await serve_time(transport, self._ports.clock)
         await serve_bundle(transport, self._bundle)
         await StateServer(transport, self._engine.links, fingerprint, self.keeper.provide).serve()
@@ -104,9 +106,14 @@ class Backbone:
         return BackboneRecord(
             fingerprint=self._bundle.fingerprint,
             claim=claim,
-            addresses=self._addresses,
+            addresses=self.own_addresses,
             published=self.keeper.shelf.publication,
         )
+
+    def all_addresses(self) -> tuple[str, ...]:
+        """Of all backbones that are alive, our own first; for an invite."""
+        others = [record for peer, record in self.lease.records.items() if peer != self._ports.transport.peer_id]
+        return (*self.own_addresses, *live_addresses(others))
 
     async def remember(self, seen: Tenure) -> bool:
         """See ``Speaker``."""

@@ -2,34 +2,31 @@
 
 import asyncio
 import hashlib
-import json
 import os
 import tempfile
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from collab.concurrency import Background
 from collab.config import Run, load_run
 from collab.errors import ConfigError
-from collab.metrics.records import Notice
-from collab.metrics.sinks import Fanout, JsonLines
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import StartupSettings, is_loopback, start_peer
 from collab.ports import NO_LIMITS, LinkLimits
+from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
 from collab.swarm.snapshots import Snapshot
-from peers.backbone import Backbone, BackboneSettings
+from peers.backbone import Backbone
 from peers.joining import Relay
 from peers.keeping import Workshop
 from peers.places import OWNER_KEY, RUN_FILE, DataDir, cache_dir, claim_data_dir
-from peers.process import announce, settle_heap
-from peers.screen import LivePanel, choose_screen
+from peers.process import announce
+from peers.serving import Place, Serving, serve_backbone, task_of
 
-if TYPE_CHECKING:
-    from collab.tasks.base import Task
+ALONE_AFTER_S = 3.0
+"""How long a backbone looks for the others when it starts; it goes on looking."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,41 +46,33 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
     """Serve the run of ``options.directory`` until stopped."""
     run = load_run(options.directory / RUN_FILE)
     owner = load_or_create_identity(options.directory / OWNER_KEY)
-    with claim_data_dir(options.directory / "backbone", run.run_id) as data_dir, ExitStack() as stack:
+    with claim_data_dir(options.directory / "backbone", run.run_id) as data_dir:
         announce(f"preparing run {run.run_id} ...")
         bundle = Bundle(run, load_assets(run, options.directory))
-        relay = Relay()
+        relay, book = Relay(), AddressBook(path=data_dir.backbones)
         network = NetworkSettings(
             identity_path=data_dir.identity, host=options.host, port=options.port, announce=options.announce
         )
-        async with start_peer(StartupSettings(network=network, limits=options.limits), relay) as started:
-            settings = BackboneSettings(name="backbone", checkpoint_dir=data_dir.checkpoints)
-            workshop = _workshop(bundle, started.ports.transport.peer_id, options.directory)
-            backbone = Backbone(started.ports, started.identity, bundle, workshop, settings)
-            title = f"collab backbone: {run.run_id}"
-            screen = choose_screen(
-                as_json=options.as_json,
-                title=title,
-                view=lambda: backbone.membership.view,
-                refusals=started.refusals.rows,
-            )
-            relay.sink = Fanout(screen, JsonLines(data_dir.metrics))
-            await backbone.begin()
-            addresses = _dialable_first(await started.ports.transport.addresses())
-            invite = write_invite(
-                Invite(run_id=run.run_id, fingerprint=bundle.fingerprint, owner=owner.peer_id, addresses=addresses),
-                owner,
-            )
-            _show_invite(invite, options, data_dir)
-            if isinstance(screen, LivePanel):
-                stack.enter_context(screen)
-            relay.observe(Notice(at_s=started.ports.clock.now(), text=f"serving run {run.run_id}"))
-            settle_heap()
-            await backbone.run(stop)
-            if options.as_json:
-                record = backbone.record()
-                summary = {"id": record.peer, "role": record.role, "epoch": record.epoch, "lineage": record.lineage}
-                print(json.dumps({"event": "Summary", **summary}), flush=True)  # noqa: T201
+        settings = StartupSettings(
+            network=network,
+            bootstrap=book,
+            bootstrap_timeout_s=ALONE_AFTER_S,
+            may_be_alone=True,
+            limits=options.limits,
+        )
+        async with start_peer(settings, relay) as started, Background() as tasks:
+            tasks.create_task(book.follow(started.ports, bundle.fingerprint))
+            workshop = workshop_of(bundle, started.ports.transport.peer_id, options.directory)
+            place = Place(data_dir=data_dir, name="backbone", as_json=options.as_json)
+
+            async def welcome(backbone: Backbone) -> None:
+                addresses = _dialable_first(backbone.all_addresses())
+                made = Invite(
+                    run_id=run.run_id, fingerprint=bundle.fingerprint, owner=owner.peer_id, addresses=addresses
+                )
+                _show_invite(write_invite(made, owner), options, data_dir)
+
+            await serve_backbone(started, bundle, workshop, place, Serving(relay, stop, welcome))
     announce("the backbone has left; start it again with the same command to carry on")
 
 
@@ -115,20 +104,18 @@ def load_assets(run: Run, directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def _workshop(bundle: Bundle, peer_id: str, directory: Path) -> Workshop:
+def workshop_of(bundle: Bundle, peer_id: str, directory: Path) -> Workshop:
     """Imports torch and builds the model only when the run has no state yet."""
-
-    def task() -> "Task":
-        from collab.tasks.registry import build_task
-
-        return build_task(bundle.run, assets=bundle.assets, cache_dir=cache_dir(), peer_id=peer_id, base_dir=directory)
 
     def first_state() -> Snapshot:
         from collab.training.genesis import make_genesis
 
-        return make_genesis(bundle, task())
+        return make_genesis(bundle, task_of(bundle, peer_id, directory))
 
-    return Workshop(make_first_state=first_state, checkpoint_files=lambda: task().checkpoint_files())
+    return Workshop(
+        make_first_state=first_state,
+        checkpoint_files=lambda: task_of(bundle, peer_id, directory).checkpoint_files(),
+    )
 
 
 def _dialable_first(addresses: tuple[str, ...]) -> tuple[str, ...]:

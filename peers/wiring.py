@@ -9,6 +9,7 @@ from collab.errors import InviteError
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import Started, StartupSettings, default_host, open_run
 from collab.ports import NO_LIMITS, LinkLimits, Observer
+from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import PREFIX, Invite, read_invite
 from peers.places import DataDir
@@ -62,7 +63,10 @@ async def start_from_invite(
         is_client=reach.is_client,
     )
     settings = StartupSettings(
-        network=network, bootstrap=invite.addresses, limits=reach.limits, clock_error_s=reach.clock_error_s
+        network=network,
+        bootstrap=AddressBook(invite.addresses, data_dir.backbones),
+        limits=reach.limits,
+        clock_error_s=reach.clock_error_s,
     )
     async with open_run(invite, settings, observer) as opened:
         yield opened

@@ -122,6 +122,7 @@ def _check(record: BackboneRecord, peer: PeerId) -> None:
         and math.isfinite(claim.since)
         and len(record.addresses) <= MAX_ADDRESSES
         and all(type(text) is str and len(text) <= MAX_ADDRESS_CHARACTERS for text in record.addresses)
+        and all(text.endswith(f"/p2p/{peer}") for text in record.addresses)
     )
     if published is not None:
         is_possible = is_possible and (

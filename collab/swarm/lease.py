@@ -7,6 +7,7 @@ that, so clocks may differ by twice as much. A partition can make two holders. T
 are ordered, and nothing is published under one that is lower than one seen (``collab.checkpoints.fence``).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -47,6 +48,13 @@ class Now:
     """Swarm time; clocks differ by a little."""
     own_s: float
     """Monotonic seconds of this machine."""
+
+    def is_before(self, end: "Now") -> bool:
+        """By both clocks: either may be wrong, one by a jump, the other by standing still."""
+        return self.own_s < end.own_s and self.swarm_s < end.swarm_s
+
+
+GONE = Now(-math.inf, -math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +111,8 @@ class Lease:
         self.seen = seen
         self.part = Part.FOLLOWING
         self._term = 0
-        self._ends_s = -1.0
-        """Own time up to which we hold the lease; before that, of the claim that is not confirmed yet."""
+        self._ends = GONE
+        """Up to when we hold the lease, by both clocks; before that, of the claim that is not confirmed yet."""
         self._said_s: float | None = None
         """Own time at which the directory had our claim; None: it does not have it yet."""
         self._free_since_s: float | None = None
@@ -118,7 +126,7 @@ class Lease:
 
     def tenure(self, now: Now) -> Tenure | None:
         """Under which we may publish at this moment; None: not at all."""
-        return Tenure(self._term, self._me) if self.part is Part.HOLDING and now.own_s < self._ends_s else None
+        return Tenure(self._term, self._me) if self.part is Part.HOLDING and now.is_before(self._ends) else None
 
     def said(self, term: int, began: Now, ended: Now) -> None:
         """The directory has taken our record.
@@ -129,10 +137,11 @@ class Lease:
         """
         if term != self.term or not term:
             return
-        if self.part is Part.HOLDING and ended.own_s >= self._ends_s:
+        if self.part is Part.HOLDING and not ended.is_before(self._ends):
             self._follow()  # it came too late to hold on to what has ended meanwhile
             return
-        self._ends_s = began.own_s + LEASE_S - MARGIN_S
+        length_s = LEASE_S - MARGIN_S
+        self._ends = Now(began.swarm_s + length_s, began.own_s + length_s)
         if self._said_s is None:
             self._said_s = ended.own_s
 
@@ -146,7 +155,7 @@ class Lease:
         others = [claim for claim in claims if claim.peer != self._me and self._is_plausible(claim)]
         rivals = [claim for claim in others if claim.counts_at(began)]
         if self.part is Part.HOLDING:
-            if ended.own_s >= self._ends_s or self.seen > Tenure(self._term, self._me):
+            if not ended.is_before(self._ends) or self.seen > Tenure(self._term, self._me):
                 self._follow()
             else:
                 return
@@ -176,7 +185,7 @@ class Lease:
             self._follow()
         elif self._said_s is not None and began.own_s >= self._said_s:
             self.part = Part.HOLDING
-            if ended.own_s >= self._ends_s:
+            if not ended.is_before(self._ends):
                 self._follow()
 
     def _turn(self, others: Sequence[Claim], ours: Claim, now: Now) -> int:
@@ -185,7 +194,8 @@ class Lease:
         return sum(claim.rank < ours.rank for claim in alive)
 
     def _follow(self) -> None:
-        self.part, self._term, self._said_s, self._ends_s, self._free_since_s = Part.FOLLOWING, 0, None, -1.0, None
+        self.part, self._term, self._ends = Part.FOLLOWING, 0, GONE
+        self._said_s, self._free_since_s = None, None
 
     def _is_plausible(self, claim: Claim) -> bool:
         return max(claim.term, claim.seen_term) <= min(self.seen.term + MAX_LEAP, MAX_TERM)

@@ -83,6 +83,7 @@ class LeaseKeeper:
         self._remembered = self._lease.seen
         self._held: Tenure | None = None
         self._news = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self, seen: Tenure) -> None:
         """
@@ -90,6 +91,7 @@ class LeaseKeeper:
             seen: the highest tenure that earlier lives have heard of.
         """
         self._lease.seen = self._remembered = seen
+        self._loop = asyncio.get_running_loop()
 
     @property
     def records(self) -> Mapping[PeerId, BackboneRecord]:
@@ -194,4 +196,6 @@ class LeaseKeeper:
             self._ports.observer.observe(LeaseChanged(at_s=self._ports.clock.now(), term=term))
 
     def _now(self) -> Now:
-        return Now(self._ports.clock.now(), self._ports.clock.monotonic())
+        """By the loop's own time, since a worker thread asks, too."""
+        own_s = self._loop.time() if self._loop is not None else self._ports.clock.monotonic()
+        return Now(self._ports.clock.now(), own_s)
