@@ -4,6 +4,7 @@ published. Signed, bounded, expiring; under one key of the directory, one record
 
 import math
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgpack
@@ -17,6 +18,8 @@ PURPOSE = b"collab/backbone/1"
 """Goes before what is signed: no other signature of a peer can be taken for this one."""
 MAX_BYTES = 3072
 """Eight addresses of the longest kind, and 0.6 KB for the rest."""
+REMEMBERED = 256
+"""Records, of at most ``MAX_BYTES`` each."""
 MAX_ADDRESSES, MAX_ADDRESS_CHARACTERS = 8, 256
 DIGEST_CHARACTERS = 64
 
@@ -71,8 +74,9 @@ def pack_backbone(record: BackboneRecord, identity: Identity) -> bytes:
     return signed
 
 
+@lru_cache(maxsize=REMEMBERED)
 def unpack_backbone(data: bytes, peer: PeerId) -> BackboneRecord:
-    """Record of ``peer`` from the directory.
+    """Record of ``peer`` from the directory. What was verified once is remembered.
 
     Raises:
         BadMessage: too large, malformed, not signed by ``peer``, or holding impossible values.
