@@ -99,6 +99,7 @@ class Backbone:
             said_at=self._ports.clock.now(),
             term=term,
             seen_term=seen.term,
+            seen_holder=seen.holder,
             is_able=self.keeper.is_able and self._state is PeerState.SERVING,
             epoch=self.keeper.shelf.saved_epoch,
             since=self._since,

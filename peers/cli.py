@@ -76,7 +76,7 @@ def backbone(
 @app.command()
 def join(
     invite: InviteText,
-    role: Annotated[str, typer.Option(help="trainer, auxiliary (only averages) or backbone (keeps it all).")] = "trainer",
+    role: Annotated[str, typer.Option(help="trainer, auxiliary (lends bandwidth only) or backbone.")] = "trainer",
     name: Annotated[str, typer.Option(help="What others see; default: this machine's name.")] = "",
     data_dir: Annotated[Path | None, typer.Option(help="Where this peer keeps its key and metrics.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Leave after contributing to so many steps.", min=1)] = None,

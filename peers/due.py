@@ -13,7 +13,8 @@ from collab.types import PeerId, Role
 class Due:
     """What should be here, and is not."""
 
-    epoch: int
+    epoch: int | None
+    """None: the newest there is."""
     donors: tuple[PeerId, ...]
     published: Publication | None = None
     """Whose bytes it should be, if a backbone has published it already."""
@@ -21,8 +22,8 @@ class Due:
 
 def due_snapshot(
     others: SwarmView, records: Collection[BackboneRecord], checkpoints: Checkpoints, until_epoch: int | None
-) -> Due | None:
-    """The newest snapshot that others have, and that is to be kept; None: nobody has any.
+) -> tuple[int, Due] | None:
+    """The newest snapshot that others have, and that is to be kept, with its epoch; None: nobody has any.
 
     While trainers go on that is one of every ``every_epochs``, and the last one. Where nobody has gone on since
     everybody was started it is whatever is newest: it may be all that is left.
@@ -50,4 +51,4 @@ def due_snapshot(
     if epoch == of_trainers:
         donors += [record.peer for record in holders if record.epoch >= epoch and record.lineage]
     told = [r.published for r in records if r.published is not None and r.published.epoch == epoch]
-    return Due(epoch, tuple(donors), max(told, key=lambda publication: publication.tenure, default=None))
+    return epoch, Due(epoch, tuple(donors), max(told, key=lambda publication: publication.tenure, default=None))

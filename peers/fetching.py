@@ -28,16 +28,17 @@ class Fetcher:
         """A snapshot, verified; None when nobody can give it now."""
         started_s = self._ports.clock.monotonic()
         digest = due.published.digest if due.published is not None else None
+        voices = frozenset(due.donors) - {record.peer for record in self._membership.backbones()}
         try:
             packed, gave = await fetch_state(
                 self._ports.transport,
                 self._links,
                 list(due.donors),
                 fingerprint=self._fingerprint,
-                wanted=Wanted(epoch=due.epoch, digest=digest),
+                wanted=Wanted(epoch=due.epoch, digest=digest, voices=voices),
             )
         except NoDonor as error:
-            logger.info("no snapshot of epoch %d yet: %s", due.epoch, error.message)
+            logger.info("no snapshot of epoch %s yet: %s", due.epoch, error.message)
             self._failures += 1
             if self._failures % FAILURES_BEFORE_DOUBT == 0 and self._membership.others().is_at_rest():
                 self._membership.doubt()
@@ -45,6 +46,7 @@ class Fetcher:
         self._failures = 0
         now, seconds = self._ports.clock.now(), self._ports.clock.monotonic() - started_s
         num_bytes = packed.manifest.num_bytes
-        fetched = StateFetched(at_s=now, donors=gave, epoch=due.epoch, num_bytes=num_bytes, seconds=seconds)
+        epoch = packed.manifest.epoch
+        fetched = StateFetched(at_s=now, donors=gave, epoch=epoch, num_bytes=num_bytes, seconds=seconds)
         self._ports.observer.observe(fetched)
         return packed

@@ -144,20 +144,20 @@ class StateKeeper:
 
     async def _follow(self) -> None:
         """One look, and what follows from it."""
-        others, run = self._membership.others(), self._bundle.run
-        due = due_snapshot(others, self._records(), run.checkpoints, run.until_epoch)
-        is_due = due is not None and due.epoch > max(self.shelf.saved_epoch, self.epoch)
+        holder, epoch = self._lease.holder(), max(self.shelf.saved_epoch, self.epoch)
         if self._lease.tenure() is not None:
-            if due is not None and is_due:
-                await self._fetch_and_adopt(due)
+            found = due_snapshot(
+                self._membership.others(), self._records(), self._bundle.run.checkpoints, self._bundle.run.until_epoch
+            )
+            if found is not None and found[0] > epoch:
+                await self._fetch_and_adopt(found[1])
             elif self.packed is not None and (self.shelf.publication is None or self.shelf.saved_epoch < self.epoch):
                 async with self._saving:
                     await self._adopt(self.packed, self._evaluation_now(self.epoch))
-        elif (holder := self._lease.holder()) is not None:
-            if (published := self._lacking(holder)) is not None:
-                await self._mirror(published, holder)
-        elif self.packed is None and due is not None:
-            await self._fetch_and_adopt(due)
+        elif holder is not None and (published := self._lacking(holder)) is not None:
+            await self._mirror(published, holder)
+        elif self.packed is None:
+            await self._fetch_and_adopt(Due(None, tuple(self._membership.donors())))
 
     def _lacking(self, holder: BackboneRecord) -> Publication | None:
         """What the holder of the lease has published, if we should have it and do not."""
@@ -212,9 +212,10 @@ class StateKeeper:
         packed = await self._fetcher.fetch(due)
         if packed is None:
             return
-        eval_loss = due.published.eval_loss if due.published is not None else await self._evaluation_of(due.epoch)
+        epoch = packed.manifest.epoch
+        eval_loss = due.published.eval_loss if due.published is not None else await self._evaluation_of(epoch)
         async with self._saving:
-            if due.epoch > max(self.shelf.saved_epoch, self.epoch):
+            if epoch > max(self.shelf.saved_epoch, self.epoch):
                 await self._adopt(packed, eval_loss)
 
     async def _adopt(self, packed: PackedSnapshot, eval_loss: float) -> None:

@@ -96,7 +96,8 @@ class Shelf:
         event = CheckpointSaved(
             at_s=clock.now(), epoch=saved.epoch, path=str(saved.path), num_bytes=saved.num_bytes, seconds=0.0
         )
-        self._ports.observer.observe(replace(event, seconds=clock.monotonic() - started_s))
+        if saved.is_new:
+            self._ports.observer.observe(replace(event, seconds=clock.monotonic() - started_s))
         return True
 
     def _fail(self, error: CheckpointFailed) -> None:

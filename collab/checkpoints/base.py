@@ -17,6 +17,8 @@ class Checkpoint:
     path: Path
     epoch: int
     num_bytes: int
+    is_new: bool = True
+    """False: it was here already, and only how it was published has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,8 @@ class LocalPublisher:
         here = metrics_of(path)
         if here.get("published", {}).get("digest") == publication.digest and order.may_finish():
             change_metrics(path, _metrics(publication))
-            return Checkpoint(path, snapshot.epoch, sum(file.stat().st_size for file in path.iterdir()))
+            num_bytes = sum(file.stat().st_size for file in path.iterdir())
+            return Checkpoint(path, snapshot.epoch, num_bytes, is_new=False)
         return self._save(
             snapshot,
             _metrics(publication),

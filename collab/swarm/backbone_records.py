@@ -121,6 +121,7 @@ def _check(record: BackboneRecord, peer: PeerId) -> None:
         and type(record.fingerprint) is str
         and 0 <= claim.term <= MAX_TERM
         and 0 <= claim.seen_term <= MAX_TERM
+        and len(claim.seen_holder) <= 2 * DIGEST_CHARACTERS
         and claim.epoch >= -1
         and math.isfinite(claim.said_at)
         and math.isfinite(claim.since)

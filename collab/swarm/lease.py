@@ -67,7 +67,8 @@ class Claim:
     term: int = 0
     """That it claims; 0: none."""
     seen_term: int = 0
-    """The highest that it has heard of."""
+    seen_holder: PeerId = NOBODY.holder
+    """The highest tenure that it has heard of, its own and those given up among them."""
     is_able: bool = True
     """Whether it could publish."""
     epoch: int = -1
@@ -79,6 +80,11 @@ class Claim:
     def tenure(self) -> Tenure:
         """That it claims."""
         return Tenure(self.term, self.peer)
+
+    @property
+    def seen(self) -> Tenure:
+        """The highest that it has heard of."""
+        return Tenure(self.seen_term, self.seen_holder)
 
     @property
     def rank(self) -> tuple[int, float, PeerId]:
@@ -203,6 +209,5 @@ class Lease:
     def _note(self, claims: Sequence[Claim]) -> None:
         """Also what our own earlier lives have claimed, if they have lost their disk."""
         for claim in filter(self._is_plausible, claims):
-            if claim.term and claim.peer != self._me:
-                self.seen = max(self.seen, claim.tenure)
-            self.seen = max(self.seen, Tenure(max(claim.term, claim.seen_term), NOBODY.holder))
+            claimed = claim.tenure if claim.term else NOBODY
+            self.seen = max(self.seen, claimed, claim.seen)

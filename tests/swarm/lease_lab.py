@@ -120,6 +120,7 @@ class Candidate:
             said_at=self._ports.clock.now(),
             term=term,
             seen_term=seen.term,
+            seen_holder=seen.holder,
             is_able=self.is_able,
             epoch=0,
             since=self._since,
