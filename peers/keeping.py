@@ -70,7 +70,8 @@ class StateKeeper:
         self._last_seen = LastSeen(publisher.root / "last-seen.json", ports.compute)
         self.packed: PackedSnapshot | None = None
         """What newcomers get; None: nothing yet."""
-        self._gives_from_s = -math.inf
+        self._waits_until_s, self._seen_epoch = -math.inf, -1
+        """For a peer that comes back with a state as new as what an earlier life of ours has seen."""
         self._left_since: tuple[float, int] | None = None
         self._saving = asyncio.Lock()
 
@@ -103,8 +104,7 @@ class StateKeeper:
             if not held.is_newest:
                 text = f"our newest checkpoint is damaged; the one of epoch {self.epoch} is whole"
                 self._warn(text, "we go on from there, unless another peer holds a later state")
-            if seen_epoch > self.epoch:
-                self._gives_from_s = self._ports.clock.monotonic() + NEWER_WAIT_S
+            self._waits_until_s, self._seen_epoch = self._ports.clock.monotonic() + NEWER_WAIT_S, seen_epoch
         elif seen_epoch > 0:
             text = f"no checkpoint in {self.shelf.root} can be read, and the run had reached epoch {seen_epoch}"
             hint = "waiting for a peer that holds its state; to begin the run anew, move that directory away"
@@ -115,10 +115,14 @@ class StateKeeper:
         return await self.shelf.highest()
 
     async def provide(self, epoch: int | None) -> PackedSnapshot | None:
-        """Our snapshot for somebody else; not while we wait for a newer one than ours."""
-        packed = self.packed
-        is_held_back = self._ports.clock.monotonic() < self._gives_from_s
-        return packed if packed is not None and not is_held_back and epoch in (None, packed.manifest.epoch) else None
+        """Our snapshot for somebody else.
+
+        While somebody may come back who holds a newer one, only for those who ask for this very epoch: other backbones.
+        """
+        packed, is_early = self.packed, self._ports.clock.monotonic() < self._waits_until_s
+        if packed is None or (epoch is None and is_early and self.epoch < self._seen_epoch):
+            return None
+        return packed if epoch in (None, packed.manifest.epoch) else None
 
     # -- following the swarm -----------------------------------------------------------------------------------------
 
@@ -255,7 +259,7 @@ class StateKeeper:
         except CorruptState as error:
             self._warn(error.message, error.hint)
             return None
-        self.packed, self._gives_from_s = packed, -math.inf
+        self.packed = packed
         return snapshot
 
     async def _told(self, is_saved: bool) -> None:
