@@ -133,5 +133,9 @@ class CheckpointFailed(StateError):
     """A checkpoint could not be written; the last good one is untouched."""
 
 
+class Fenced(StateError):
+    """A snapshot was not published: its backbone does not hold the lease any more. Follow the one that does."""
+
+
 class NoDonor(StateError):
     """Nobody reachable serves the state that was asked for."""

@@ -32,6 +32,7 @@ from collab.metrics.sinks import Fanout, Sink
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import StartupSettings, default_host, open_run
 from collab.ports import NO_LIMITS, LinkLimits
+from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite, read_invite
 from collab.swarm.records import MAX_NAME_CHARACTERS
@@ -190,10 +191,9 @@ class JoinedRun:
         network = NetworkSettings(
             identity_path=identity_path, host=default_host(self._invite), is_client=self._local.is_client
         )
-        invite = self._invite
-        settings = StartupSettings(
-            network=network, bootstrap=invite.addresses, limits=self._local.limits, papers=invite.papers
-        )
+        invite, folder = self._invite, self._local.data_dir
+        book = AddressBook(invite.addresses, folder / "backbones.json" if folder is not None else None)
+        settings = StartupSettings(network=network, bootstrap=book, limits=self._local.limits, papers=invite.papers)
         async with open_run(self._invite, settings, Fanout(*self._local.sinks)) as (started, bundle):
             replica = await started.ports.compute.run(  # torch's first optimiser is slow
                 lambda: replica_around(self._model, self._optimizer, bundle)

@@ -81,7 +81,7 @@ def backbone(
 @app.command()
 def join(
     invite: InviteText,
-    role: Annotated[str, typer.Option(help="trainer or auxiliary (lends bandwidth only).")] = "trainer",
+    role: Annotated[str, typer.Option(help="trainer, auxiliary (lends bandwidth only) or backbone.")] = "trainer",
     name: Annotated[str, typer.Option(help="What others see; default: this machine's name.")] = "",
     data_dir: Annotated[Path | None, typer.Option(help="Where this peer keeps its key and metrics.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Leave after contributing to so many steps.", min=1)] = None,
@@ -106,8 +106,10 @@ def join(
     from peers.places import claim_data_dir
     from peers.wiring import Reach, invite_from, limits_from
 
-    if role not in (Role.TRAINER, Role.AUXILIARY):
-        raise typer.BadParameter(f"expected trainer or auxiliary, got {role!r}", param_hint="--role")
+    if role not in list(Role):
+        raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
+    if role == Role.BACKBONE:
+        from peers.joined_backbone import join_as_backbone as take_part
 
     async def main(stop: "asyncio.Event") -> None:
         with claim_data_dir(data_dir, invite_from(invite).run_id) as claimed:

@@ -3,37 +3,38 @@
 import asyncio
 import json
 import os
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collab.concurrency import Background
 from collab.config import load_run
 from collab.errors import ConfigError
-from collab.metrics.records import Notice
-from collab.metrics.sinks import Fanout, JsonLines
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import StartupSettings, is_loopback, start_peer
 from collab.ports import NO_LIMITS, LinkLimits
+from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
 from collab.swarm.order_exchange import read_orders
 from collab.swarm.snapshots import Snapshot
 from collab.types import Role
-from peers.backbone import Backbone, BackboneSettings, Workshop
+from peers.backbone import Backbone
 from peers.joining import Relay
+from peers.keeping import Workshop
 from peers.owner import Estate
-from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, cache_dir, claim_data_dir
-from peers.process import announce, settle_heap
-from peers.screen import LivePanel, choose_screen
+from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, claim_data_dir
+from peers.process import announce
+from peers.serving import Place, Serving, serve_backbone, task_of
 
 if TYPE_CHECKING:
     from collab.tasks.base import Task
 
-
 FAR_S = 1e11
 """Swarm time that nobody here will see: the organiser's own backbone needs no new invite."""
+ALONE_AFTER_S = 3.0
+"""How long a backbone looks for the others when it starts; it goes on looking."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,61 +55,43 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
     """Serve the run of ``options.directory`` until stopped."""
     run = load_run(options.directory / RUN_FILE)
     load_or_create_identity(options.directory / OWNER_KEY)  # who starts a run without one owns it
-    with claim_data_dir(options.directory / "backbone", run.run_id) as data_dir, ExitStack() as stack:
+    with claim_data_dir(options.directory / "backbone", run.run_id) as data_dir:
         announce(f"preparing run {run.run_id} ...")
         estate = Estate.at(options.directory)
-        bundle = estate.bundle
-        relay = Relay()
+        bundle, identity = estate.bundle, load_or_create_identity(data_dir.identity)
+        relay, book = Relay(), AddressBook(path=data_dir.backbones)
         network = NetworkSettings(
             identity_path=data_dir.identity, host=options.host, port=options.port, announce=options.announce
         )
-        identity = load_or_create_identity(data_dir.identity)
-        papers = estate.papers("backbone", Role.BACKBONE, FAR_S, key=identity)
-        settings = StartupSettings(network=network, limits=options.limits, papers=papers)
-        async with start_peer(settings, relay) as started:
-            backbone_settings = BackboneSettings(name="backbone", checkpoint_dir=data_dir.checkpoints)
-            workshop = _workshop(bundle, started.ports.transport.peer_id, options)
-            backbone = Backbone(started.ports, started.identity, bundle, workshop, backbone_settings)
-            title = f"collab backbone: {run.run_id}"
-            screen = choose_screen(
-                as_json=options.as_json,
-                title=title,
-                view=lambda: backbone.membership.view,
-                refusals=started.refusals.rows,
-            )
-            relay.sink = Fanout(screen, JsonLines(data_dir.metrics))
-            backbone.statutes.mandate.take(0, read_orders(options.directory / ORDERS))
-            await backbone.begin()
-            addresses = _dialable_first(await started.ports.transport.addresses())
-            _write(options.directory / ADDRESSES, json.dumps(addresses))
-            announce(f"checkpoints and metrics: {data_dir.path}")
-            _show_invite(estate, addresses, options)
-            if isinstance(screen, LivePanel):
-                stack.enter_context(screen)
-            relay.observe(Notice(at_s=started.ports.clock.now(), text=f"serving run {run.run_id}"))
-            settle_heap()
-            await backbone.run(stop)
-            if options.as_json:
-                record = backbone.record()
-                summary = {"id": record.peer, "role": record.role, "epoch": record.epoch, "lineage": record.lineage}
-                print(json.dumps({"event": "Summary", **summary}), flush=True)  # noqa: T201
+        settings = StartupSettings(
+            network=network,
+            bootstrap=book,
+            bootstrap_timeout_s=ALONE_AFTER_S,
+            may_be_alone=True,
+            limits=options.limits,
+            papers=estate.papers("backbone", Role.BACKBONE, FAR_S, key=identity),
+        )
+        async with start_peer(settings, relay) as started, Background() as tasks:
+            tasks.create_task(book.follow(started.ports, bundle.fingerprint))
+            workshop = workshop_of(bundle, started.ports.transport.peer_id, options)
+            place = Place(data_dir=data_dir, name="backbone", as_json=options.as_json)
+
+            async def welcome(backbone: Backbone) -> None:
+                backbone.statutes.mandate.take(0, read_orders(options.directory / ORDERS))
+                addresses = _dialable_first(backbone.all_addresses())
+                _write(options.directory / ADDRESSES, json.dumps(addresses))
+                announce(f"checkpoints and metrics: {data_dir.path}")
+                _show_invite(estate, addresses, options)
+
+            await serve_backbone(started, bundle, workshop, place, Serving(relay, stop, welcome))
     announce("the backbone has left; start it again with the same command to carry on")
 
 
-def _workshop(bundle: Bundle, peer_id: str, options: HostOptions) -> Workshop:
+def workshop_of(bundle: Bundle, peer_id: str, options: HostOptions) -> Workshop:
     """Imports torch and builds the model only when the run has no state yet."""
 
     def task() -> "Task":
-        from collab.tasks.registry import build_task
-
-        return build_task(
-            bundle.run,
-            assets=bundle.assets,
-            cache_dir=cache_dir(),
-            peer_id=peer_id,
-            base_dir=options.directory,
-            allowed=options.allowed_modules,
-        )
+        return task_of(bundle, peer_id, options.directory, options.allowed_modules)
 
     def first_state() -> Snapshot:
         from collab.training.genesis import make_genesis

@@ -44,6 +44,16 @@ class DataDir:
         return self.path / "state"
 
     @property
+    def backbones(self) -> Path:
+        """Where backbones of the run were when this peer last looked."""
+        return self.path / "backbones.json"
+
+    @property
+    def run(self) -> Path:
+        """The run as it travels, kept by a backbone that has joined: it may be the first that comes back."""
+        return self.path / "run"
+
+    @property
     def checkpoints(self) -> Path:
         """Root of the checkpoints of a backbone."""
         return self.path / "checkpoints"

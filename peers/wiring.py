@@ -9,6 +9,7 @@ from collab.errors import InviteError
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import Started, StartupSettings, default_host, open_run
 from collab.ports import NO_LIMITS, LinkLimits, Observer
+from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import PREFIX, Invite, read_invite
 from peers.places import DataDir
@@ -63,7 +64,7 @@ async def start_from_invite(
     )
     settings = StartupSettings(
         network=network,
-        bootstrap=invite.addresses,
+        bootstrap=AddressBook(invite.addresses, data_dir.backbones),
         limits=reach.limits,
         clock_error_s=reach.clock_error_s,
         papers=invite.papers,

@@ -97,6 +97,10 @@ class RoundEngine:
         """Of the run."""
         return self._settings.fingerprint
 
+    def known_records(self) -> list[CommitRecord]:
+        """Of the last committed rounds, as far as we know them."""
+        return self._verdicts.known_records()
+
     def has_seat(self, lineage: Lineage) -> bool:
         """Whether we may vote about what follows a history."""
         return self._seats.has_made(lineage)

@@ -41,13 +41,17 @@ class Verdicts:
         while len(self._known) > REMEMBERED_ROUNDS:
             self._known.popitem(last=False)
 
+    def known_records(self) -> list[CommitRecord]:
+        """Of the rounds that are remembered."""
+        return [certified.record for certified in self._known.values()]
+
     def committed(self, epoch: int, lineage: Lineage) -> Certified | None:
         """The round that continued ``lineage`` after ``epoch`` steps, if it is known to have committed."""
         return self._known.get((epoch, lineage))
 
     def leading_to(self, lineage: Lineage) -> CommitRecord | None:
         """The committed round whose step made the history ``lineage``, if it is known."""
-        known = [certified.record for certified in self._known.values()]
+        known = self.known_records()
         if self._maker is not None:
             known.append(self._maker)
         return next((record for record in known if record.next_lineage() == lineage), None)

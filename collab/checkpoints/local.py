@@ -3,7 +3,8 @@
 epoch-00000120/
   model.safetensors       parameters and buffers, named as the model names them
   optimizer.safetensors   optimiser state
-  collab_state.json       epoch, lineage, fingerprint, metrics, SHA-256 of every other file and of itself
+  collab_state.json       epoch, lineage, fingerprint, metrics, under which tenure of the publishing lease it became
+                          the run's, SHA-256 of every other file and of itself
   config.json, tokenizer.json, ...  whatever the task wants beside them
 """
 
@@ -12,15 +13,15 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.numpy
 
-from collab.errors import CheckpointFailed, CorruptState, StateError
+from collab.checkpoints.base import Checkpoint
+from collab.errors import CheckpointFailed, CorruptState, Fenced, StateError
 from collab.swarm.snapshots import Snapshot
 from collab.types import Lineage
 
@@ -32,26 +33,25 @@ OWN_DIGEST = "sha256_of_state"
 UNFINISHED = ".unfinished-"
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A checkpoint on disk."""
-
-    path: Path
-    epoch: int
-    num_bytes: int
-
-
 def save_checkpoint(
-    root: Path, snapshot: Snapshot, *, fingerprint: str, files: Mapping[str, bytes], metrics: Mapping[str, Any]
+    root: Path,
+    snapshot: Snapshot,
+    *,
+    fingerprint: str,
+    files: Mapping[str, bytes],
+    metrics: Mapping[str, Any],
+    may_finish: Callable[[], bool] = lambda: True,
 ) -> Checkpoint:
     """Write a checkpoint under ``root``; it appears under its name only when all of it is on the disk.
 
     Args:
         files: further files by name, from the task.
-        metrics: JSON values to keep with it (``eval_loss``).
+        metrics: JSON values to keep with it (``eval_loss``, ``published``).
+        may_finish: asked when all is written, right before it gets its name.
 
     Raises:
         CheckpointFailed: the disk is full or not writable; earlier checkpoints are untouched.
+        Fenced: it may not; earlier checkpoints are untouched.
     """
     final = root / f"epoch-{snapshot.epoch:08d}"
     unfinished = root / f"{UNFINISHED}{final.name}"
@@ -67,23 +67,57 @@ def save_checkpoint(
         "scalars": dict(snapshot.scalars),
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(contents.items())},
     }
-    state[OWN_DIGEST] = _digest_of_state(state)
-    contents[STATE_FILE] = json.dumps(state, indent=1, sort_keys=True).encode()
+    contents[STATE_FILE] = _state_bytes(state)
+    num_bytes = sum(map(len, contents.values()))
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         for name, data in contents.items():
             _write_synced(unfinished / name, data)
         _sync_directory(unfinished)
+        if not may_finish():
+            raise Fenced(f"the checkpoint of epoch {snapshot.epoch} took longer than our turn to publish")
         _put_in_place(unfinished, final)
     except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
         raise CheckpointFailed(
-            f"the checkpoint of epoch {snapshot.epoch} ({sum(map(len, contents.values())) / 1e6:.1f} MB) "
+            f"the checkpoint of epoch {snapshot.epoch} ({num_bytes / 1e6:.1f} MB) "
             f"could not be written to {root}: {error.strerror or error}",
             hint="free some space or name another --data-dir; the last good checkpoint is untouched",
         ) from error
-    return Checkpoint(final, snapshot.epoch, sum(map(len, contents.values())))
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return Checkpoint(final, snapshot.epoch, num_bytes)
+
+
+def metrics_of(path: Path) -> Mapping[str, Any]:
+    """What is kept with a checkpoint; empty when it cannot be read."""
+    try:
+        state = _read_state(path)
+        return dict(state["metrics"])
+    except (OSError, ValueError, KeyError, TypeError, CorruptState):
+        return {}
+
+
+def change_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
+    """Keep other values with a checkpoint; its tensors stay as they are.
+
+    Raises:
+        CheckpointFailed: the disk does not take it; the checkpoint is as it was.
+        CorruptState: it cannot be read.
+    """
+    unfinished = path / f".{STATE_FILE}.new"
+    try:
+        state = _read_state(path)
+        _write_synced(unfinished, _state_bytes({**state, "metrics": dict(metrics)}))
+        unfinished.replace(path / STATE_FILE)
+        _sync_directory(path)
+    except OSError as error:
+        raise CheckpointFailed(
+            f"{path / STATE_FILE} could not be changed: {error.strerror or error}",
+            hint="free some space, or make the directory writable; the checkpoint is as it was",
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptState(f"{path} cannot be read: {error!r}") from error
 
 
 def list_checkpoints(root: Path) -> list[Path]:
@@ -113,13 +147,11 @@ def load_checkpoint(path: Path, *, fingerprint: str) -> Snapshot:
         StateError: it belongs to another run; both fingerprints are named.
     """
     try:
-        state = json.loads((path / STATE_FILE).read_bytes())
+        state = _read_state(path)
         contents = {name: (path / name).read_bytes() for name in state["sha256"]}
         damaged = [name for name, data in contents.items() if hashlib.sha256(data).hexdigest() != state["sha256"][name]]
         if damaged:
             raise CorruptState(f"{path}: {', '.join(damaged)} is not what was written")
-        if _digest_of_state(state) != state[OWN_DIGEST]:
-            raise CorruptState(f"{path}: {STATE_FILE} is not what was written")
         if state["fingerprint"] != fingerprint:
             raise StateError(
                 f"{path} belongs to the run with fingerprint {state['fingerprint']}, this run's is {fingerprint}",
@@ -176,6 +208,21 @@ def _tensors(snapshot: Snapshot, prefix: str) -> bytes:
     tensors = {n.removeprefix(prefix): t for n, t in sorted(snapshot.tensors.items()) if n.startswith(prefix)}
     data: bytes = safetensors.numpy.save(tensors, {"format": "pt"})  # transformers insists on the word
     return data
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """Raises ``CorruptState`` when it is not what was written, and whatever reading raises."""
+    state = json.loads((path / STATE_FILE).read_bytes())
+    if not isinstance(state, dict):
+        raise CorruptState(f"{path}: {STATE_FILE} holds no object")
+    if _digest_of_state(state) != state[OWN_DIGEST]:
+        raise CorruptState(f"{path}: {STATE_FILE} is not what was written")
+    return state
+
+
+def _state_bytes(state: Mapping[str, Any]) -> bytes:
+    signed = {**state, OWN_DIGEST: _digest_of_state(state)}
+    return json.dumps(signed, indent=1, sort_keys=True).encode()
 
 
 def _digest_of_state(state: Mapping[str, Any]) -> str:

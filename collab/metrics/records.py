@@ -153,6 +153,14 @@ class CheckpointSaved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseChanged(Event):
+    """A backbone publishes the run's snapshots from now on, or does so no more."""
+
+    term: int
+    """0: no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notice(Event):
     """Something a person should read. ``is_problem`` asks for action, and ``hint`` says which."""
 

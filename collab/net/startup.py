@@ -4,7 +4,7 @@ import asyncio
 import ipaddress
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -28,6 +28,7 @@ from collab.net.loopback import LoopbackTransport
 from collab.net.refusal_report import serve_report
 from collab.ports import NO_LIMITS, Entrance, LinkLimits, Observer, Ports
 from collab.swarm.access import Papers
+from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle, fetch_bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.invite import Invite
@@ -49,8 +50,10 @@ class StartupSettings:
     """How to get into the network."""
 
     network: NetworkSettings
-    bootstrap: tuple[str, ...] = ()
-    """Multiaddresses of bootstrap peers; none: this peer is the first."""
+    bootstrap: Collection[str] = ()
+    """Multiaddresses of bootstrap peers; none: this peer is the first. It may grow: see ``AddressBook``."""
+    may_be_alone: bool = False
+    """Whether to go on when none of them answers, and look for them: a backbone may be the first that comes back."""
     bootstrap_timeout_s: float = 20.0
     """How long to keep trying before giving up."""
     limits: LinkLimits = NO_LIMITS
@@ -95,7 +98,7 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
         guard = Guard(clock, refusals, entrance=entrance)
         greeting = GreetingTransport(GuardedTransport(outer, guard), entrance)
         transport = LoopbackTransport(greeting, tasks)
-        peers = await dial_any(outer, settings.bootstrap, settings.bootstrap_timeout_s)
+        peers = await _bootstrap(outer, settings)
         offset_s = await measure_offset(transport, clock, peers, timeout_s=DIAL_TIMEOUT_S) or 0.0
         clock.correct(offset_s)
         if abs(offset_s) > ALARMING_OFFSET_S:
@@ -139,7 +142,9 @@ async def open_run(
         RunMismatch, ConfigError: the swarm serves another run, or one that this version cannot read.
         BootstrapFailed: see ``start_peer``.
     """
-    async with start_peer(settings, observer) as started:
+    async with start_peer(settings, observer) as started, Background() as tasks:
+        if isinstance(settings.bootstrap, AddressBook):
+            tasks.create_task(settings.bootstrap.follow(started.ports, invite.fingerprint))
         await check_version(started.ports.transport, started.bootstrap_peers)
         bundle = await fetch_bundle(started.ports.transport, list(started.bootstrap_peers), invite.fingerprint)
         yield started, bundle
@@ -157,6 +162,16 @@ def is_loopback(address: str) -> bool:
 def default_host(invite: Invite) -> str:
     """Where to listen: loopback when the whole run is on this machine, else every address."""
     return "127.0.0.1" if all(is_loopback(address) for address in invite.addresses) else "0.0.0.0"  # noqa: S104
+
+
+async def _bootstrap(transport: HivemindTransport, settings: StartupSettings) -> list[PeerId]:
+    try:
+        return await dial_any(transport, tuple(settings.bootstrap), settings.bootstrap_timeout_s)
+    except BootstrapFailed as error:
+        if not settings.may_be_alone:
+            raise
+        logger.info("nobody is here yet: %s", error.message)
+        return []
 
 
 async def dial_any(transport: HivemindTransport, addresses: tuple[str, ...], timeout_s: float) -> list[PeerId]:
@@ -195,13 +210,15 @@ async def _dial(transport: HivemindTransport, address: str) -> PeerId | NetworkE
 
 
 async def _stay_connected(
-    transport: HivemindTransport, directory: HivemindDirectory, addresses: tuple[str, ...]
+    transport: HivemindTransport, directory: HivemindDirectory, addresses: Collection[str]
 ) -> None:
     """Look for bootstrap peers for ever: a restarted backbone knows nobody until somebody greets it."""
-    while addresses:
+    while True:
         await asyncio.sleep(RECONNECT_S)
         connected = await transport.connected_peers()
-        for address in addresses:
+        for address in tuple(addresses):
             peer = PeerId(address.rpartition("/p2p/")[2])
+            if peer == transport.peer_id:
+                continue
             if peer in connected or not isinstance(await _dial(transport, address), NetworkError):
                 await directory.greet(peer)

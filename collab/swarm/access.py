@@ -141,6 +141,10 @@ class Papers:
     key: Identity
     """Of the invite."""
 
+    def role(self, fingerprint: str, owner: PeerId) -> Role:
+        """What the invite is for. Raises ``BadMessage`` as ``read_grant``."""
+        return read_grant(self.grant, fingerprint, owner).role
+
     def credentials(self, device: PeerId, clock: Callable[[], float]) -> "Credentials":
         """The passes of one device; ``clock`` is swarm time."""
         return Credentials(self, device, clock)

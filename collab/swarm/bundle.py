@@ -3,9 +3,12 @@
 import hashlib
 import json
 import logging
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 
 from collab.config import Run, fingerprint, parse_run
@@ -19,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 BUNDLE_PROTOCOL = "collab/run/3"
 TIMEOUT_S = 20.0
+RUN_FILE, ASSET = "run.json", "asset-"
+"""What a run is kept as: one file, and one for each asset, whose names begin so."""
 MAX_ASSETS = 16
 MAX_ASSET_BYTES = 64 << 20
 
@@ -41,6 +46,37 @@ class Bundle:
         """64 hex digits; two peers with equal ones mean the same run. Computed once: assets may be large."""
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in self.assets.items()}
         return fingerprint(self.run, digests, self.owner)
+
+
+def save_bundle(bundle: Bundle, folder: Path) -> None:
+    """Keep a run on the disk for the next life.
+
+    Raises:
+        ConfigError: the disk does not take it.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
+            made = Path(unfinished) / "made"
+            made.mkdir()
+            (made / RUN_FILE).write_text(bundle.run.model_dump_json(), encoding="utf-8")
+            for name, data in bundle.assets.items():
+                (made / f"{ASSET}{name}").write_bytes(data)
+            shutil.rmtree(folder, ignore_errors=True)
+            made.rename(folder)
+    except OSError as error:
+        raise ConfigError(f"cannot write {folder}: {error.strerror}", hint="name a writable --data-dir") from error
+
+
+def load_bundle(folder: Path, expected_fingerprint: str) -> Bundle | None:
+    """The run of an earlier life; None when there is none, or another one, or it was changed."""
+    try:
+        run = parse_run((folder / RUN_FILE).read_text(encoding="utf-8"), origin=str(folder))
+        assets = {path.name.removeprefix(ASSET): path.read_bytes() for path in sorted(folder.glob(f"{ASSET}*"))}
+    except (OSError, ValueError, ConfigError):
+        return None
+    bundle = Bundle(run, assets)
+    return bundle if bundle.fingerprint == expected_fingerprint else None
 
 
 async def serve_bundle(transport: Transport, bundle: Bundle) -> None:

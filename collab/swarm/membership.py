@@ -21,6 +21,8 @@ FIRST_READING_S = 1.0
 """For reading the directory when a round waits for it, before it is known what that takes: some round trips."""
 LEVEL_ASKED = 2
 """Of those who by their last word are where we are, how many are asked what followed."""
+DOUBT_S = 300.0
+"""So long nobody waits for the state of a peer that said to hold the newest one, and did not give it."""
 REPORT_S = 0.5
 """Progress is published at most this often before the target is in sight."""
 
@@ -42,6 +44,8 @@ class Membership:
         self._has_waited_in_vain = False
         """Whether the newest question was not answered in time: until one is, nobody waits for the next one."""
         self._presence = Presence(clock.monotonic)
+        self._doubted: dict[PeerId, float] = {}
+        """Whose word about what it holds was empty, and until when it does not count."""
         self._since_s = 0.0
         """Swarm time at which we reached our present epoch."""
         self._backbone_s = clock.monotonic()
@@ -177,7 +181,9 @@ class Membership:
             left=self._presence.left,
             absent_s=self._presence.absent_s,
             backbones=self._presence.backbones,
-            seatless=frozenset(r.peer for r in view.trainers(epoch, lineage) if not r.has_seat),
+            seatless=frozenset(
+                r.peer for r in (*view.trainers(epoch, lineage), *view.helpers()) if not r.has_seat
+            ),
             ahead=frozenset(
                 record.peer
                 for record in (*view.all_trainers(), *self.backbones())
@@ -198,16 +204,43 @@ class Membership:
 
     def consensus_of_others(self) -> tuple[int, Lineage] | None:
         """Epoch and lineage of most trainers, ourselves not counted; None when nobody else trains."""
-        me = self._our_record().peer
-        return SwarmView(tuple(r for r in self.view.records if r.peer != me), self.view.at_s).consensus()
+        return self.others().consensus()
+
+    def is_at_rest(self) -> bool:
+        """Whether nobody, ourselves included, has gone on since it was started. Then the newest state that anybody
+        holds is the run's: what most hold is as old as their copies happen to be.
+        """
+        return not self._our_record().has_seat and self.others().is_at_rest()
+
+    def newest_of_others(self) -> tuple[int, Lineage] | None:
+        """The newest state that another peer holds; None when nobody has any."""
+        return self.others().newest()
+
+    def doubt(self) -> None:
+        """The newest state of others was not to be had from those who say that they hold it."""
+        newest, until_s = self.newest_of_others(), self._clock.monotonic() + DOUBT_S
+        for record in self.others().records:
+            if (record.epoch, record.lineage) == newest and record.role is Role.TRAINER:
+                self._doubted[record.peer] = until_s
+
+    def others(self) -> SwarmView:
+        """The swarm as last seen, without ourselves and without whom we doubt."""
+        me, now_s = self._our_record().peer, self._clock.monotonic()
+        self._doubted = {peer: until_s for peer, until_s in self._doubted.items() if until_s > now_s}
+        records = tuple(r for r in self.view.records if r.peer != me and r.peer not in self._doubted)
+        return SwarmView(records, self.view.at_s)
 
     def is_out_of_step(self) -> bool:
         """Whether most trainers are on another history than ours, and not behind it.
 
-        Without other trainers a backbone's checkpoint counts: whoever was away for long must not train on from where
-        all others were before they finished.
+        Where nobody has gone on yet, whether anybody holds a newer state. Without other trainers a backbone's
+        checkpoint counts: whoever was away for long must not train on from where all others were before they finished.
         """
-        record, consensus = self._our_record(), self.consensus_of_others()
+        record = self._our_record()
+        if self.is_at_rest():
+            newest = self.newest_of_others()
+            return newest is not None and newest > (record.epoch, record.lineage)
+        consensus = self.consensus_of_others()
         if consensus is None:
             return any(backbone.checkpoint_epoch > record.epoch for backbone in self.backbones())
         if consensus == (record.epoch, record.lineage):
@@ -220,10 +253,13 @@ class Membership:
 
     def donors(self) -> list[PeerId]:
         """Whom to ask for state, best first: trainers of the majority's history, then backbones."""
-        me = self._our_record().peer
-        others = SwarmView(tuple(r for r in self.view.records if r.peer != me), self.view.at_s)
-        consensus = others.consensus()
-        trainers = [record.peer for record in others.trainers(*consensus)] if consensus else []
+        others = self.others()
+        if self.is_at_rest():
+            newest = others.newest()
+            trainers = [r.peer for r in others.records if r.role is Role.TRAINER and (r.epoch, r.lineage) == newest]
+        else:
+            consensus = others.consensus()
+            trainers = [record.peer for record in others.trainers(*consensus)] if consensus else []
         able = [record for record in others.records if record.role is Role.BACKBONE and record.era == self._board.era]
         return trainers + [record.peer for record in able]
 

@@ -75,6 +75,18 @@ class SwarmView:
             return None
         return max(votes, key=lambda history: (votes[history], history[0], history[1]))
 
+    def is_at_rest(self) -> bool:
+        """Whether no trainer has gone on since its process was started, as after everybody died."""
+        return not any(record.has_seat for record in self._holders() if record.role is Role.TRAINER)
+
+    def newest(self) -> tuple[int, Lineage] | None:
+        """Epoch and lineage of the newest state that anybody says to hold, on its way into the swarm or not."""
+        return max(((record.epoch, record.lineage) for record in self._holders()), default=None)
+
+    def _holders(self) -> list[PeerRecord]:
+        """Trainers and backbones that hold a state and stay."""
+        return [r for r in self.records if r.lineage and r.state is not PeerState.LEAVING]
+
     def leaders(self, epoch: int, lineage: Lineage) -> list[PeerId]:
         """Peers to ask to lead a round, best first: backbones, then the others in an order drawn from the round."""
 

@@ -31,6 +31,10 @@ class Wanted:
 
     epoch: int | None = None
     lineage: Lineage | None = None
+    digest: str | None = None
+    """Of its bytes; None: whoever's."""
+    least_epoch: int = 0
+    """What we hold ourselves is worth more than anything older."""
     voices: frozenset[PeerId] = frozenset()
     """Whose word decides which state is taken, if any of them gives one: a backbone's checkpoint is older than what
     trainers hold, and serves when they hold nothing. Empty: everybody's."""
@@ -40,7 +44,8 @@ class Wanted:
     def accepts(self, manifest: Manifest) -> bool:
         """Whether ``manifest`` is what was asked for."""
         is_history = (self.epoch is None or manifest.epoch == self.epoch) and self.lineage in (None, manifest.lineage)
-        return is_history and manifest.num_bytes <= self.most_bytes
+        is_new = manifest.epoch >= self.least_epoch and self.digest in (None, manifest.digest)
+        return is_history and is_new and manifest.num_bytes <= self.most_bytes
 
 
 async def fetch_state(

@@ -25,7 +25,6 @@ from collab.swarm.donation import StateServer
 from collab.swarm.identity import Identity
 from collab.swarm.membership import Membership
 from collab.swarm.order_exchange import OrderExchange
-from collab.swarm.partial import Partial
 from collab.swarm.progress import ProgressBoard
 from collab.swarm.records import PeerState
 from collab.swarm.statutes import Statutes
@@ -92,8 +91,7 @@ class Participant:
         )
         self._watch = BatchWatch(self.membership, self._standing)
         root = settings.state_dir
-        partial = Partial(root / "download", ports.compute) if root is not None else None
-        self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, partial)
+        self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, root)
         self._copy = DiskCopy(ports, replica, root and root / "copies", bundle.fingerprint)
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, root and root / "orders")
         self._sync.orders = self._orders
@@ -229,6 +227,7 @@ class Participant:
             tasks.create_task(self._renewal.run())
             tasks.create_task(self._copy.run())
             tasks.create_task(self._orders.run())
+            tasks.create_task(self._sync.note_progress())
 
     @property
     def is_checkpoint_due(self) -> bool:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from collab.averaging.base import Committed
 from collab.averaging.history import KEPT_ROUNDS
@@ -13,6 +14,7 @@ from collab.errors import CorruptState, NoDonor
 from collab.metrics.records import Notice, Phase, PhaseReached, StateFetched
 from collab.ports import Ports
 from collab.strategies.base import NOTHING, Spans, Strategy
+from collab.swarm.last_seen import NEWER_WAIT_S, LastSeen
 from collab.swarm.membership import Membership
 from collab.swarm.order_exchange import OrderExchange
 from collab.swarm.partial import Partial
@@ -27,6 +29,8 @@ SYNC_PAUSE_S = 1.0
 """Between two attempts to find somebody who has the run's state."""
 MOST_FLOATS, MOST_MORE = 16, 64 << 20
 """Of a snapshot: float32 a parameter, for all that an optimiser may keep, and bytes beyond, for buffers and names."""
+ATTEMPTS_BEFORE_DOUBT = 3
+"""After so many failed attempts to get a newer state than ours, where nobody has gone on yet, we go on with ours."""
 ATTEMPTS_BEFORE_WORDS = (5, 60)
 """After so many failed attempts a person is told."""
 
@@ -53,15 +57,19 @@ class StateSync:
         strategy: Strategy,
         membership: Membership,
         engine: RoundEngine,
-        partial: Partial | None = None,
+        root: Path | None = None,
     ) -> None:
         """
         Args:
-            partial: where what comes is kept until all of it is here.
+            root: where what comes is kept until all of it is here, and how far the swarm was; None: nowhere.
         """
-        self._partial = partial
+        self._partial = Partial(root / "download", ports.compute) if root is not None else None
+        self._last_seen = LastSeen(root and root / "last-seen.json", ports.compute)
+        self._seen_epoch = self._last_seen.read()
+        """How far an earlier life of ours saw the swarm."""
         self._ports, self._replica, self._strategy = ports, replica, strategy
         self._membership, self._engine, self._fingerprint = membership, engine, engine.fingerprint
+        self._began_s = ports.clock.monotonic()
         self._kept: Snapshot | None = None
         self._packed: PackedSnapshot | None = None
         self._packing = asyncio.Lock()
@@ -83,6 +91,10 @@ class StateSync:
         if self._is_rolled_back():
             await self._ports.compute.run(self._replica.forget)
         while not (update := await self.missed()).rounds:
+            if self._waits_for_newer():
+                await asyncio.sleep(SYNC_PAUSE_S)
+                await self._membership.report()
+                continue
             if self._is_level():
                 await self._engine.learn_maker(self._membership.donors(), self._replica.lineage)
                 return Update()
@@ -92,6 +104,8 @@ class StateSync:
                 return Update(used, round_id, snapshot, await self._rounds_after(snapshot.epoch, snapshot.lineage))
             except (NoDonor, CorruptState) as error:
                 attempts += 1
+                if attempts % ATTEMPTS_BEFORE_DOUBT == 0 and self._replica.lineage and self._membership.is_at_rest():
+                    self._membership.doubt()
                 if attempts in ATTEMPTS_BEFORE_WORDS:
                     notice = Notice(at_s=self._ports.clock.now(), text=error.message, hint=error.hint, is_problem=True)
                     self._ports.observer.observe(notice)
@@ -102,12 +116,30 @@ class StateSync:
     def _is_rolled_back(self) -> bool:
         return bool(self._replica.lineage) and self._replica.era != self._membership.era
 
+    def _waits_for_newer(self) -> bool:
+        """Whether somebody may come back soon with a newer state than ours, and nobody is here who has one."""
+        held, newest = (self._replica.epoch, self._replica.lineage), self._membership.newest_of_others()
+        is_old = bool(held[1]) and held[0] < self._seen_epoch and (newest is None or newest <= held)
+        is_soon = self._ports.clock.monotonic() < self._began_s + NEWER_WAIT_S
+        return is_old and is_soon and self._membership.is_at_rest()
+
     def _is_level(self) -> bool:
         """Whether nobody has anything newer than what we hold, perhaps from an earlier life."""
+        if self._replica.lineage and self._membership.is_at_rest():
+            newest = self._membership.newest_of_others()
+            return newest is None or newest <= (self._replica.epoch, self._replica.lineage)
         others = self._membership.consensus_of_others()
         if not self._replica.lineage or others is not None:
             return bool(self._replica.lineage) and others == (self._replica.epoch, self._replica.lineage)
         return all(backbone.checkpoint_epoch <= self._replica.epoch for backbone in self._membership.backbones())
+
+    async def note_progress(self) -> None:
+        """Remember for our next life how far the swarm is, until cancelled."""
+        await self._last_seen.follow(self._swarm_epoch)
+
+    def _swarm_epoch(self) -> int:
+        consensus = self._membership.consensus_of_others()
+        return max(self._replica.epoch if self._replica.lineage else -1, consensus[0] if consensus is not None else -1)
 
     async def missed(self) -> Update:
         """The rounds that followed our state, as far as others still have them."""
@@ -177,7 +209,9 @@ class StateSync:
         """First what was begun in an earlier life, if rounds lead on from there; else the newest."""
         donors, most_bytes = self._membership.donors(), MOST_FLOATS * 4 * self._replica.layout.num_elements + MOST_MORE
         trainers = frozenset(donors) - {record.peer for record in self._membership.backbones()}
-        newest = Wanted(voices=trainers, most_bytes=most_bytes)
+        is_kept = bool(self._replica.lineage) and self._membership.is_at_rest()
+        least_epoch = self._replica.epoch if is_kept else 0
+        newest = Wanted(voices=trainers, most_bytes=most_bytes, least_epoch=least_epoch)
         begun = await self._partial.manifest() if self._partial is not None else None
         consensus = self._membership.consensus_of_others()
         if begun is not None and consensus is not None and 0 <= consensus[0] - begun.epoch <= KEPT_ROUNDS // 2:

@@ -28,7 +28,8 @@ from collab.training.replica import Replica
 from collab.training.trainer import Trainer
 from collab.types import PeerId, Role
 from peers.auxiliary import Auxiliary, AuxiliarySettings
-from peers.backbone import Backbone, BackboneSettings, Workshop
+from peers.backbone import Backbone, BackboneSettings
+from peers.keeping import Workshop
 
 E = TypeVar("E", bound=Event)
 HOME = Link(up_bytes_per_s=2.5e6, down_bytes_per_s=12.5e6, latency_s=0.02)
@@ -86,9 +87,15 @@ class SimSwarm:
         self.participants: dict[int, Participant] = {}
         self.backbones: dict[int, Backbone] = {}
         self.stops: dict[int, asyncio.Event] = {}
+        self.backbones_stay_s = 0.0
+        """After the last trainer has left."""
 
-    def add_backbone(self) -> SimPeer:
-        """A backbone on a good link; it ends when all trainers have."""
+    def add_backbone(self, *, has_joined: bool = False) -> SimPeer:
+        """A backbone on a good link; it ends when all trainers have.
+
+        Args:
+            has_joined: as with ``join --role backbone``: it never makes the run's first state.
+        """
         index = len(self.world.peers)
 
         async def main(ports: Ports) -> None:
@@ -97,7 +104,7 @@ class SimSwarm:
                 self._show(ports, self.papers("backbone", key=identity, role=Role.BACKBONE))
             settings = BackboneSettings(name="backbone", checkpoint_dir=self.directory / f"checkpoints-{index}")
             workshop = Workshop(
-                make_first_state=lambda: make_genesis(self.bundle, self.task),
+                make_first_state=None if has_joined else lambda: make_genesis(self.bundle, self.task),
                 checkpoint_files=self.task.checkpoint_files,
             )
             self.backbones[index] = backbone = Backbone(ports, identity, self.bundle, workshop, settings)
@@ -197,8 +204,11 @@ class SimSwarm:
     def _stop_backbones_when_alone(self, index: int) -> None:
         others = [i for i in self.participants if i != index and self.world.peers[i].is_alive]
         if not others:
-            for number in self.backbones:
-                self.stops[number].set()
+            self.world.call_at(self.world.time_s + self.backbones_stay_s, self._stop_backbones)
+
+    def _stop_backbones(self) -> None:
+        for number in self.backbones:
+            self.stops[number].set()
 
     def events(self, peer: SimPeer, kind: type[E]) -> list[E]:
         """What a peer observed of one kind."""

@@ -1,0 +1,178 @@
+"""A backbone's own disk as a place where snapshots are published, and kept."""
+
+import logging
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from collab.checkpoints.base import Checkpoint, Order
+from collab.checkpoints.fence import Fence
+from collab.checkpoints.local import (
+    change_metrics,
+    list_checkpoints,
+    load_checkpoint,
+    metrics_of,
+    prune,
+    save_checkpoint,
+)
+from collab.checkpoints.rolled_back import begin_again
+from collab.errors import CorruptState
+from collab.swarm.backbone_records import Publication
+from collab.swarm.lease import Tenure
+from collab.swarm.orders import Rollback
+from collab.swarm.snapshots import Snapshot
+from collab.types import PeerId
+
+logger = logging.getLogger(__name__)
+
+SET_ASIDE = "set-aside"
+"""Folder for checkpoints of a history that the swarm has left: kept for a person, and used no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A checkpoint that was read, and is whole."""
+
+    snapshot: Snapshot
+    publication: Publication | None
+    """None: it is kept here, and was never published."""
+    is_newest: bool
+    """Whether no newer one is there that could not be read."""
+
+
+class LocalPublisher:
+    """Implements ``Publisher`` in one directory."""
+
+    def __init__(self, root: Path, fingerprint: str, files: Callable[[], Mapping[str, bytes]], keep: int) -> None:
+        """
+        Args:
+            files: of the task, to lie beside the tensors.
+            keep: how many of the newest checkpoints stay.
+        """
+        self.root = root
+        self._fingerprint, self._files, self._keep = fingerprint, files, keep
+        self._fence = Fence(root)
+
+    def highest(self) -> Tenure:
+        """See ``Publisher``; also what the checkpoints say, should the fence's own file be lost."""
+        published = [_publication(path) for path in list_checkpoints(self.root)]
+        return max([self._fence.highest, *(one.tenure for one in published if one is not None)])
+
+    def note(self, seen: Tenure) -> None:
+        """A tenure was heard of.
+
+        Raises:
+            CheckpointFailed: that cannot be written down.
+        """
+        if seen > self._fence.highest:
+            self._fence.pass_through(seen)
+
+    def newest(self) -> Held | None:
+        """The newest checkpoint whose every byte is right; damaged ones are named in the log and passed over.
+
+        Raises:
+            StateError: the newest one belongs to another run.
+        """
+        for number, path in enumerate(list_checkpoints(self.root)):
+            try:
+                snapshot = load_checkpoint(path, fingerprint=self._fingerprint)
+            except CorruptState as error:
+                logger.warning("checkpoint passed over: %s", error.message)
+            else:
+                return Held(snapshot, _publication(path), is_newest=number == 0)
+        return None
+
+    def publish(self, snapshot: Snapshot, order: Order) -> Checkpoint:
+        """See ``Publisher``. What is here already with the same bytes only gets its new tenure."""
+        self._fence.pass_through(order.authority)
+        publication, path = order.publication, self._path(snapshot.epoch)
+        here = metrics_of(path)
+        if here.get("published", {}).get("digest") == publication.digest and order.may_finish():
+            change_metrics(path, _metrics(publication))
+            num_bytes = sum(file.stat().st_size for file in path.iterdir())
+            return Checkpoint(path, snapshot.epoch, num_bytes, is_new=False)
+        return self._save(
+            snapshot,
+            _metrics(publication),
+            lambda: order.may_finish() and self._fence.highest == order.authority,
+        )
+
+    def keep(self, snapshot: Snapshot, digest: str, eval_loss: float) -> Checkpoint:
+        """Have a snapshot on the disk that is not the run's yet: nobody else may hold it.
+
+        Raises:
+            CheckpointFailed: it could not be written.
+        """
+        unpublished = Publication(
+            epoch=snapshot.epoch,
+            lineage=snapshot.lineage,
+            digest=digest,
+            term=0,
+            holder=PeerId(""),
+            eval_loss=eval_loss,
+        )
+        return self._save(snapshot, _metrics(unpublished), lambda: True)
+
+    def set_aside_after(self, epoch: int) -> int:
+        """Put the checkpoints of later epochs away: the swarm has gone on from an earlier one. How many there were."""
+        later = [path for path in list_checkpoints(self.root) if int(path.name.removeprefix("epoch-")) > epoch]
+        for path in later:
+            place = self.root / SET_ASIDE / path.name
+            shutil.rmtree(place, ignore_errors=True)
+            try:
+                place.parent.mkdir(exist_ok=True)
+                path.rename(place)
+            except OSError:
+                logger.exception("a checkpoint of a history that the swarm has left stays in the way path=%s", path)
+        return len(later)
+
+    def begin_again(self, what: Rollback, mark: str) -> Snapshot | None:
+        """See the function of this name."""
+        return begin_again(self.root, what, mark, fingerprint=self._fingerprint)
+
+    def _save(self, snapshot: Snapshot, metrics: Mapping[str, Any], may_finish: Callable[[], bool]) -> Checkpoint:
+        saved = save_checkpoint(
+            self.root,
+            snapshot,
+            fingerprint=self._fingerprint,
+            files=self._files(),
+            metrics=metrics,
+            may_finish=may_finish,
+        )
+        prune(self.root, self._keep)
+        return saved
+
+    def _path(self, epoch: int) -> Path:
+        return self.root / f"epoch-{epoch:08d}"
+
+
+def _metrics(publication: Publication) -> dict[str, Any]:
+    published = {
+        "term": publication.term,
+        "holder": publication.holder,
+        "digest": publication.digest,
+        "lineage": publication.lineage,
+    }
+    measured = {"eval_loss": publication.eval_loss} if math.isfinite(publication.eval_loss) else {}
+    return {**measured, "published": published}
+
+
+def _publication(path: Path) -> Publication | None:
+    """What a checkpoint says of how it was published."""
+    metrics = metrics_of(path)
+    try:
+        told = metrics["published"]
+        publication = Publication(
+            epoch=int(path.name.removeprefix("epoch-")),
+            lineage=told["lineage"],
+            digest=told["digest"],
+            term=told["term"],
+            holder=PeerId(told["holder"]),
+            eval_loss=float(metrics.get("eval_loss", math.nan)),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    return publication if publication.term > 0 else None

@@ -1,0 +1,78 @@
+"""``collab-peer join --role backbone``: one more backbone, which keeps the run when others die."""
+
+import asyncio
+from dataclasses import replace
+
+from collab.concurrency import Background
+from collab.errors import ConfigError
+from collab.net.hivemind_net import NetworkSettings
+from collab.net.startup import Started, StartupSettings, default_host, start_peer
+from collab.swarm.address_book import AddressBook
+from collab.swarm.bundle import Bundle, fetch_bundle, load_bundle, save_bundle
+from collab.swarm.invite import Invite
+from collab.types import Role
+from peers.backbone import Backbone
+from peers.joining import JoinOptions, Relay
+from peers.keeping import Workshop
+from peers.process import announce
+from peers.serving import Place, Serving, serve_backbone, task_of
+from peers.wiring import invite_from
+
+ALONE_AFTER_S = 5.0
+"""How long the others are looked for at the start, when the run is known from an earlier life; the search goes on."""
+
+
+async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
+    """Serve the run of an invite until stopped. It may be the first of all peers that comes back.
+
+    Raises:
+        ConfigError: it is to be a peer that nobody can dial, or the owner has not invited a backbone.
+    """
+    if options.reach.is_client:
+        raise ConfigError(
+            "a backbone is there to be dialled", hint="leave --client out, or join as a trainer or an auxiliary peer"
+        )
+    relay, invite, data_dir = Relay(), invite_from(options.invite), options.data_dir
+    if invite.papers is None or invite.papers.role(invite.fingerprint, invite.owner) is not Role.BACKBONE:
+        raise ConfigError(
+            "this invite is not for a backbone", hint="ask the owner for one: collab-peer invite DIR --role backbone"
+        )
+    announce(f"joining {invite.run_id} as a backbone ...")
+    known = load_bundle(data_dir.run, invite.fingerprint)
+    book = AddressBook(invite.addresses, data_dir.backbones)
+    settings = StartupSettings(
+        network=NetworkSettings(
+            identity_path=data_dir.identity, host=options.reach.host or default_host(invite), port=options.reach.port
+        ),
+        bootstrap=book,
+        limits=options.reach.limits,
+        clock_error_s=options.reach.clock_error_s,
+        papers=invite.papers,
+    )
+    if known is not None:
+        settings = replace(settings, bootstrap_timeout_s=ALONE_AFTER_S, may_be_alone=True)
+    async with start_peer(settings, relay) as started, Background() as tasks:
+        bundle = known if known is not None else await _learned(started, invite, options)
+        tasks.create_task(book.follow(started.ports, bundle.fingerprint))
+        me = started.ports.transport.peer_id
+        workshop = Workshop(
+            make_first_state=None,
+            checkpoint_files=lambda: task_of(bundle, me, None, options.allowed_modules).checkpoint_files(),
+        )
+        place = Place(data_dir=data_dir, name=options.name, as_json=options.as_json)
+
+        async def welcome(backbone: Backbone) -> None:
+            announce(f"checkpoints and metrics: {data_dir.path}")
+            announce("serving at:\n" + "\n".join(f"  {address}" for address in backbone.own_addresses))
+            if not options.reach.port:
+                announce("  -> add --port and a number: a backbone that comes back elsewhere is not found")
+
+        await serve_backbone(started, bundle, workshop, place, Serving(relay, stop, welcome))
+    announce("the backbone has left; start it again with the same command to carry on")
+
+
+async def _learned(started: Started, invite: Invite, options: JoinOptions) -> Bundle:
+    """The run, from the swarm; kept for the next life."""
+    bundle = await fetch_bundle(started.ports.transport, list(started.bootstrap_peers), invite.fingerprint)
+    await started.ports.compute.beside(lambda: save_bundle(bundle, options.data_dir.run))
+    return bundle

@@ -1,0 +1,326 @@
+"""What a backbone keeps of the run's state: the newest snapshot, on its disk and for newcomers.
+
+Whoever holds the publishing lease fetches what is due from trainers, publishes it, and says so; the others fetch the
+same bytes from there. What nobody has published yet is kept, too, when it might be lost otherwise.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from collab.averaging.flow import Links
+from collab.checkpoints.base import Order
+from collab.checkpoints.local_publisher import LocalPublisher
+from collab.errors import CorruptState, StateError
+from collab.metrics.records import Notice
+from collab.ports import Ports
+from collab.swarm.backbone_records import BackboneRecord, Publication
+from collab.swarm.bundle import Bundle
+from collab.swarm.handover import Offer
+from collab.swarm.last_seen import NEWER_WAIT_S, LastSeen
+from collab.swarm.lease import Tenure
+from collab.swarm.lease_keeper import LeaseKeeper
+from collab.swarm.mandate import Mandate
+from collab.swarm.membership import Membership
+from collab.swarm.orders import Rollback
+from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
+from collab.types import PeerId
+from peers.due import Due, due_snapshot
+from peers.fetching import Fetcher
+from peers.shelf import Shelf
+
+logger = logging.getLogger(__name__)
+
+EVALUATION_WAIT_S = 15.0
+"""How long a checkpoint waits for the evaluation that a trainer makes of its epoch."""
+FOLLOW_S = 0.5
+"""How often the backbone looks where the swarm stands."""
+LEFT_BEHIND_S = 30.0
+"""When trainers have gone on for so long from an earlier epoch than our newest checkpoint's, they have left it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What a backbone needs of the task, without holding a model itself."""
+
+    make_first_state: Callable[[], Snapshot] | None
+    """None: somebody else makes it, and this backbone fetches what there is."""
+    checkpoint_files: Callable[[], Mapping[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """Whom a keeper deals with, and how."""
+
+    membership: Membership
+    links: Links
+    lease: LeaseKeeper
+    mandate: Mandate
+
+
+class StateKeeper:
+    """Of one backbone."""
+
+    def __init__(
+        self, ports: Ports, bundle: Bundle, workshop: Workshop, publisher: LocalPublisher, company: Company
+    ) -> None:
+        self._ports, self._bundle, self._workshop = ports, bundle, workshop
+        self._membership, self._lease, self._mandate = company.membership, company.lease, company.mandate
+        self._fetcher = Fetcher(ports, bundle.fingerprint, company.membership, company.links)
+        self.shelf = Shelf(ports, publisher)
+        self._last_seen = LastSeen(publisher.root / "last-seen.json", ports.compute)
+        self.packed: PackedSnapshot | None = None
+        """What newcomers get; None: nothing yet."""
+        self.era = ""
+        """Of that: mark of the rollback that it comes from."""
+        self._waits_until_s, self._seen_epoch = -math.inf, -1
+        """For a peer that comes back with a state as new as what an earlier life of ours has seen."""
+        self._left_since: tuple[float, int] | None = None
+        self._saving = asyncio.Lock()
+
+    @property
+    def epoch(self) -> int:
+        """Of what newcomers get; -1: nothing yet."""
+        return self.packed.manifest.epoch if self.packed is not None else -1
+
+    @property
+    def is_able(self) -> bool:
+        """Whether we could publish: there is something to publish, and the disk takes it as far as we know."""
+        return self.packed is not None and not self.shelf.is_resting
+
+    async def finish(self) -> None:
+        """A checkpoint under way is finished; then no other one begins."""
+        await self._saving.acquire()
+
+    # -- beginning ---------------------------------------------------------------------------------------------------
+
+    async def restore(self) -> Tenure:
+        """Begin with our newest checkpoint, or with the run's first state if the run has none; else fetch one later.
+
+        Returns:
+            The highest tenure that our disk has heard of.
+        """
+        held, seen_epoch = await self.shelf.newest(), self._last_seen.read()
+        if held is not None:
+            logger.info("resuming epoch=%d from=%s", held.snapshot.epoch, self.shelf.root)
+            self.packed, self.era = await self._pack(held.snapshot), held.snapshot.era
+            if not held.is_newest:
+                text = f"our newest checkpoint is damaged; the one of epoch {self.epoch} is whole"
+                self._warn(text, "we go on from there, unless another peer holds a later state")
+            self._waits_until_s, self._seen_epoch = self._ports.clock.monotonic() + NEWER_WAIT_S, seen_epoch
+        elif seen_epoch > 0:
+            text = f"no checkpoint in {self.shelf.root} can be read, and the run had reached epoch {seen_epoch}"
+            hint = "waiting for a peer that holds its state; to begin the run anew, move that directory away"
+            self._warn(text, hint)
+        elif self._workshop.make_first_state is not None and (await self._membership.look()).newest() is None:
+            first = await self._ports.compute.run(self._workshop.make_first_state)
+            await self._keep(await self._pack(first), math.nan)
+        return await self.shelf.highest()
+
+    async def provide(self, epoch: int | None) -> PackedSnapshot | None:
+        """Our snapshot for somebody else.
+
+        While somebody may come back who holds a newer one, only for those who ask for this very epoch: other backbones.
+        """
+        packed, is_early = self.packed, self._ports.clock.monotonic() < self._waits_until_s
+        if packed is None or (epoch is None and is_early and self.epoch < self._seen_epoch):
+            return None
+        return packed if epoch in (None, packed.manifest.epoch) else None
+
+    # -- following the swarm -----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep what should be kept, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._last_seen.follow(self._swarm_epoch))
+            while True:
+                if not self.shelf.is_resting:
+                    await self._roll_back()
+                    await self._leave_behind()
+                    await self._follow()
+                await asyncio.sleep(FOLLOW_S)
+
+    async def take(self, peer: PeerId, offer: Offer) -> bool:
+        """A trainer that leaves offers its state; whether it is safe with us."""
+        async with self._saving:
+            if offer.epoch > self.shelf.saved_epoch:
+                packed = await self._fetcher.fetch(Due(offer.epoch, (peer,)))
+                if packed is not None:
+                    told = offer.eval_loss if math.isfinite(offer.eval_loss) else self._evaluation_now(offer.epoch)
+                    await self._adopt(packed, told)
+            return self.epoch >= offer.epoch
+
+    async def _follow(self) -> None:
+        """One look, and what follows from it."""
+        holder, epoch = self._lease.holder(), max(self.shelf.saved_epoch, self.epoch)
+        if self._lease.tenure() is not None:
+            found = due_snapshot(
+                self._membership.others(), self._records(), self._bundle.run.checkpoints, self._mandate.until_epoch
+            )
+            if found is not None and found[0] > epoch:
+                await self._fetch_and_adopt(found[1])
+            elif self.packed is not None and (self.shelf.publication is None or self.shelf.saved_epoch < self.epoch):
+                async with self._saving:
+                    await self._adopt(self.packed, self._evaluation_now(self.epoch))
+        elif holder is not None and (published := self._lacking(holder)) is not None:
+            await self._mirror(published, holder)
+        elif self.packed is None:
+            await self._fetch_and_adopt(Due(None, tuple(self._membership.donors())))
+
+    def _lacking(self, holder: BackboneRecord) -> Publication | None:
+        """What the holder of the lease has published, if we should have it and do not."""
+        theirs, ours = holder.published, self.shelf.publication
+        if theirs is None or holder.claim.tenure < self._lease.seen or theirs.epoch < self.epoch:
+            return None
+        is_here = ours is not None and (ours.digest, ours.tenure) == (theirs.digest, theirs.tenure)
+        return None if is_here else theirs
+
+    async def _mirror(self, published: Publication, holder: BackboneRecord) -> None:
+        """Have on our disk what the lease's holder has published: its bytes, from it or from others that have them.
+
+        When nobody gives them, what trainers have of that epoch is kept until somebody does.
+        """
+        async with self._saving:
+            packed = self.packed
+            if packed is None or packed.manifest.digest != published.digest:
+                same = [r.peer for r in self._records() if r.published and r.published.digest == published.digest]
+                donors = dict.fromkeys([holder.peer, *same])
+                donors.pop(self._ports.transport.peer_id, None)
+                packed = await self._fetcher.fetch(Due(published.epoch, tuple(donors), published))
+            if packed is None and self.epoch < published.epoch:
+                trainers = self._membership.others().all_trainers()
+                donors = dict.fromkeys(record.peer for record in trainers if record.epoch >= published.epoch)
+                packed = await self._fetcher.fetch(Due(published.epoch, tuple(donors)))
+            if packed is None:
+                return
+            if packed.manifest.digest == published.digest:
+                await self._publish(packed, Order(publication=published, authority=holder.claim.tenure))
+            else:
+                await self._keep(packed, published.eval_loss)
+
+    async def _leave_behind(self) -> None:
+        """Put away what we hold of later epochs, when the trainers have gone on from an earlier one without it."""
+        others, now_s = self._membership.others(), self._ports.clock.monotonic()
+        consensus = others.consensus()
+        if consensus is None or others.is_at_rest() or consensus[0] >= self.epoch:
+            self._left_since = None
+        elif self._left_since is None:
+            self._left_since = now_s, consensus[0]
+        elif now_s - self._left_since[0] >= LEFT_BEHIND_S and consensus[0] > self._left_since[1]:
+            async with self._saving:
+                epoch, self._left_since, self.packed = self._left_since[1], None, None
+                number = await self.shelf.set_aside_after(epoch)
+                text = f"trainers have gone on from epoch {epoch}; our {number} later checkpoints are put aside"
+                self._warn(text, f"they lie in {self.shelf.root / 'set-aside'}")
+                await self.restore()
+
+    async def _roll_back(self) -> None:
+        """Go on from the checkpoint that the organiser has gone back to; what is on our disk is set aside."""
+        order = self._mandate.book.rollback()
+        if order is None or not isinstance(what := order.what, Rollback) or self.era == order.mark:
+            return
+        async with self._saving:
+            self.packed, self.era = None, order.mark  # nobody must go on from what we have
+            try:
+                begun = await self.shelf.begin_again(what, order.mark)
+            except StateError as error:
+                self._warn(error.message, error.hint)
+                return
+            if begun is not None:
+                await self._adopt(await self._pack(begun), math.nan)
+                return
+        text = f"the organiser has gone back to epoch {what.to_epoch}, of which there is no checkpoint here"
+        self._warn(text, "another backbone may have it, and it is fetched from there; else roll back to another epoch")
+
+    # -- fetching and keeping ----------------------------------------------------------------------------------------
+
+    async def _fetch_and_adopt(self, due: Due) -> None:
+        packed = await self._fetcher.fetch(due)
+        if packed is None:
+            return
+        epoch = packed.manifest.epoch
+        eval_loss = due.published.eval_loss if due.published is not None else await self._evaluation_of(epoch)
+        async with self._saving:
+            if epoch > max(self.shelf.saved_epoch, self.epoch):
+                await self._adopt(packed, eval_loss)
+
+    async def _adopt(self, packed: PackedSnapshot, eval_loss: float) -> None:
+        """Publish a snapshot if that is up to us, else keep it."""
+        tenure = self._lease.tenure()
+        if tenure is None:
+            await self._keep(packed, eval_loss)
+            return
+        publication = Publication(
+            epoch=packed.manifest.epoch,
+            lineage=packed.manifest.lineage,
+            digest=packed.manifest.digest,
+            term=tenure.term,
+            holder=tenure.holder,
+            eval_loss=eval_loss,
+        )
+
+        def still_holds() -> bool:
+            return self._lease.tenure() == tenure
+
+        await self._publish(packed, Order(publication=publication, authority=tenure, may_finish=still_holds))
+
+    async def _publish(self, packed: PackedSnapshot, order: Order) -> None:
+        snapshot = await self._serve(packed)
+        if snapshot is not None:
+            await self._told(await self.shelf.publish(snapshot, order))
+
+    async def _keep(self, packed: PackedSnapshot, eval_loss: float) -> None:
+        snapshot = await self._serve(packed)
+        if snapshot is not None and snapshot.epoch > self.shelf.saved_epoch:
+            await self._told(await self.shelf.keep(snapshot, packed.manifest.digest, eval_loss))
+
+    async def _serve(self, packed: PackedSnapshot) -> Snapshot | None:
+        """Give it to newcomers from now on; None: it cannot be read."""
+        try:
+            snapshot = await self._ports.compute.run(lambda: unpack(packed))
+        except CorruptState as error:
+            self._warn(error.message, error.hint)
+            return None
+        if snapshot.era != self._mandate.era:
+            return None  # it was rolled back, and whoever gave it has not heard of that yet
+        self.packed, self.era = packed, snapshot.era
+        return snapshot
+
+    async def _told(self, is_saved: bool) -> None:
+        """Others hear of what became of it."""
+        if self.shelf.is_resting:
+            self._lease.give_up()
+        self._lease.speak()
+        if is_saved:
+            await self._membership.report()
+
+    # -- looking around ----------------------------------------------------------------------------------------------
+
+    def _records(self) -> list[BackboneRecord]:
+        return list(self._lease.records.values())
+
+    def _swarm_epoch(self) -> int:
+        consensus = self._membership.others().consensus()
+        return consensus[0] if consensus is not None else -1
+
+    def _evaluation_now(self, epoch: int) -> float:
+        """What trainers say they measured at ``epoch``; NaN: nothing."""
+        losses = [record.eval_loss for record in self._membership.view.records if record.eval_epoch == epoch]
+        return losses[0] if losses else math.nan
+
+    async def _evaluation_of(self, epoch: int) -> float:
+        """The same, but waits for the trainer that is measuring."""
+        give_up_s = self._ports.clock.monotonic() + EVALUATION_WAIT_S
+        while math.isnan(loss := self._evaluation_now(epoch)) and not self._membership.others().is_at_rest():
+            if self._ports.clock.monotonic() >= give_up_s:
+                break
+            await asyncio.sleep(FOLLOW_S)
+        return loss
+
+    async def _pack(self, snapshot: Snapshot) -> PackedSnapshot:
+        return await self._ports.compute.run(lambda: pack(snapshot, fingerprint=self._bundle.fingerprint))
+
+    def _warn(self, text: str, hint: str) -> None:
+        self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text, hint=hint, is_problem=True))

@@ -1,0 +1,85 @@
+"""A backbone's process, once it is in the network: the organiser's, or one that has joined."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collab.metrics.records import Notice
+from collab.metrics.sinks import Fanout, JsonLines
+from collab.net.startup import Started
+from collab.swarm.bundle import Bundle
+from peers.backbone import Backbone, BackboneSettings
+from peers.joining import Relay
+from peers.keeping import Workshop
+from peers.places import DataDir, cache_dir
+from peers.process import settle_heap
+from peers.screen import LivePanel, choose_screen
+
+if TYPE_CHECKING:
+    from collab.tasks.base import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a backbone runs, and under which name."""
+
+    data_dir: DataDir
+    name: str
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How it goes on until it ends."""
+
+    relay: Relay
+    stop: asyncio.Event
+    welcome: Callable[[Backbone], Awaitable[None]]
+    """Called when it serves: tells a person what to do now."""
+
+
+async def serve_backbone(
+    started: Started, bundle: Bundle, workshop: Workshop, place: Place, serving: Serving
+) -> None:
+    """Serve until ``serving.stop`` is set."""
+    settings = BackboneSettings(name=place.name, checkpoint_dir=place.data_dir.checkpoints)
+    backbone = Backbone(started.ports, started.identity, bundle, workshop, settings)
+    screen = choose_screen(
+        as_json=place.as_json,
+        title=f"collab backbone: {bundle.run.run_id}",
+        view=lambda: backbone.membership.view,
+        refusals=started.refusals.rows,
+    )
+    with ExitStack() as stack:
+        serving.relay.sink = Fanout(screen, JsonLines(place.data_dir.metrics))
+        await backbone.begin()
+        await serving.welcome(backbone)
+        if isinstance(screen, LivePanel):
+            stack.enter_context(screen)
+        serving.relay.observe(Notice(at_s=started.ports.clock.now(), text=f"serving run {bundle.run.run_id}"))
+        settle_heap()
+        await backbone.run(serving.stop)
+        if place.as_json:
+            record = backbone.record()
+            summary = {"id": record.peer, "role": record.role, "epoch": record.epoch, "lineage": record.lineage}
+            print(json.dumps({"event": "Summary", **summary}), flush=True)  # noqa: T201
+
+
+def task_of(
+    bundle: Bundle, peer_id: str, base_dir: Path | None = None, allowed_modules: tuple[str, ...] = ()
+) -> "Task":
+    """The run's task. Imports torch, or what else the task needs."""
+    from collab.tasks.registry import build_task
+
+    return build_task(
+        bundle.run,
+        assets=bundle.assets,
+        cache_dir=cache_dir(),
+        peer_id=peer_id,
+        base_dir=base_dir,
+        allowed=allowed_modules,
+    )

@@ -1,0 +1,122 @@
+"""A backbone's checkpoints on its disk, and what happens when the disk does not take them."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from collab.checkpoints.base import Checkpoint, Order
+from collab.checkpoints.local_publisher import Held, LocalPublisher
+from collab.errors import CheckpointFailed, Fenced
+from collab.metrics.records import CheckpointSaved, Notice
+from collab.ports import Ports
+from collab.swarm.backbone_records import Publication
+from collab.swarm.lease import Tenure
+from collab.swarm.orders import Rollback
+from collab.swarm.snapshots import Snapshot
+
+REST_AFTER_FAILURE_S = 60.0
+"""A full disk is tried again after this; meanwhile others may publish."""
+
+
+class Shelf:
+    """Of one backbone."""
+
+    def __init__(self, ports: Ports, publisher: LocalPublisher) -> None:
+        self._ports, self._publisher = ports, publisher
+        self.publication: Publication | None = None
+        """Of the newest checkpoint; None: there is none, or it was never published."""
+        self.saved_epoch = -1
+        """Of the newest checkpoint; -1: none."""
+        self._rests_until_s = -math.inf
+        self._is_broken = False
+
+    @property
+    def root(self) -> Path:
+        """Where they lie."""
+        return self._publisher.root
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether the disk did not take something, and is not to be tried again yet."""
+        return self._ports.clock.monotonic() < self._rests_until_s
+
+    async def newest(self) -> Held | None:
+        """See ``LocalPublisher``."""
+        held = await self._ports.compute.run(self._publisher.newest)
+        self.saved_epoch = held.snapshot.epoch if held is not None else -1
+        self.publication = held.publication if held is not None else None
+        return held
+
+    async def highest(self) -> Tenure:
+        """The latest tenure that this disk has heard of."""
+        return await self._ports.compute.run(self._publisher.highest)
+
+    async def remember(self, seen: Tenure) -> bool:
+        """Write down that ``seen`` was heard of; whether that is so now."""
+        try:
+            await self._ports.compute.run(lambda: self._publisher.note(seen))
+        except CheckpointFailed as error:
+            self._fail(error)
+            return False
+        return True
+
+    async def publish(self, snapshot: Snapshot, order: Order) -> bool:
+        """Whether it is published now."""
+        if not await self._write(snapshot.epoch, lambda: self._publisher.publish(snapshot, order)):
+            return False
+        self.publication = order.publication
+        return True
+
+    async def keep(self, snapshot: Snapshot, digest: str, eval_loss: float) -> bool:
+        """Have a snapshot here that nobody has published yet; whether it is here now."""
+        if not await self._write(snapshot.epoch, lambda: self._publisher.keep(snapshot, digest, eval_loss)):
+            return False
+        self.publication = None
+        return True
+
+    async def set_aside_after(self, epoch: int) -> int:
+        """See ``LocalPublisher``; ``newest`` says what is left."""
+        return await self._ports.compute.run(lambda: self._publisher.set_aside_after(epoch))
+
+    async def begin_again(self, what: Rollback, mark: str) -> Snapshot | None:
+        """See the function of this name; the shelf is empty then."""
+        begun = await self._ports.compute.run(lambda: self._publisher.begin_again(what, mark))
+        self.publication, self.saved_epoch = None, -1
+        return begun
+
+    async def _write(self, epoch: int, write: Callable[[], Checkpoint]) -> bool:
+        clock = self._ports.clock
+        started_s = clock.monotonic()
+        try:
+            saved = await self._ports.compute.run(write)
+        except Fenced as error:
+            self._say(f"the checkpoint of epoch {epoch} was not published: {error.message}")
+            return False
+        except CheckpointFailed as error:
+            self._fail(error)
+            return False
+        if self._is_broken:
+            self._is_broken = False
+            self._say(f"{self.root} takes checkpoints again")
+        self.saved_epoch = epoch
+        event = CheckpointSaved(
+            at_s=clock.now(), epoch=saved.epoch, path=str(saved.path), num_bytes=saved.num_bytes, seconds=0.0
+        )
+        if saved.is_new:
+            self._ports.observer.observe(replace(event, seconds=clock.monotonic() - started_s))
+        return True
+
+    def _fail(self, error: CheckpointFailed) -> None:
+        """Told once, until something was written again."""
+        self._rests_until_s = self._ports.clock.monotonic() + REST_AFTER_FAILURE_S
+        if not self._is_broken:
+            self._is_broken = True
+            hint = f"{error.hint}; training goes on, and another backbone publishes meanwhile, if there is one"
+            self._say(error.message, hint, is_problem=True)
+
+    def _say(self, text: str, hint: str = "", *, is_problem: bool = False) -> None:
+        notice = Notice(at_s=self._ports.clock.now(), text=text, hint=hint, is_problem=is_problem)
+        self._ports.observer.observe(notice)
+
+

@@ -1,0 +1,164 @@
+"""Several backbones: each may die, one publishes at a time, and all hold the same files."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from collab.checkpoints import local
+from collab.metrics.records import CheckpointSaved, EpochFinished, LeaseChanged, Notice
+from collab.simulation.peer import SimPeer
+from collab.swarm.lease import LEASE_S, MARGIN_S, RENEW_S, TURN_S
+from tests.simulation.swarm import SimSwarm
+from tests.simulation.test_faults import assert_equal_ends
+
+TAKEOVER_S = LEASE_S + MARGIN_S + 2 * RENEW_S + TURN_S
+
+
+def several(tmp_path: Path, backbones: int, trainers: int, *, until: int, every: int = 5) -> SimSwarm:
+    """A run of its first backbone, others that joined, and trainers, of which three take two seconds for a step."""
+    swarm = SimSwarm(tmp_path, until=until, every=every, target=640)
+    swarm.backbones_stay_s = 10.0
+    for number in range(backbones):
+        swarm.add_backbone(has_joined=number > 0)
+    for _ in range(trainers):
+        swarm.add_trainer(microbatch_size=32)
+    return swarm
+
+
+def files_of(swarm: SimSwarm, index: int) -> dict[str, bytes]:
+    """All of a backbone's checkpoints."""
+    root = swarm.directory / f"checkpoints-{index}"
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.glob("epoch-*/*"))}
+
+
+def published(swarm: SimSwarm, index: int) -> dict[int, tuple[int, str]]:
+    """Term and holder by epoch, of a backbone's checkpoints."""
+    found = {}
+    for path in (swarm.directory / f"checkpoints-{index}").glob("epoch-*/collab_state.json"):
+        state = json.loads(path.read_bytes())
+        told = state["metrics"]["published"]
+        found[state["epoch"]] = (told["term"], told["holder"])
+    return found
+
+
+def longest_step_s(swarm: SimSwarm, peers: list[SimPeer]) -> float:
+    """Of all steps but the first."""
+    return max(step.seconds for peer in peers for step in swarm.events(peer, EpochFinished)[1:])
+
+
+def holders(swarm: SimSwarm, peer: SimPeer) -> list[int]:
+    """Terms that a backbone held, and 0 for each that it lost or freed."""
+    return [event.term for event in swarm.events(peer, LeaseChanged)]
+
+
+def test_all_backbones_hold_the_same_files_and_one_of_them_has_published_them(tmp_path: Path) -> None:
+    swarm = several(tmp_path, 3, 3, until=17)
+    swarm.world.run()
+    first, second, third = (files_of(swarm, index) for index in range(3))
+    assert set(published(swarm, 0)) == {10, 15, 17}
+    assert first == second == third
+    assert {holder for _, holder in published(swarm, 0).values()} == {swarm.world.peers[0].peer_id}
+    assert not swarm.events(swarm.world.peers[1], LeaseChanged)
+
+
+def test_backbones_killed_one_after_the_other_cost_seconds_and_the_rest_publish(tmp_path: Path) -> None:
+    swarm = several(tmp_path, 3, 3, until=100)
+    backbones, trainers = swarm.world.peers[:3], swarm.world.peers[3:]
+    killed: list[int] = []
+
+    def kill_the_holder() -> None:
+        killed.append(next(p.index for p in backbones if p.is_alive and swarm.backbones[p.index].lease.tenure()))
+        swarm.world.kill(killed[-1])
+
+    for number in range(3):
+        swarm.world.call_at(40.0 + 50.0 * number, kill_the_holder)
+    swarm.world.run()
+    assert sorted(killed) == [0, 1, 2]
+    assert_equal_ends(swarm, trainers, epoch=100)
+    assert longest_step_s(swarm, trainers) < 15.0
+    assert [holders(swarm, backbones[index]) for index in killed] == [[1], [2], [3]]
+    newest = [max(published(swarm, index)) for index in killed]
+    assert newest == sorted(set(newest)), "each published something after the one before it had died"
+
+
+def test_when_all_backbones_die_at_once_training_goes_on_and_they_come_back_to_it(tmp_path: Path) -> None:
+    swarm = several(tmp_path, 2, 3, until=60)
+    backbones, trainers = swarm.world.peers[:2], swarm.world.peers[2:]
+    for peer in backbones:
+        swarm.churn.fail_at(peer=peer.index, time_s=40.0, restart_after_s=40.0 + peer.index)
+    swarm.world.run()
+    assert not swarm.churn.unfired()
+    assert_equal_ends(swarm, trainers, epoch=60)
+    assert longest_step_s(swarm, trainers) < 15.0
+    assert files_of(swarm, 0) == files_of(swarm, 1)
+    assert max(published(swarm, 0)) == 60
+    assert max(term for term, _ in published(swarm, 0).values()) == 2
+
+
+def test_a_second_backbone_takes_the_state_that_is_there_and_never_makes_a_first_one(tmp_path: Path) -> None:
+    """It joins when its only companion is dead, and trainers are ahead of all checkpoints."""
+    swarm = several(tmp_path, 1, 3, until=40, every=100)
+    swarm.churn.fail_at(peer=0, time_s=20.0)
+    late: list[SimPeer] = []
+    swarm.world.call_at(45.0, lambda: late.append(swarm.add_backbone(has_joined=True)))
+    swarm.world.run()
+    assert_equal_ends(swarm, swarm.world.peers[1:4], epoch=40)
+    saved = [event.epoch for event in swarm.events(late[0], CheckpointSaved)]
+    assert saved[-1] == 40
+    assert 0 not in saved
+
+
+def test_a_full_disk_is_told_once_and_another_backbone_publishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = several(tmp_path, 2, 3, until=70)
+    first, second, *trainers = swarm.world.peers
+    write, full = local._write_synced, {"is": False}
+
+    def write_unless_full(path: Path, data: bytes) -> None:
+        if full["is"] and "checkpoints-0" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(local, "_write_synced", write_unless_full)
+    swarm.world.call_at(25.0, lambda: full.update({"is": True}))
+    swarm.world.call_at(95.0, lambda: full.update({"is": False}))
+    swarm.world.run()
+    assert_equal_ends(swarm, trainers, epoch=70)
+    problems = [event for event in swarm.events(first, Notice) if event.is_problem]
+    assert ["No space left" in event.text for event in problems] == [True]
+    assert "another backbone" in problems[0].hint
+    assert holders(swarm, first) == [1, 0]
+    assert holders(swarm, second) == [2, 0], "until it left"
+    saved = [event.epoch for event in swarm.events(second, CheckpointSaved)]
+    assert saved == list(range(0, 75, 5)), "no checkpoint is missing"
+    assert files_of(swarm, 0) == files_of(swarm, 1), "when there is space again the first one has them, too"
+
+
+def test_a_holder_frozen_while_it_publishes_yields_to_the_next_one(tmp_path: Path) -> None:
+    swarm = several(tmp_path, 2, 3, until=70)
+    first, second, *trainers = swarm.world.peers
+    swarm.churn.freeze_at(peer=first.index, time_s=30.0, for_s=60.0)
+    swarm.world.run()
+    assert_equal_ends(swarm, trainers, epoch=70)
+    assert holders(swarm, first) == [1, 0]
+    assert holders(swarm, second) == [2, 0], "until it left"
+    assert {holder for _, holder in published(swarm, 0).values()} == {second.peer_id}
+    assert files_of(swarm, 0) == files_of(swarm, 1)
+
+
+def test_two_holders_of_a_partition_do_not_interleave_and_the_later_tenure_goes_on(tmp_path: Path) -> None:
+    """The first backbone has the trainers with it, the second one nobody; both believe that they hold the lease."""
+    swarm = several(tmp_path, 2, 3, until=90)
+    _, second, *trainers = swarm.world.peers
+    swarm.churn.partition_at([[second.index]], time_s=30.0, for_s=60.0)
+    with swarm.world:
+        swarm.world.run(until_s=88.0)
+        swarm.world.run()
+    assert_equal_ends(swarm, trainers, epoch=90)
+    for index in (0, 1):
+        in_order = [tenure for _, tenure in sorted(published(swarm, index).items())]
+        assert in_order == sorted(in_order)
+    assert files_of(swarm, 0) == files_of(swarm, 1)
