@@ -134,6 +134,7 @@ class Backbone:
             can_be_dialled=True,
             checkpoint_epoch=self.keeper.shelf.saved_epoch,
             said_at=self._ports.clock.now(),
+            has_seat=self._engine.has_any_seat,
         )
 
     # -- what people hear --------------------------------------------------------------------------------------------
