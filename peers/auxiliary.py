@@ -89,4 +89,5 @@ class Auxiliary:
             can_be_dialled=True,
             epoch=self._free_from or 0,
             said_at=self._ports.clock.now(),
+            has_seat=self._engine.has_any_seat,
         )

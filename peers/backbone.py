@@ -151,6 +151,7 @@ class Backbone:
             checkpoint_epoch=self.keeper.shelf.saved_epoch,
             era=self.keeper.era,
             said_at=self._ports.clock.now(),
+            has_seat=self._engine.has_any_seat,
         )
 
     # -- what people hear --------------------------------------------------------------------------------------------

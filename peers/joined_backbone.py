@@ -6,9 +6,9 @@ from dataclasses import replace
 from collab.concurrency import Background
 from collab.errors import ConfigError
 from collab.net.hivemind_net import NetworkSettings
-from collab.net.startup import Started, StartupSettings, default_host, start_peer
+from collab.net.startup import Started, StartupSettings, default_host, learn_run, start_peer
 from collab.swarm.address_book import AddressBook
-from collab.swarm.bundle import Bundle, fetch_bundle, load_bundle, save_bundle
+from collab.swarm.bundle import Bundle, load_bundle, save_bundle
 from collab.swarm.invite import Invite
 from collab.types import Role
 from peers.backbone import Backbone
@@ -20,6 +20,8 @@ from peers.wiring import invite_from
 
 ALONE_AFTER_S = 5.0
 """How long the others are looked for at the start, when the run is known from an earlier life; the search goes on."""
+LEARN_S = 20.0
+"""How long others are asked what the run is, when it is not known from an earlier life."""
 
 
 async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
@@ -73,6 +75,6 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
 
 async def _learned(started: Started, invite: Invite, options: JoinOptions) -> Bundle:
     """The run, from the swarm; kept for the next life."""
-    bundle = await fetch_bundle(started.ports.transport, list(started.bootstrap_peers), invite.fingerprint)
+    bundle = await learn_run(started, invite.fingerprint, LEARN_S)
     await started.ports.compute.beside(lambda: save_bundle(bundle, options.data_dir.run))
     return bundle

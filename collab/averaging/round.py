@@ -105,6 +105,11 @@ class RoundEngine:
         """Whether we may vote about what follows a history."""
         return self._seats.has_made(lineage)
 
+    @property
+    def has_any_seat(self) -> bool:
+        """Whether there is any history about which we may vote; for a peer that holds none itself."""
+        return self._seats.has_made_any
+
     async def serve(self) -> None:
         """Begin to answer: contributors, joiners, calls, and members in doubt."""
         await self._butterfly.serve()

@@ -39,6 +39,11 @@ class Seats:
         """Whether we helped to make a history in this life."""
         return lineage in self._made
 
+    @property
+    def has_made_any(self) -> bool:
+        """Whether we helped to make any history in this life."""
+        return bool(self._made)
+
     def free_from(self) -> int | None:
         """First epoch about which we have promised nothing; None: not known, as an earlier life of ours may have."""
         return 1 + max(epoch for epoch, _ in self._seats) if self._made and self._seats else None

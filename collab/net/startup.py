@@ -145,9 +145,26 @@ async def open_run(
     async with start_peer(settings, observer) as started, Background() as tasks:
         if isinstance(settings.bootstrap, AddressBook):
             tasks.create_task(settings.bootstrap.follow(started.ports, invite.fingerprint))
-        await check_version(started.ports.transport, started.bootstrap_peers)
-        bundle = await fetch_bundle(started.ports.transport, list(started.bootstrap_peers), invite.fingerprint)
-        yield started, bundle
+        yield started, await learn_run(started, invite.fingerprint, settings.bootstrap_timeout_s)
+
+
+async def learn_run(started: Started, fingerprint: str, timeout_s: float) -> Bundle:
+    """The run, from the peers that answered; who is just starting, as all are after a power cut, is asked again.
+
+    Raises:
+        VersionMismatch: they are of another version of this package.
+        RunMismatch, ConfigError, AccessDenied, BootstrapFailed: see ``fetch_bundle``.
+    """
+    await check_version(started.ports.transport, started.bootstrap_peers)
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + timeout_s
+    while True:
+        try:
+            return await fetch_bundle(started.ports.transport, list(started.bootstrap_peers), fingerprint)
+        except BootstrapFailed:
+            if loop.time() + RETRY_PAUSE_S >= give_up_s:
+                raise
+        await asyncio.sleep(RETRY_PAUSE_S)
 
 
 def is_loopback(address: str) -> bool:

@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 MOST_LEARNED = 8
 """Addresses beyond the invite's; each is dialled every few seconds while nobody answers there."""
 FIRST_LOOK_S, LOOK_S = 5.0, 60.0
-"""When a peer looks for backbones for the first time, and how often then: one read of the directory."""
+"""When a peer looks for backbones for the first time; then after twice as long each time, up to this. It reads one key
+of the directory."""
 
 
 class AddressBook(Collection[str]):
@@ -65,8 +66,10 @@ class AddressBook(Collection[str]):
         Args:
             vouched: see ``Vouched``.
         """
-        await asyncio.sleep(FIRST_LOOK_S)
+        pause_s = FIRST_LOOK_S
         while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LOOK_S)
             try:
                 records = await read_backbones(
                     ports.directory, fingerprint, now=ports.clock.now(), vouched=vouched
@@ -76,7 +79,6 @@ class AddressBook(Collection[str]):
             else:
                 me = ports.transport.peer_id
                 self.learn(live_addresses(record for record in records.values() if record.peer != me))
-            await asyncio.sleep(LOOK_S)
 
 
 def live_addresses(records: Iterable[BackboneRecord]) -> tuple[str, ...]:

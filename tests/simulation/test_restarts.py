@@ -1,4 +1,4 @@
-"""All trainers are started again at once, as after a power cut: they have no seats, and the run goes on anyway."""
+"""Those who decide are started again, as after a power cut: they have no seats, and the run goes on anyway."""
 
 from pathlib import Path
 
@@ -24,3 +24,13 @@ def test_when_all_trainers_were_started_again_the_run_goes_on_after_three_minute
     assert_equal_ends(swarm, trainers, epoch=12)
     again = [step for peer in trainers for step in swarm.events(peer, EpochFinished) if step.epoch > KILLED_EPOCH + 1]
     assert {step.contributors for step in again} == {3}
+
+
+def test_when_a_backbone_was_started_again_beside_one_trainer_the_run_goes_on(tmp_path: Path) -> None:
+    """Half of those who decide have forgotten their votes, and are here: it stood still for ever."""
+    swarm = SimSwarm(tmp_path, until=30, every=5)
+    backbone, trainer = swarm.add_backbone(), swarm.add_trainer(microbatch_size=32)
+    swarm.churn.fail_at(peer=backbone.index, time_s=10.0, restart_after_s=1.0)
+    with swarm.world:
+        swarm.world.run(until_s=10.0 + FIRST.reform_s + 60.0)
+    assert_equal_ends(swarm, [trainer], epoch=30)

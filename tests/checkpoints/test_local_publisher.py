@@ -1,0 +1,173 @@
+"""A backbone's disk: what is published there never goes back to an earlier tenure."""
+
+import errno
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collab.checkpoints import local
+from collab.checkpoints.base import Order
+from collab.checkpoints.fence import FENCE_FILE
+from collab.checkpoints.local import list_checkpoints
+from collab.checkpoints.local_publisher import LocalPublisher
+from collab.errors import CheckpointFailed, Fenced
+from collab.swarm.backbone_records import Publication
+from collab.swarm.lease import NOBODY, Tenure
+from collab.swarm.snapshots import pack
+from collab.types import Lineage, PeerId
+from tests.checkpoints.test_local import check_equal, snapshot
+
+A, B = PeerId("a"), PeerId("b")
+FILES = {"config.json": b"{}"}
+
+
+def publisher(root: Path, keep: int = 3) -> LocalPublisher:
+    return LocalPublisher(root, "f", lambda: FILES, keep)
+
+
+def order(epoch: int, tenure: Tenure, *, value: float = 1.0, authority: Tenure | None = None) -> Order:
+    digest = pack(snapshot(epoch, value), fingerprint="f").manifest.digest
+    publication = Publication(
+        epoch=epoch, lineage=Lineage("l"), digest=digest, term=tenure.term, holder=tenure.holder, eval_loss=0.5
+    )
+    return Order(publication=publication, authority=authority or tenure)
+
+
+def tenure_on_disk(root: Path, epoch: int) -> tuple[int, str]:
+    told = json.loads((root / f"epoch-{epoch:08d}" / "collab_state.json").read_bytes())["metrics"]["published"]
+    return told["term"], told["holder"]
+
+
+def test_what_was_published_is_found_again_with_its_tenure(tmp_path: Path) -> None:
+    publisher(tmp_path).publish(snapshot(10), order(10, Tenure(2, A)))
+    again = publisher(tmp_path)
+    held = again.newest()
+    assert held is not None
+    check_equal(held.snapshot, snapshot(10))
+    assert held.publication == order(10, Tenure(2, A)).publication
+    assert held.is_newest
+    assert again.highest() == Tenure(2, A)
+
+
+def test_an_earlier_tenure_publishes_nothing_and_changes_nothing_also_after_a_restart(tmp_path: Path) -> None:
+    publisher(tmp_path).publish(snapshot(10), order(10, Tenure(2, A)))
+    for late in (Tenure(1, B), Tenure(1, A)):
+        with pytest.raises(Fenced):
+            publisher(tmp_path).publish(snapshot(15), order(15, late))
+    with pytest.raises(Fenced):
+        publisher(tmp_path).publish(snapshot(10, 5.0), order(10, Tenure(1, B), value=5.0))
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["epoch-00000010"]
+    check_equal(publisher(tmp_path).newest().snapshot, snapshot(10))
+
+
+def test_of_two_holders_of_one_term_only_the_later_tenure_goes_on(tmp_path: Path) -> None:
+    ours = publisher(tmp_path)
+    ours.publish(snapshot(10), order(10, Tenure(2, A)))
+    ours.publish(snapshot(15), order(15, Tenure(2, B)))
+    with pytest.raises(Fenced):
+        ours.publish(snapshot(20), order(20, Tenure(2, A)))
+
+
+def test_a_tenure_that_was_only_heard_of_counts(tmp_path: Path) -> None:
+    publisher(tmp_path).note(Tenure(4, B))
+    with pytest.raises(Fenced):
+        publisher(tmp_path).publish(snapshot(10), order(10, Tenure(3, A)))
+
+
+def test_what_an_earlier_holder_published_may_be_copied_on_the_word_of_the_present_one(tmp_path: Path) -> None:
+    ours = publisher(tmp_path)
+    ours.note(Tenure(5, B))
+    ours.publish(snapshot(10), order(10, Tenure(2, A), authority=Tenure(5, B)))
+    assert tenure_on_disk(tmp_path, 10) == (2, A)
+
+
+def test_a_lease_that_ends_while_a_snapshot_is_written_publishes_nothing(tmp_path: Path) -> None:
+    ours = publisher(tmp_path)
+    ours.publish(snapshot(5), order(5, Tenure(1, A)))
+    late = order(10, Tenure(1, A))
+    with pytest.raises(Fenced, match="longer than our turn"):
+        ours.publish(snapshot(10), replace(late, may_finish=lambda: False))
+    assert [path.name for path in tmp_path.glob("*epoch*")] == ["epoch-00000005"]
+
+
+def test_a_tenure_heard_of_while_a_snapshot_is_written_stops_it(tmp_path: Path) -> None:
+    ours = publisher(tmp_path)
+
+    def hear() -> bool:
+        ours.note(Tenure(2, B))
+        return True
+
+    late = order(10, Tenure(1, A))
+    with pytest.raises(Fenced):
+        ours.publish(snapshot(10), replace(late, may_finish=hear))
+    assert list_checkpoints(tmp_path) == []
+
+
+def test_what_was_kept_is_published_without_being_written_again(tmp_path: Path) -> None:
+    ours = publisher(tmp_path)
+    wanted = order(10, Tenure(1, A))
+    ours.keep(snapshot(10), wanted.publication.digest, 0.5)
+    assert ours.newest().publication is None
+    model = tmp_path / "epoch-00000010" / "model.safetensors"
+    written = model.stat().st_mtime_ns
+    assert not ours.publish(snapshot(10), wanted).is_new
+    assert model.stat().st_mtime_ns == written
+    assert ours.newest().publication == wanted.publication
+    check_equal(ours.newest().snapshot, snapshot(10))
+
+
+def test_other_bytes_of_one_epoch_are_replaced_by_those_published(tmp_path: Path) -> None:
+    ours = publisher(tmp_path)
+    ours.keep(snapshot(10, 5.0), "0" * 64, 0.5)
+    assert ours.publish(snapshot(10), order(10, Tenure(1, A))).is_new
+    check_equal(ours.newest().snapshot, snapshot(10))
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_and_said(tmp_path: Path) -> None:
+    ours = publisher(tmp_path)
+    for epoch in (5, 10):
+        ours.publish(snapshot(epoch), order(epoch, Tenure(1, A)))
+    (tmp_path / "epoch-00000010" / "model.safetensors").write_bytes(b"torn")
+    held = ours.newest()
+    assert held.snapshot.epoch == 5
+    assert not held.is_newest
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"term": "x", "holder": 1}', '{"term": -1, "holder": "a"}'])
+def test_a_fence_that_cannot_be_read_is_made_anew_from_the_checkpoints(tmp_path: Path, content: str) -> None:
+    publisher(tmp_path).publish(snapshot(10), order(10, Tenure(3, A)))
+    (tmp_path / FENCE_FILE).write_text(content)
+    assert publisher(tmp_path).highest() == Tenure(3, A)
+    (tmp_path / FENCE_FILE).unlink()
+    assert publisher(tmp_path).highest() == Tenure(3, A)
+
+
+def test_an_empty_directory_has_heard_of_nobody(tmp_path: Path) -> None:
+    assert publisher(tmp_path / "new").highest() == NOBODY
+    assert publisher(tmp_path / "new").newest() is None
+
+
+def test_a_full_disk_publishes_nothing_and_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = publisher(tmp_path)
+    ours.publish(snapshot(5), order(5, Tenure(1, A)))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(local, "_write_synced", full)
+    with pytest.raises(CheckpointFailed):
+        ours.publish(snapshot(10), order(10, Tenure(1, A)))
+    with pytest.raises(CheckpointFailed):
+        ours.publish(snapshot(5), order(5, Tenure(1, B)))  # only its tenure would change
+    assert ours.newest().publication == order(5, Tenure(1, A)).publication
+
+
+def test_checkpoints_of_a_history_that_was_left_are_put_aside_not_deleted(tmp_path: Path) -> None:
+    ours = publisher(tmp_path, keep=9)
+    for epoch in (5, 10, 15):
+        ours.publish(snapshot(epoch), order(epoch, Tenure(1, A)))
+    assert ours.set_aside_after(5) == 2
+    assert ours.newest().snapshot.epoch == 5
+    assert {path.name for path in (tmp_path / "set-aside").iterdir()} == {"epoch-00000010", "epoch-00000015"}

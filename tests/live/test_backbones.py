@@ -1,0 +1,66 @@
+"""Real processes: the first backbone dies for good, then everybody does, and the run goes on."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from collab.checkpoints.local import load_newest
+from collab.swarm.bundle import load_bundle
+from collab.swarm.invite import read_invite
+from collab.swarm.snapshots import Snapshot
+from collab.tasks.registry import build_task
+from collab.training.genesis import build_replica
+from tests.live.processes import LiveSwarm, live_swarm, wait_until
+from tests.live.test_swarm_life import digits
+
+SECOND = ("--role", "backbone", "--host", "127.0.0.1", "--port", "47622")
+
+
+def newest_on_disk(swarm: LiveSwarm) -> Snapshot:
+    """Of all that peers have left, whole."""
+    fingerprint = read_invite(swarm.invite.read_text()).fingerprint
+    roots = [*swarm.directory.glob("*/checkpoints"), *swarm.directory.glob("*/state/copies")]
+    held = [snapshot for root in roots if (snapshot := load_newest(root, fingerprint=fingerprint)) is not None]
+    return max(held, key=lambda snapshot: snapshot.epoch)
+
+
+def loss_of(swarm: LiveSwarm, snapshot: Snapshot) -> float:
+    """On the held-out samples."""
+    bundle = load_bundle(swarm.directory / "second" / "run", read_invite(swarm.invite.read_text()).fingerprint)
+    assert bundle is not None
+    task = build_task(bundle.run, assets=bundle.assets, cache_dir=swarm.directory, peer_id="")
+    replica = build_replica(bundle, task, torch.device("cpu"))
+    replica.load(snapshot)
+    return task.evaluate(replica.model)
+
+
+@pytest.mark.timeout(240)  # two generations of processes, and a lease that has to run out
+def test_the_run_survives_its_first_backbone_and_then_the_death_of_everybody(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", digits(until=100000, every=5)) as swarm:
+        first = swarm.backbone("--port", "47621")
+        second, trainer = swarm.join("second", *SECOND), swarm.join("trainer")
+        known = swarm.directory / "trainer" / "backbones.json"
+        wait_until(lambda: known.is_file() and "47622" in known.read_text(), "the trainer to know of both", trainer)
+        trainer.wait_for_epoch(3)
+
+        first.kill()
+        reached = trainer.epoch
+        wait_until(
+            lambda: any(event["epoch"] > reached for event in second.all("CheckpointSaved")), "a checkpoint", second
+        )
+        assert [event["term"] for event in second.all("LeaseChanged")] == [2]
+        assert trainer.epoch > reached + 3, "nobody waited for that"
+
+        second.kill()
+        trainer.kill()
+        newest = newest_on_disk(swarm)
+        assert newest.epoch > reached
+        second, trainer = swarm.join("second", *SECOND), swarm.join("trainer")
+        wait_until(
+            lambda: any(event["epoch"] > newest.epoch for event in second.all("CheckpointSaved")), "one more", second
+        )
+        assert min(step["epoch"] for step in trainer.all("EpochFinished")) == newest.epoch + 1
+        assert loss_of(swarm, newest_on_disk(swarm)) < 1.01 * loss_of(swarm, newest)
+        trainer.leave()
+        second.leave()
