@@ -5,7 +5,6 @@ What is local to a machine (device, data directory, name, microbatch) is a flag 
 
 import hashlib
 import json
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +12,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from collab.errors import ConfigError
+from collab.yaml_text import read_yaml
 
 
 class Section(BaseModel):
@@ -35,10 +35,16 @@ Real = Annotated[float, BeforeValidator(_refuse_truth)]
 # -- data and task ---------------------------------------------------------------------------------------------------
 
 
+Placement = Literal["shared", "local"]
+"""``shared``: peers that have the same data divide it among themselves; ``local``: each site has data of its own, draws
+its samples by itself, and tells nobody anything about them."""
+
+
 class BuiltinData(Section):
     """The Python standard library's own source: real text that is on every machine."""
 
     source: Literal["builtin"] = "builtin"
+    placement: Placement = "shared"
     max_megabytes: Real = Field(default=8.0, gt=0)
 
 
@@ -50,6 +56,7 @@ class FilesData(Section):
     """A file, a directory or a glob pattern; ``.txt .md .py`` are text, ``.jsonl`` and ``.parquet`` have a field."""
     text_field: str = "text"
     max_megabytes: Real = Field(default=200.0, gt=0)
+    placement: Placement = "shared"
 
 
 class HubData(Section):
@@ -62,6 +69,7 @@ class HubData(Section):
     text_field: str = "text"
     revision: str | None = None
     max_megabytes: Real = Field(default=200.0, gt=0)
+    placement: Placement = "shared"
 
 
 Data = Annotated[BuiltinData | FilesData | HubData, Field(discriminator="source")]
@@ -101,6 +109,11 @@ class ImageClassificationTask(Section):
 
 
 Task = Annotated[CausalLMTask | ImageClassificationTask, Field(discriminator="name")]
+
+
+def placement_of(task: Task) -> Placement:
+    """Where the data of a task lies; what every machine has is shared."""
+    return task.data.placement if isinstance(task, CausalLMTask) else "shared"
 
 
 # -- optimisation ----------------------------------------------------------------------------------------------------
@@ -202,33 +215,6 @@ class Run(Section):
     checkpoints: Checkpoints = Checkpoints()
 
 
-class _Loader(yaml.SafeLoader):
-    """Plain YAML without what surprises: a repeated field, and aliases, which a few bytes can make grow for ever."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("a run file has no aliases")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue  # the checks below will say that it is no name of a field
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"field {key.value!r} is there twice", problem_mark=key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-def _read_yaml(text: str) -> Any:
-    loader = _Loader(text)
-    try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
-
-
 def parse_run(text: str, *, origin: str) -> Run:
     """Validate the text of a run file.
 
@@ -240,7 +226,7 @@ def parse_run(text: str, *, origin: str) -> Run:
         ConfigError: not YAML, or a field is unknown, missing, of a wrong type or impossible; every problem is listed.
     """
     try:
-        content = _read_yaml(text)
+        content = read_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that cannot be
         raise ConfigError(f"{origin} is not YAML: {error}", hint="fix the line named above") from error
     if not isinstance(content, dict):

@@ -15,6 +15,7 @@ LAYERS = {
     "collab.types": PURE,
     "collab.errors": PURE,
     "collab.config": PURE,
+    "collab.yaml_text": PURE,
     "collab.concurrency": PURE,
     "collab.compression": PURE,
     "collab.net.wire": PURE,

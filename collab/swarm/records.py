@@ -15,6 +15,8 @@ from collab.types import Lineage, PeerId, Role
 MAX_RECORD_BYTES = 2048
 """A record of ours takes about 500 bytes; the rest is room for names and addresses."""
 MAX_NAME_CHARACTERS = 40
+MAX_DATA_CHARACTERS = 32
+MAX_PASS = 1 << 31
 RECORDS_REMEMBERED = 4096
 """Of at most ``MAX_RECORD_BYTES`` each."""
 
@@ -66,6 +68,10 @@ class PeerRecord:
     has_seat: bool = True
     """Whether it may vote about what follows its history. Not who was in that round in an earlier life: it may have
     voted since, and has forgotten."""
+    data: str = ""
+    """Digest of the data whose blocks this peer shares with others, 32 hex digits; empty: it shares none."""
+    data_pass: int = 0
+    """The pass over that data which it is in."""
 
 
 def pack_record(record: PeerRecord, identity: Identity) -> bytes:
@@ -114,10 +120,12 @@ def _checked(values: Any, peer: PeerId) -> PeerRecord:
             raise BadMessage(f"record field {field.name} should be {kind.__name__}, got {type(value).__name__}")
         converted[field.name] = value
     record = PeerRecord(**converted)
-    numbers = (record.epoch, record.samples, record.total_samples, record.epochs_contributed)
+    numbers = (record.epoch, record.samples, record.total_samples, record.epochs_contributed, record.data_pass)
     speeds = (record.samples_per_s, record.microbatch_s, record.said_at)
     if record.peer != peer or min(numbers) < 0 or not all(math.isfinite(speed) and speed >= 0 for speed in speeds):
         raise BadMessage("record holds impossible values")
+    if len(record.data) > MAX_DATA_CHARACTERS or record.data_pass > MAX_PASS:
+        raise BadMessage("record is of data that cannot be")
     if len(record.name) > MAX_NAME_CHARACTERS:
         raise BadMessage(f"name of {len(record.name)} characters is over the limit of {MAX_NAME_CHARACTERS}")
     return record

@@ -1,0 +1,93 @@
+"""How many samples each peer has brought into committed rounds: what its word about trained blocks is worth."""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from collab.types import PeerId
+
+REMEMBERED_PEERS = 4096
+REMEMBERED_ROUNDS = 64
+"""Rounds may be told twice, by the round itself and by a state that is taken over."""
+HALF_LIFE_S = 300.0
+"""Of what a peer's speed is measured over."""
+OVERDRAFT_BLOCKS = 1.0
+"""What a peer may have trained that we did not see committed: we may have missed a round of it."""
+
+
+@dataclass(slots=True)
+class Account:
+    """Of one peer."""
+
+    samples: float = 0.0
+    """Committed, and not yet believed of any block."""
+    recent: float = 0.0
+    """Committed samples, each worth half as much after every half life."""
+    at_s: float = 0.0
+    """When ``recent`` was true."""
+
+    def rate(self, now_s: float) -> float:
+        """Samples per second; too low for a peer that has just come."""
+        return self.recent * 0.5 ** (max(0.0, now_s - self.at_s) / HALF_LIFE_S) * math.log(2) / HALF_LIFE_S
+
+
+class Ledger:
+    """Accounts of all peers, from the rounds that we know of."""
+
+    def __init__(self, *, most_per_round: float) -> None:
+        """
+        Args:
+            most_per_round: samples of one peer that are believed of one round, whatever weight it had.
+        """
+        self._most = most_per_round
+        self._accounts: OrderedDict[PeerId, Account] = OrderedDict()
+        self._rounds: deque[str] = deque(maxlen=REMEMBERED_ROUNDS)
+
+    def note_round(self, round_id: str, contributors: Iterable[tuple[PeerId, float]], now_s: float) -> None:
+        """A round has committed; told twice, it counts once.
+
+        Args:
+            contributors: peers and the samples of theirs that are in the mean.
+        """
+        if round_id in self._rounds:
+            return
+        self._rounds.append(round_id)
+        for peer, samples in contributors:
+            account = self._account(peer)
+            believed = min(samples, self._most)
+            account.samples += believed
+            account.recent = account.rate(now_s) * HALF_LIFE_S / math.log(2) + believed
+            account.at_s = now_s
+
+    def can_pay(self, peer: PeerId, samples: float, block_samples: float) -> bool:
+        """Whether ``peer`` can have trained ``samples`` more; a block's worth is believed in advance."""
+        account = self._accounts.get(peer)
+        return (account.samples if account else 0.0) + OVERDRAFT_BLOCKS * block_samples >= samples
+
+    def pay(self, peer: PeerId, samples: float) -> None:
+        """So many are believed to be in blocks that ``peer`` says it has trained."""
+        self._account(peer).samples -= samples
+
+    def rates(self, now_s: float) -> dict[PeerId, float]:
+        """Samples per second of everybody who has committed any."""
+        return {peer: account.rate(now_s) for peer, account in self._accounts.items()}
+
+    def rows(self, now_s: float) -> list[tuple[PeerId, float, float]]:
+        """Peer, samples not yet believed of any block, samples per second: to tell a newcomer."""
+        return [(peer, account.samples, account.rate(now_s)) for peer, account in self._accounts.items()]
+
+    def adopt(self, rows: Mapping[PeerId, tuple[float, float]], now_s: float) -> None:
+        """What most others have seen of peers of whom we have seen less."""
+        for peer, (samples, rate) in rows.items():
+            account = self._account(peer)
+            account.samples = max(account.samples, samples)
+            if rate > account.rate(now_s):
+                account.recent, account.at_s = rate * HALF_LIFE_S / math.log(2), now_s
+
+    def _account(self, peer: PeerId) -> Account:
+        account = self._accounts.setdefault(peer, Account())
+        self._accounts.move_to_end(peer)
+        while len(self._accounts) > REMEMBERED_PEERS:
+            self._accounts.popitem(last=False)
+        return account
