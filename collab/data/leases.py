@@ -28,8 +28,9 @@ logger = logging.getLogger(__name__)
 
 MARKS_S = 10.0
 """What was trained is said at most this often of one page, unless something is claimed there anyway."""
-REVISIT_S = 20.0
-"""How often a page of an older pass is looked at: somebody may have died that held blocks of it."""
+REVISIT_S = 30.0
+"""How often a page is looked at that we want nothing of: how far others are, and whether somebody has died that held
+blocks of an older pass."""
 FRUITLESS_PAGES = 4
 """Pages on which nothing is free, one after the other, before the next pass begins."""
 RETRY_S = 5.0
@@ -165,6 +166,8 @@ class Leases:
             began_s = self._board.monotonic()
             if await self._claim():
                 self._claim_s += 0.3 * (self._board.monotonic() - began_s - self._claim_s)
+        if self._board.monotonic() - self._revisited_s >= REVISIT_S:
+            await self._revisit()
         for key in self._due():
             await self._say(key)
 
@@ -198,19 +201,22 @@ class Leases:
 
     async def _claim(self) -> bool:
         """Get some leases; whether there are more than before."""
-        older = sorted(number for number in self._coverage.passes if number < self.newest)
-        if older and self._board.monotonic() - self._revisited_s >= REVISIT_S and await self._revisit(older):
-            return True
         if await self._claim_in(self.newest):
             return True
         self._begin(self.newest + 1)
         return await self._claim_in(self.newest)
 
-    async def _revisit(self, older: list[int]) -> bool:
-        """One page of an older pass, the one that was read longest ago."""
+    async def _revisit(self) -> None:
+        """Look at the page, not all trained, that was read longest ago; take what is left of an older pass."""
         self._revisited_s = self._board.monotonic()
-        keys = [key for number in older for key in self._choice.pages(number) if self._choice.untrained(key)]
-        return bool(keys) and await self._claim_on(min(keys, key=self._holders.read_at_s))
+        passes = sorted(number for number in self._coverage.passes if number <= self.newest)
+        keys = [key for number in passes for key in self._choice.pages(number) if self._choice.untrained(key)]
+        if keys:
+            key = min(keys, key=self._holders.read_at_s)
+            if key[0] < self.newest:
+                await self._claim_on(key)
+            else:
+                await self._read(key)
 
     async def _claim_in(self, pass_number: int) -> bool:
         """On the first of our pages where a block of ours is free, else on the first where any is."""

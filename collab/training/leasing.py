@@ -62,6 +62,7 @@ class LeasedSupply:
         )
         root = participant.state_dir
         self._path = root / COVERAGE_FILE if root is not None else None
+        self._plan: BlockPlan | None = None
         self._working: _Working | None = None
         self._is_ready, self._should_ask = asyncio.Event(), asyncio.Event()
         self._told_s = self._compared_s = participant.ports.clock.monotonic()
@@ -75,6 +76,8 @@ class LeasedSupply:
         coverage = Coverage(plan)
         await self._restore(coverage)
         await serve_coverage(self._ports.transport, self._fingerprint, self._known, self._ports.clock.now)
+        self._plan = plan
+        await self._participant.membership.report()  # nobody believes a claim of a peer that does not seem to be there
         await self._ask(coverage)
         board = LeaseBoard(self._ports, self._fingerprint, plan)
         leases = Leases(board, coverage, self._ledger, self._surroundings)
@@ -130,9 +133,8 @@ class LeasedSupply:
 
     def _where(self) -> tuple[str, int]:
         """For our record."""
-        if self._working is None:
-            return "", 0
-        return self._working.coverage.plan.data, self._working.leases.newest
+        newest = self._working.leases.newest if self._working is not None else 0
+        return (self._plan.data, newest) if self._plan is not None else ("", 0)
 
     def _known(self) -> tuple[Coverage, Ledger] | None:
         """For whoever asks."""
@@ -165,7 +167,6 @@ class LeasedSupply:
     async def _ask(self, coverage: Coverage) -> None:
         """Others know what was trained while we were not here."""
         membership, me = self._participant.membership, self._ports.transport.peer_id
-        await membership.look()
         records = [r for r in membership.view.records if r.peer != me and r.can_be_dialled]
         peers = [r.peer for r in records if r in membership.backbones() or r.data == coverage.plan.data]
         self._ports.rng.shuffle(peers)
@@ -181,21 +182,17 @@ class LeasedSupply:
 
     async def _keep(self, coverage: Coverage) -> None:
         """Write down and tell how far we are, now and then."""
-        newest = self._ours.leases.newest
+        complete = {number for number in coverage.passes if coverage.is_complete(number)}
         while True:
             await asyncio.sleep(SAVE_S)
             await self._save(coverage)
-            newest = self._tell(coverage, newest)
-
-    def _tell(self, coverage: Coverage, last: int) -> int:
-        """Passes that have ended since ``last`` was the newest one, and the present one once a minute."""
-        newest, now_s = self._ours.leases.newest, self._ports.clock.monotonic()
-        for number in range(max(last, newest - coverage.most_passes), newest):
-            self._observe(coverage, number)
-        if now_s - self._told_s >= TELL_S:
-            self._told_s = now_s
-            self._observe(coverage, newest)
-        return newest
+            for number in sorted(set(coverage.passes) - complete):
+                if coverage.is_complete(number):
+                    complete.add(number)
+                    self._observe(coverage, number)
+            if self._ports.clock.monotonic() - self._told_s >= TELL_S:
+                self._told_s = self._ports.clock.monotonic()
+                self._observe(coverage, self._ours.leases.newest)
 
     def _observe(self, coverage: Coverage, pass_number: int) -> None:
         covered = coverage.covered(pass_number)
