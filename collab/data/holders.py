@@ -38,9 +38,9 @@ class Pace:
         speed = self.speeds.get(peer)
         if speed is None:
             return 0
-        needed = slack * speed * (AHEAD_S + self.step_s) / plan.block_samples
+        needed = speed * (AHEAD_S + self.step_s) / plan.block_samples
         share = plan.num_blocks * speed / math.fsum(self.speeds.values())
-        return SPARE_BLOCKS + math.ceil(min(needed, share, MAX_BLOCKS))
+        return SPARE_BLOCKS + math.ceil(slack * min(needed, share, MAX_BLOCKS))
 
     def patience_s(self, peer: PeerId, plan: BlockPlan) -> float:
         """For how long ``peer`` may hold one block."""
@@ -54,11 +54,26 @@ PageKey = tuple[int, int]
 
 
 @dataclass(slots=True)
-class _Seen:
-    """One page as it was when it was read."""
+class _Word:
+    """What one peer said of one page, and what of it counts."""
 
+    entry: PageEntry
+    proven: int = 0
+    """Blocks of which it is believed that this peer has trained them."""
+    granted: dict[int, float] = field(default_factory=dict)
+    """Blocks of which it is believed that it holds them, and since when."""
+    lapsed: int = 0
+    """Blocks that it has held for too long, and never holds again."""
+    is_there: bool = True
+    """Whether it was there when the page was read last."""
+
+
+@dataclass(slots=True)
+class _Allowance:
+    """Blocks that one peer may still claim: a bucket that fills as fast as the peer can train."""
+
+    blocks: float
     at_s: float
-    entries: Mapping[PeerId, PageEntry]
 
 
 class Holders:
@@ -67,78 +82,98 @@ class Holders:
     def __init__(self, me: PeerId, coverage: Coverage, ledger: Ledger) -> None:
         self._me, self._plan, self._coverage, self._ledger = me, coverage.plan, coverage, ledger
         self.pace = Pace()
-        self._seen: dict[PageKey, _Seen] = {}
-        self._marks: dict[tuple[PageKey, PeerId], int] = {}
-        """Blocks of which it is believed that this peer has trained them."""
-        self._since: dict[tuple[PageKey, PeerId], dict[int, float]] = {}
-        """When each block was first seen to be held."""
-        self._lapsed: dict[PeerId, set[tuple[int, int]]] = {}
-        """Pass and block that each peer has held for too long."""
+        self._read_s: dict[PageKey, float] = {}
+        self._words: dict[PageKey, dict[PeerId, _Word]] = {}
+        self._allowances: dict[PeerId, _Allowance] = {}
 
     def read_at_s(self, key: PageKey) -> float:
         """When a page was read last; -inf: never."""
-        seen = self._seen.get(key)
-        return seen.at_s if seen else -math.inf
+        return self._read_s.get(key, -math.inf)
 
     def take_in(self, key: PageKey, entries: Mapping[PeerId, PageEntry], now: float) -> None:
-        """A page was read: believe what can be believed of what others have trained."""
-        self._seen[key] = _Seen(now, entries)
-        for peer, entry in entries.items():
+        """A page was read: believe what can be believed of what others have trained, and hold."""
+        self._read_s[key] = now
+        words = self._words.setdefault(key, {})
+        for peer in words.keys() - entries.keys():
+            words[peer].is_there = False
+            words[peer].granted.clear()
+        for peer in sorted(entries):
             if peer == self._me:
-                self._remember_ourselves(key, entry)
+                self._remember_ourselves(key, entries[peer])
                 continue
-            since = self._since.setdefault((key, peer), {})
-            for block in blocks_in(self._unproven(key, peer, entry), key[1]):
-                samples = self._plan.samples_in(block)
-                if self._ledger.can_pay(peer, samples, self._plan.block_samples):
-                    self._ledger.pay(peer, samples)
-                    self._believe(key, peer, 1 << block - self._first(key), block)
-            wanted = entry.held | self._unproven(key, peer, entry)
-            for block in list(since):
-                if not wanted >> (block - self._first(key)) & 1:
-                    del since[block]
-            for block in blocks_in(wanted & self._plan.full_page(key[1]), key[1]):
-                since.setdefault(block, now)
+            word = words.setdefault(peer, _Word(entries[peer]))
+            word.entry, word.is_there = entries[peer], True
+            self._prove(key, peer, word)
+            self._grant(key, peer, word, now)
 
     def held(self, key: PageKey, now: float) -> int:
         """Bits of the blocks of a page that others hold, when it was read last."""
-        seen, bits = self._seen.get(key), 0
-        if seen is None:
-            return 0
-        for peer, entry in seen.entries.items():
-            if peer != self._me:
-                bits |= self._held_by(key, peer, entry, now)
+        bits = 0
+        for peer, word in self._words.get(key, {}).items():
+            if peer in self.pace.speeds and word.entry.is_live(now):
+                for block in word.granted:
+                    bits |= self._bit(block)
         return bits
 
-    def strangers(self, key: PageKey) -> bool:
+    def has_strangers(self, key: PageKey) -> bool:
         """Whether somebody claims blocks of a page who does not seem to be there: perhaps it has just come."""
-        seen = self._seen.get(key)
-        return seen is not None and any(
-            entry.held and peer not in self.pace.speeds and peer != self._me for peer, entry in seen.entries.items()
+        return any(
+            word.is_there and word.entry.held and peer not in self.pace.speeds
+            for peer, word in self._words.get(key, {}).items()
         )
 
     def forget(self, oldest_pass: int) -> None:
         """Nothing about passes before ``oldest_pass`` is wanted any more."""
-        self._seen = {key: seen for key, seen in self._seen.items() if key[0] >= oldest_pass}
-        self._marks = {place: bits for place, bits in self._marks.items() if place[0][0] >= oldest_pass}
-        self._since = {place: since for place, since in self._since.items() if place[0][0] >= oldest_pass}
-        for lapsed in self._lapsed.values():
-            lapsed.difference_update({block for block in lapsed if block[0] < oldest_pass})
+        self._read_s = {key: at_s for key, at_s in self._read_s.items() if key[0] >= oldest_pass}
+        self._words = {key: words for key, words in self._words.items() if key[0] >= oldest_pass}
+        self._allowances = {peer: left for peer, left in self._allowances.items() if peer in self.pace.speeds}
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _first(self, key: PageKey) -> int:
-        return key[1] * self._plan.page_blocks
+    def _bit(self, block: int) -> int:
+        return 1 << block % self._plan.page_blocks
 
-    def _unproven(self, key: PageKey, peer: PeerId, entry: PageEntry) -> int:
-        """What ``peer`` says it has trained, and it is not believed yet."""
-        known = self._marks.get((key, peer), 0) | self._coverage.of(key[0]).assumed[key[1]]
-        return entry.trained & ~known & self._plan.full_page(key[1])
+    def _unproven(self, key: PageKey, word: _Word) -> int:
+        """What a peer says it has trained, and it is not believed yet."""
+        known = word.proven | self._coverage.of(key[0]).assumed[key[1]]
+        return word.entry.trained & ~known & self._plan.full_page(key[1])
 
-    def _believe(self, key: PageKey, peer: PeerId, bit: int, block: int) -> None:
-        self._marks[key, peer] = self._marks.get((key, peer), 0) | bit
-        self._coverage.note(key[0], key[1], bit)
-        self._lapsed.get(peer, set()).discard((key[0], block))
+    def _prove(self, key: PageKey, peer: PeerId, word: _Word) -> None:
+        """A peer has trained what it says, as far as committed rounds show samples of it."""
+        for block in blocks_in(self._unproven(key, word), key[1]):
+            samples = self._plan.samples_in(block)
+            if self._ledger.can_pay(peer, samples, self._plan.block_samples):
+                self._ledger.pay(peer, samples)
+                word.proven |= self._bit(block)
+                self._coverage.note(key[0], key[1], self._bit(block))
+
+    def _grant(self, key: PageKey, peer: PeerId, word: _Word, now: float) -> None:
+        """A peer holds what it says, and what it says it has trained, as far and as long as it can work on it.
+
+        A grant lasts while the peer asks for it; who asks for more than it can train is granted what it can.
+        """
+        asked = (word.entry.held | self._unproven(key, word)) & self._plan.full_page(key[1])
+        patience_s = self.pace.patience_s(peer, self._plan)
+        for block, since_s in list(word.granted.items()):
+            if now - since_s > patience_s:
+                word.lapsed |= self._bit(block)
+            if not asked & self._bit(block) or word.lapsed & self._bit(block):
+                del word.granted[block]
+        if peer not in self.pace.speeds or not word.entry.is_live(now):
+            return
+        allowance = self._allowance(peer, now)
+        for block in blocks_in(asked & ~word.lapsed, key[1]):
+            if block not in word.granted and allowance.blocks >= 1:
+                allowance.blocks -= 1
+                word.granted[block] = now
+
+    def _allowance(self, peer: PeerId, now: float) -> _Allowance:
+        most = float(self.pace.most_blocks(peer, self._plan))
+        left = self._allowances.setdefault(peer, _Allowance(most, now))
+        per_s = SLACK * self.pace.speeds[peer] / self._plan.block_samples
+        left.blocks = min(left.blocks + per_s * max(0.0, now - left.at_s), most)
+        left.at_s = now
+        return left
 
     def _remember_ourselves(self, key: PageKey, entry: PageEntry) -> None:
         """What we have trained in an earlier life, if our disk has forgotten it."""
@@ -146,28 +181,3 @@ class Holders:
         bits = entry.trained & ~known.ours[key[1]] & self._plan.full_page(key[1])
         known.ours[key[1]] |= bits
         known.trained[key[1]] |= bits
-
-    def _held_by(self, key: PageKey, peer: PeerId, entry: PageEntry, now: float) -> int:
-        """What ``peer`` holds of a page: while it lives, as long as a block takes, and as much as it can train."""
-        if peer not in self.pace.speeds or not entry.is_live(now):
-            return 0
-        patience_s = self.pace.patience_s(peer, self._plan)
-        lapsed = self._lapsed.setdefault(peer, set())
-        since = self._since.get((key, peer), {})
-        lapsed |= {(key[0], block) for block, since_s in since.items() if now - since_s > patience_s}
-        left = self.pace.most_blocks(peer, self._plan) - len(lapsed) - self._held_elsewhere(key, peer, now)
-        blocks = [block for block in since if (key[0], block) not in lapsed]
-        blocks.sort(key=lambda block: (since[block], block))
-        bits = 0
-        for block in blocks[: max(left, 0)]:
-            bits |= 1 << block - self._first(key)
-        return bits
-
-    def _held_elsewhere(self, key: PageKey, peer: PeerId, now: float) -> int:
-        """Blocks that ``peer`` holds on the other pages that were read of late."""
-        number = 0
-        for other, seen in self._seen.items():
-            if other != key and peer in seen.entries and seen.entries[peer].is_live(now):
-                lapsed = self._lapsed.get(peer, set())
-                number += sum((other[0], block) not in lapsed for block in self._since.get((other, peer), ()))
-        return number

@@ -234,7 +234,7 @@ class Leases:
     async def _claim_on(self, key: PageKey, *, only_own: bool = False) -> bool:
         """Claim free blocks of one page, and see whether they are ours; whether any is."""
         await self._read(key)
-        if self._holders.strangers(key):
+        if self._holders.has_strangers(key):
             await self._around.look()
             self._look_around()
         number = max(self._choice.number_wanted(self.newest, len(self._ready)) - len(self._ready), 1)

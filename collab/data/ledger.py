@@ -12,6 +12,8 @@ REMEMBERED_ROUNDS = 64
 """Rounds may be told twice, by the round itself and by a state that is taken over."""
 HALF_LIFE_S = 300.0
 """Of what a peer's speed is measured over."""
+SHORTEST_S = 30.0
+"""A speed is measured over: some steps, or one large one."""
 OVERDRAFT_BLOCKS = 1.0
 """What a peer may have trained that we did not see committed: we may have missed a round of it."""
 
@@ -26,10 +28,21 @@ class Account:
     """Committed samples, each worth half as much after every half life."""
     at_s: float = 0.0
     """When ``recent`` was true."""
+    since_s: float = 0.0
+    """When the first of them was committed."""
 
     def rate(self, now_s: float) -> float:
-        """Samples per second; too low for a peer that has just come."""
-        return self.recent * 0.5 ** (max(0.0, now_s - self.at_s) / HALF_LIFE_S) * math.log(2) / HALF_LIFE_S
+        """Samples per second, over the last minutes or since the peer came."""
+        return self.fresh(now_s) / _memory_s(max(now_s - self.since_s, SHORTEST_S))
+
+    def fresh(self, now_s: float) -> float:
+        """``recent`` as of now."""
+        return self.recent * 0.5 ** (max(0.0, now_s - self.at_s) / HALF_LIFE_S)
+
+
+def _memory_s(seconds: float) -> float:
+    """What a sample per second adds up to in so long, if each is worth half as much after every half life."""
+    return HALF_LIFE_S / math.log(2) * (1.0 - 0.5 ** (seconds / HALF_LIFE_S))
 
 
 class Ledger:
@@ -57,8 +70,9 @@ class Ledger:
             account = self._account(peer)
             believed = min(samples, self._most)
             account.samples += believed
-            account.recent = account.rate(now_s) * HALF_LIFE_S / math.log(2) + believed
+            account.recent = account.fresh(now_s) + believed
             account.at_s = now_s
+            account.since_s = account.since_s or now_s
 
     def can_pay(self, peer: PeerId, samples: float, block_samples: float) -> bool:
         """Whether ``peer`` can have trained ``samples`` more; a block's worth is believed in advance."""
@@ -83,7 +97,8 @@ class Ledger:
             account = self._account(peer)
             account.samples = max(account.samples, samples)
             if rate > account.rate(now_s):
-                account.recent, account.at_s = rate * HALF_LIFE_S / math.log(2), now_s
+                account.recent, account.at_s = rate * _memory_s(HALF_LIFE_S), now_s
+                account.since_s = now_s - HALF_LIFE_S
 
     def _account(self, peer: PeerId) -> Account:
         account = self._accounts.setdefault(peer, Account())
