@@ -10,6 +10,7 @@ from pathlib import Path
 from collab.averaging.assistant import Assistant, assisting_engine
 from collab.checkpoints.local import load_newest, prune, save_checkpoint
 from collab.concurrency import run_until_first
+from collab.data.coverage_keeper import CoverageKeeper
 from collab.errors import CheckpointFailed, CorruptState, NoDonor
 from collab.metrics.records import CheckpointSaved, Notice, StateFetched, SwarmReport
 from collab.ports import Ports
@@ -64,6 +65,9 @@ class Backbone:
         self._reported: tuple[int, Lineage] | None = None
         self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
         self.assistant = Assistant(self.membership.knows)
+        root = settings.checkpoint_dir.parent
+        self._keeper = CoverageKeeper(ports, bundle, lambda: self.membership.view, root / "coverage.json")
+        self.assistant.on_round = self._keeper.note_round
         self._engine = assisting_engine(ports, bundle, self.membership, self.assistant)
 
     async def begin(self) -> None:
@@ -75,12 +79,17 @@ class Backbone:
         await StateServer(transport, self._engine.links, fingerprint, self._provide).serve()
         await serve_handover(transport, fingerprint, self._take)
         await self._engine.serve()
+        await self._keeper.serve()
         await self.membership.report()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``; ``begin`` comes first."""
         await run_until_first(
-            self.membership.keep_alive(), self.assistant.run(self._engine), self._follow(), stop.wait()
+            self.membership.keep_alive(),
+            self.assistant.run(self._engine),
+            self._follow(),
+            self._keeper.run(),
+            stop.wait(),
         )
         await self._saving.acquire()  # a checkpoint under way is finished first
         self._free_from = self._engine.retire()

@@ -12,6 +12,11 @@ MAX_BLOCKS = 4096
 """Of one pass: what has been trained fits into half a kilobyte."""
 PAGE_BLOCKS = 128
 """Of one page, which is one key of the directory: what one peer says of it is a few hundred bytes."""
+MAX_SHARDS = 1 << 16
+SHARD_SAMPLES, MIN_SHARD_SAMPLES = 8192, 64
+"""Of a streamed shard, for how long it may be held, and for what shows that somebody has trained it. Shards are of very
+different sizes, and all peers must reckon alike."""
+_SAMPLES, _SHARDS = "samples", "shards"
 _ROUNDS = 6
 """Of the Feistel network: four are enough to look random, two more cost nothing."""
 
@@ -41,7 +46,7 @@ class BlockPlan:
     """How a pass is cut. Peers whose plans differ in anything have nothing to do with each other's blocks."""
 
     data: str
-    """Digest of the data, 32 hex digits: which samples the ids mean."""
+    """Which samples the ids mean, and how many there are: ``samples.1500.<digest>``, or ``shards.20.<digest>``."""
     seed: int
     num_blocks: int
     block_samples: int
@@ -50,10 +55,11 @@ class BlockPlan:
     """None: a streamed dataset, each shard of which is a block of as many samples as it happens to have."""
 
     @classmethod
-    def of(cls, num_samples: int, *, data: str, seed: int, microbatch_size: int) -> "BlockPlan":
+    def of(cls, num_samples: int, *, digest: str, seed: int, microbatch_size: int) -> "BlockPlan":
         """Cut samples into blocks of whole microbatches, as small as ``MAX_BLOCKS`` allows.
 
         Args:
+            digest: of the samples, 32 hex digits.
             microbatch_size: of the run; a peer's own may be another.
         """
         if num_samples < 1 or microbatch_size < 1:
@@ -61,9 +67,31 @@ class BlockPlan:
         microbatches = -(-num_samples // microbatch_size)
         block_samples = microbatch_size * -(-microbatches // MAX_BLOCKS)
         num_blocks = -(-num_samples // block_samples)
-        return cls(
-            data=data, seed=seed, num_blocks=num_blocks, block_samples=block_samples, num_samples=num_samples
-        )
+        data = f"{_SAMPLES}.{num_samples}.{digest}"
+        return cls(data=data, seed=seed, num_blocks=num_blocks, block_samples=block_samples, num_samples=num_samples)
+
+    @classmethod
+    def of_shards(cls, num_shards: int, *, digest: str, seed: int) -> "BlockPlan":
+        """Each shard of a streamed dataset is a block; how many samples it has is not known before it is read."""
+        if not 0 < num_shards <= MAX_SHARDS:
+            raise ValueError(f"{num_shards} shards; expected 1 to {MAX_SHARDS}")
+        data = f"{_SHARDS}.{num_shards}.{digest}"
+        return cls(data=data, seed=seed, num_blocks=num_shards, block_samples=SHARD_SAMPLES, num_samples=None)
+
+    @classmethod
+    def read(cls, data: str, *, seed: int, microbatch_size: int) -> "BlockPlan":
+        """The plan for data of which only the name is known, from another peer.
+
+        Raises:
+            ValueError: it names no data.
+        """
+        kind, _, rest = data.partition(".")
+        number, _, digest = rest.partition(".")
+        if kind not in (_SAMPLES, _SHARDS) or not number.isdecimal() or len(number) > 15 or len(digest) != 32:
+            raise ValueError(f"{data!r:.80} names no data")
+        if kind == _SHARDS:
+            return cls.of_shards(int(number), digest=digest, seed=seed)
+        return cls.of(int(number), digest=digest, seed=seed, microbatch_size=microbatch_size)
 
     @property
     def page_blocks(self) -> int:
@@ -84,6 +112,10 @@ class BlockPlan:
         if self.num_samples is None:
             return self.block_samples
         return min(self.block_samples, self.num_samples - block * self.block_samples)
+
+    def proof_samples(self, block: int) -> int:
+        """Samples of a block that its trainer must have brought into rounds, so that its word is believed."""
+        return MIN_SHARD_SAMPLES if self.num_samples is None else self.samples_in(block)
 
     def sample_ids(self, block: BlockId) -> tuple[int, ...]:
         """Ids of the block's samples, in the order of its pass.

@@ -9,6 +9,7 @@ from typing import Any
 
 from collab.data.blocks import BlockId, BlockPlan
 from collab.errors import StateError
+from collab.metrics.records import DataCovered
 from collab.swarm.records import MAX_PASS
 
 KEPT_PASSES, KEPT_PAGES = 4, 64
@@ -116,6 +117,20 @@ class Coverage:
             samples_again=self._samples(known.again, again),
         )
 
+    def report(self, pass_number: int, at_s: float, *, unleased_blocks: int = 0) -> DataCovered:
+        """How far a pass is, for whoever watches."""
+        covered = self.covered(pass_number)
+        return DataCovered(
+            at_s=at_s,
+            data=self.plan.data,
+            pass_number=pass_number,
+            share=covered.share,
+            samples=covered.samples,
+            samples_again=covered.samples_again,
+            is_complete=self.is_complete(pass_number),
+            unleased_blocks=unleased_blocks,
+        )
+
     def _samples(self, pages: list[int], blocks: int) -> int:
         """In so many blocks, of which the last of the pass may be shorter."""
         last = BlockId(0, self.plan.num_blocks - 1)
@@ -145,8 +160,8 @@ class Coverage:
                 raise StateError("it is of other data, or of another version")
             restored = {}
             for number, known in values["passes"].items():
-                pages = [self._pages(known[name]) for name in ("trained", "again", "ours")]
-                restored[_pass_number(number)] = PassCoverage(*pages, assumed=list(pages[0]))
+                trained, again, ours = (self._pages(known[name]) for name in ("trained", "again", "ours"))
+                restored[_pass_number(number)] = PassCoverage(trained, again, ours, list(trained))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"it is damaged: {error!r:.80}") from error
         self.passes = dict(sorted(restored.items())[-self.most_passes :])

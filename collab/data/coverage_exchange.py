@@ -16,7 +16,7 @@ from collab.data.ledger import Ledger
 from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream, Transport
 from collab.net.wire import Message
-from collab.swarm.records import MAX_PASS
+from collab.swarm.records import MAX_DATA_CHARACTERS, MAX_PASS
 from collab.types import PeerId
 
 COVERAGE_PROTOCOL = "collab/coverage/1"
@@ -34,7 +34,8 @@ MAX_SAMPLES = float(1 << 53)
 class Word:
     """What one peer says has been trained."""
 
-    plan: BlockPlan
+    data: str
+    """Its name."""
     passes: Mapping[int, tuple[list[int], list[int]]]
     """Of each: what was trained, and what more than once, page by page."""
     accounts: Mapping[PeerId, tuple[float, float]]
@@ -87,7 +88,7 @@ def merge(words: Sequence[Word], coverage: Coverage, ledger: Ledger, now: float)
     A block is trained if most of those say so that know its pass. No pass counts that fewer than half of them have
     begun, and of a peer's account the middle of what they say.
     """
-    words = [word for word in words if word.plan == coverage.plan]
+    words = [word for word in words if _is_about(word, coverage.plan)]
     if not words:
         return False
     begun = statistics.median_low(max(word.passes, default=0) for word in words)
@@ -110,6 +111,16 @@ def merge(words: Sequence[Word], coverage: Coverage, ledger: Ledger, now: float)
     return True
 
 
+def _is_about(word: Word, plan: BlockPlan) -> bool:
+    """Whether it is about passes that are cut like ours."""
+    full = [plan.full_page(page) for page in range(plan.num_pages)]
+    cuts = [pages for told in word.passes.values() for pages in told]
+    return word.data == plan.data and all(
+        len(pages) == len(full) and all(bits & ~most == 0 for bits, most in zip(pages, full, strict=True))
+        for pages in cuts
+    )
+
+
 def _majority(told: Sequence[int], page: int, plan: BlockPlan) -> int:
     """Bits that are set in more than half of ``told``."""
     bits = 0
@@ -122,14 +133,12 @@ def _majority(told: Sequence[int], page: int, plan: BlockPlan) -> int:
 
 
 def _pack(coverage: Coverage, ledger: Ledger, now: float) -> bytes:
-    plan = coverage.plan
     passes = [
         [number, _bytes(known.trained), _bytes(known.again)]
         for number, known in sorted(coverage.passes.items())[-MAX_WORD_PASSES:]
     ]
     rows = sorted(ledger.rows(now), key=lambda row: -row[2])[:MAX_WORD_ROWS]
-    plain = [plan.data, plan.seed, plan.num_blocks, plan.block_samples, plan.num_samples]
-    packed: bytes = msgpack.packb([plain, passes, [list(row) for row in rows]])
+    packed: bytes = msgpack.packb([coverage.plan.data, passes, [list(row) for row in rows]])
     return packed
 
 
@@ -146,26 +155,15 @@ def _unpack(data: bytes) -> Word:
     if len(data) > MAX_WORD_BYTES:
         raise BadMessage(f"coverage of {len(data)} bytes is over the limit of {MAX_WORD_BYTES}")
     try:
-        plain, passes, rows = msgpack.unpackb(data)
-        plan = _plan(plain)
+        name, passes, rows = msgpack.unpackb(data)
+        if not isinstance(name, str) or len(name) > MAX_DATA_CHARACTERS:
+            raise BadMessage("coverage of no data")
         if len(passes) > MAX_WORD_PASSES or len(rows) > MAX_WORD_ROWS:
             raise BadMessage("coverage of more passes or peers than we ask for")
-        told = {_number(number): (_pages(once, plan), _pages(more, plan)) for number, once, more in passes}
-        return Word(plan=plan, passes=told, accounts={_peer(peer): _account(*amounts) for peer, *amounts in rows})
+        told = {_number(number): (_pages(once), _pages(more)) for number, once, more in passes}
+        return Word(data=name, passes=told, accounts={_peer(peer): _account(*amounts) for peer, *amounts in rows})
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise BadMessage(f"coverage is malformed: {error!r:.120}") from error
-
-
-def _plan(plain: Any) -> BlockPlan:
-    data, seed, num_blocks, block_samples, num_samples = plain
-    numbers = (seed, num_blocks, block_samples, 1 if num_samples is None else num_samples)
-    if not isinstance(data, str) or len(data) > 64 or not all(type(number) is int for number in numbers):
-        raise BadMessage("coverage of no data")
-    if not 0 < num_blocks <= 1 << 20 or not (0 < block_samples < 1 << 53 and 0 < numbers[3] < 1 << 53):
-        raise BadMessage("coverage of impossible data")
-    return BlockPlan(
-        data=data, seed=seed, num_blocks=num_blocks, block_samples=block_samples, num_samples=num_samples
-    )
 
 
 def _number(value: Any) -> int:
@@ -174,13 +172,10 @@ def _number(value: Any) -> int:
     return value
 
 
-def _pages(value: Any, plan: BlockPlan) -> list[int]:
-    if not isinstance(value, bytes) or len(value) != PAGE_BYTES * plan.num_pages:
-        raise BadMessage("coverage of a pass that is cut otherwise")
-    pages = [int.from_bytes(value[at : at + PAGE_BYTES], "big") for at in range(0, len(value), PAGE_BYTES)]
-    if any(bits > plan.full_page(page) for page, bits in enumerate(pages)):
-        raise BadMessage("coverage of blocks that do not exist")
-    return pages
+def _pages(value: Any) -> list[int]:
+    if not isinstance(value, bytes) or len(value) % PAGE_BYTES or len(value) > MAX_WORD_BYTES:
+        raise BadMessage("coverage of no whole pages")
+    return [int.from_bytes(value[at : at + PAGE_BYTES], "big") for at in range(0, len(value), PAGE_BYTES)]
 
 
 def _peer(value: Any) -> PeerId:

@@ -141,8 +141,8 @@ class Holders:
     def _prove(self, key: PageKey, peer: PeerId, word: _Word) -> None:
         """A peer has trained what it says, as far as committed rounds show samples of it."""
         for block in blocks_in(self._unproven(key, word), key[1]):
-            samples = self._plan.samples_in(block)
-            if self._ledger.can_pay(peer, samples, self._plan.block_samples):
+            samples = self._plan.proof_samples(block)
+            if self._ledger.can_pay(peer, samples, self._plan.proof_samples(0)):
                 self._ledger.pay(peer, samples)
                 word.proven |= self._bit(block)
                 self._coverage.note(key[0], key[1], self._bit(block))

@@ -10,7 +10,7 @@ import msgpack
 from collab.data.blocks import PAGE_BLOCKS
 from collab.errors import BadMessage
 from collab.ports import Keys
-from collab.swarm.records import MAX_PASS
+from collab.swarm.records import MAX_DATA_CHARACTERS, MAX_PASS
 from collab.types import PeerId
 
 MAX_ENTRY_BYTES = 512
@@ -38,7 +38,8 @@ class Page:
     @property
     def key(self) -> str:
         """Of the directory."""
-        return f"{self.fingerprint[:32]}.data.{self.data[:16]}.{self.pass_number}.{self.page}"
+        digest = self.data.rpartition(".")[2]
+        return f"{self.fingerprint[:32]}.data.{digest[:16]}.{self.pass_number}.{self.page}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ class EntryReader:
 def _checked(body: Any) -> PageEntry:
     fingerprint, data, pass_number, page, said_at, life_s, held, trained = body
     texts, wholes = (fingerprint, data), (pass_number, page)
-    if not all(isinstance(text, str) and len(text) <= 64 for text in texts):
+    if not all(isinstance(text, str) and len(text) <= MAX_DATA_CHARACTERS for text in texts):
         raise BadMessage("lease entry names no run or no data")
     if not all(type(whole) is int and 0 <= whole <= MAX_PASS for whole in wholes):
         raise BadMessage("lease entry is of an impossible page")

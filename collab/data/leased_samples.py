@@ -7,16 +7,12 @@ from typing import Protocol
 
 from collab.data.blocks import BlockId
 
-OpenBlock = Callable[[BlockId], Awaitable[tuple[int, ...]]]
-"""Ids of a block's samples, in the order in which they are trained; of a streamed shard it reads that first."""
+NextBlock = Callable[[], Awaitable[tuple[BlockId, tuple[int, ...]]]]
+"""A block to train now, and the ids of its samples in the order in which they are trained."""
 
 
 class BlockSource(Protocol):
-    """Who hands out blocks; ``collab.data.leases.Leases`` is the real one."""
-
-    async def next_block(self) -> BlockId:
-        """A block to train now."""
-        ...
+    """Who holds the blocks; ``collab.data.leases.Leases`` is the real one."""
 
     def done(self, block: BlockId) -> None:
         """All its samples are in steps."""
@@ -48,7 +44,7 @@ class LeasedSamples:
     """The samples of one peer, block by block."""
 
     source: BlockSource
-    open_block: OpenBlock
+    next_block: NextBlock
     _blocks: deque[_Open] = field(default_factory=deque)
     """With samples that nobody has asked for."""
     _issued: dict[int, deque[_Open]] = field(default_factory=dict)
@@ -116,9 +112,8 @@ class LeasedSamples:
         return current
 
     async def _open_next(self) -> None:
-        block = await self.source.next_block()
-        ids = deque(await self.open_block(block))
+        block, ids = await self.next_block()
         if ids:
-            self._blocks.append(_Open(block, ids, len(ids)))
+            self._blocks.append(_Open(block, deque(ids), len(ids)))
         else:
             self.source.done(block)  # an empty shard

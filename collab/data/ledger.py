@@ -5,6 +5,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from collab.averaging.agreement import CommitRecord
 from collab.types import PeerId
 
 REMEMBERED_PEERS = 4096
@@ -16,6 +17,10 @@ SHORTEST_S = 30.0
 """A speed is measured over: some steps, or one large one."""
 OVERDRAFT_BLOCKS = 1.0
 """What a peer may have trained that we did not see committed: we may have missed a round of it."""
+
+
+MOST_BATCHES = 4.0
+"""Target batches that are believed of one peer in one round: who carries much over brings more than its part."""
 
 
 @dataclass(slots=True)
@@ -37,12 +42,26 @@ class Account:
 
     def fresh(self, now_s: float) -> float:
         """``recent`` as of now."""
-        return self.recent * 0.5 ** (max(0.0, now_s - self.at_s) / HALF_LIFE_S)
+        return self.recent * _left(now_s - self.at_s)
+
+
+def contributions(record: CommitRecord) -> list[tuple[PeerId, float]]:
+    """Peers and the samples of theirs that a round has used, by the share of the elements that came."""
+    whole = dict(record.contributors)
+    missing = dict.fromkeys(whole, 0)
+    for peer, start, stop in record.gaps:
+        missing[peer] += stop - start
+    return [(peer, weight * (1 - missing[peer] / record.num_elements)) for peer, weight in record.contributors]
 
 
 def _memory_s(seconds: float) -> float:
     """What a sample per second adds up to in so long, if each is worth half as much after every half life."""
-    return HALF_LIFE_S / math.log(2) * (1.0 - 0.5 ** (seconds / HALF_LIFE_S))
+    return HALF_LIFE_S / math.log(2) * (1.0 - _left(seconds))
+
+
+def _left(seconds: float) -> float:
+    """Of what was worth 1 so long ago."""
+    return math.exp2(-max(0.0, seconds) / HALF_LIFE_S)
 
 
 class Ledger:
@@ -56,6 +75,11 @@ class Ledger:
         self._most = most_per_round
         self._accounts: OrderedDict[PeerId, Account] = OrderedDict()
         self._rounds: deque[str] = deque(maxlen=REMEMBERED_ROUNDS)
+
+    @classmethod
+    def for_batches_of(cls, target_samples: int) -> "Ledger":
+        """For a run with this target batch."""
+        return cls(most_per_round=MOST_BATCHES * target_samples)
 
     def note_round(self, round_id: str, contributors: Iterable[tuple[PeerId, float]], now_s: float) -> None:
         """A round has committed; told twice, it counts once.

@@ -166,7 +166,7 @@ class BlockTrained(Event):
     """All samples of a block are in steps, brought by this peer."""
 
     data: str
-    """Digest of the data."""
+    """Its name: how much it is, and its digest."""
     pass_number: int
     """From 0."""
     block: int
@@ -180,7 +180,7 @@ class DataCovered(Event):
     """How far the swarm is with a pass over the data, as far as this peer knows."""
 
     data: str
-    """Digest of the data."""
+    """Its name: how much it is, and its digest."""
     pass_number: int
     """From 0."""
     share: float

@@ -15,7 +15,7 @@ from collab.types import Lineage, PeerId, Role
 MAX_RECORD_BYTES = 2048
 """A record of ours takes about 500 bytes; the rest is room for names and addresses."""
 MAX_NAME_CHARACTERS = 40
-MAX_DATA_CHARACTERS = 32
+MAX_DATA_CHARACTERS = 64
 MAX_PASS = 1 << 31
 RECORDS_REMEMBERED = 4096
 """Of at most ``MAX_RECORD_BYTES`` each."""
@@ -69,7 +69,7 @@ class PeerRecord:
     """Whether it may vote about what follows its history. Not who was in that round in an earlier life: it may have
     voted since, and has forgotten."""
     data: str = ""
-    """Digest of the data whose blocks this peer shares with others, 32 hex digits; empty: it shares none."""
+    """Name of the data whose blocks this peer shares with others: how much it is, and its digest; empty: none."""
     data_pass: int = 0
     """The pass over that data which it is in."""
 

@@ -13,15 +13,14 @@ from collab.data.coverage_exchange import ASKED, ask_for_coverage, merge, serve_
 from collab.data.lease_board import LeaseBoard
 from collab.data.leased_samples import LeasedSamples
 from collab.data.leases import Leases, Surroundings
-from collab.data.ledger import Ledger
+from collab.data.ledger import Ledger, contributions
 from collab.errors import NetworkError, StateError
-from collab.metrics.records import BlockTrained, DataCovered, Notice
+from collab.metrics.records import BlockTrained, Notice
 from collab.training.participant import Participant
+from collab.training.shard_stream import ShardStream
 
 logger = logging.getLogger(__name__)
 
-MOST_BATCHES = 4.0
-"""Target batches that are believed of one peer in one round: who carries much over brings more than its part."""
 SAVE_S = 15.0
 """How often what was trained is written to the disk."""
 TELL_S = 60.0
@@ -45,15 +44,19 @@ class _Working:
 class LeasedSupply:
     """Blocks of the pass that all peers with this data are in. Implements ``Supply``, and listens to the teller."""
 
-    def __init__(self, participant: Participant, make_plan: Callable[[], BlockPlan]) -> None:
+    def __init__(
+        self, participant: Participant, make_plan: Callable[[], BlockPlan], stream: ShardStream | None = None
+    ) -> None:
         """
         Args:
             make_plan: reads samples; called once, on the worker.
+            stream: opens the shards that are the blocks; None: the blocks are cut from samples that are all here.
         """
+        self._stream = stream
         self._participant, self._ports, self._make_plan = participant, participant.ports, make_plan
         self._fingerprint = participant.bundle.fingerprint
         target = participant.bundle.run.strategy.target_batch_size
-        self._ledger = Ledger(most_per_round=MOST_BATCHES * target)
+        self._ledger = Ledger.for_batches_of(target)
         self._surroundings = Surroundings(
             view=lambda: participant.membership.view,
             look=participant.membership.look,
@@ -81,10 +84,12 @@ class LeasedSupply:
         await self._ask(coverage)
         board = LeaseBoard(self._ports, self._fingerprint, plan)
         leases = Leases(board, coverage, self._ledger, self._surroundings)
-        self._working = _Working(coverage, leases, LeasedSamples(leases, self._open))
+        self._working = _Working(coverage, leases, LeasedSamples(leases, self._next_block))
         self._is_ready.set()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(leases.run())
+            if self._stream is not None:
+                tasks.create_task(self._stream.run(leases))
             tasks.create_task(self._keep(coverage))
             tasks.create_task(self._ask_again(coverage))
 
@@ -114,11 +119,7 @@ class LeasedSupply:
             self._working.samples.used(sample_ids)
 
     def note_round(self, record: CommitRecord) -> None:
-        shares = []
-        for peer, weight in record.contributors:
-            used = sum(stop - start for start, stop in record.used_of(peer))
-            shares.append((peer, weight * used / record.num_elements))
-        self._ledger.note_round(record.round_id, shares, self._ports.clock.now())
+        self._ledger.note_round(record.round_id, contributions(record), self._ports.clock.now())
 
     def note_state(self) -> None:
         self._should_ask.set()
@@ -151,9 +152,14 @@ class LeasedSupply:
             was_leased=was_leased,
         )
         self._ports.observer.observe(event)
+        if self._stream is not None:
+            self._stream.close(block)
 
-    async def _open(self, block: BlockId) -> tuple[int, ...]:
-        return self._ours.coverage.plan.sample_ids(block)
+    async def _next_block(self) -> tuple[BlockId, tuple[int, ...]]:
+        if self._stream is not None:
+            return await self._stream.next_block()
+        block = await self._ours.leases.next_block()
+        return block, self._ours.coverage.plan.sample_ids(block)
 
     async def _restore(self, coverage: Coverage) -> None:
         path = self._path
@@ -195,18 +201,8 @@ class LeasedSupply:
                 self._observe(coverage, self._ours.leases.newest)
 
     def _observe(self, coverage: Coverage, pass_number: int) -> None:
-        covered = coverage.covered(pass_number)
-        event = DataCovered(
-            at_s=self._ports.clock.now(),
-            data=coverage.plan.data,
-            pass_number=pass_number,
-            share=covered.share,
-            samples=covered.samples,
-            samples_again=covered.samples_again,
-            is_complete=coverage.is_complete(pass_number),
-            unleased_blocks=self._ours.leases.unleased,
-        )
-        self._ports.observer.observe(event)
+        now, unleased = self._ports.clock.now(), self._ours.leases.unleased
+        self._ports.observer.observe(coverage.report(pass_number, now, unleased_blocks=unleased))
 
     async def _save(self, coverage: Coverage) -> None:
         path, values = self._path, coverage.to_values()

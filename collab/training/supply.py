@@ -12,6 +12,7 @@ from collab.data.sampling import SampleSampler
 from collab.tasks.base import Task
 from collab.training.leasing import LeasedSupply
 from collab.training.participant import Participant
+from collab.training.shard_stream import Shards, ShardStream
 
 COMPARED_SAMPLES = 256
 """Of the whole data, evenly: peers that have these in common are taken to have all in common. A document more or less
@@ -63,12 +64,27 @@ def build_supply(participant: Participant, task: Task) -> Supply:
     if isinstance(run.strategy, config.Solo) or config.placement_of(run.task) == "local":
         return OwnSupply(SampleSampler(task.num_samples, seed=run.seed, peer_id=me))
 
+    shards: Shards | None = getattr(task, "shards", None)
+    if shards is not None:
+        found = shards
+
+        def plan_of_shards() -> BlockPlan:
+            return BlockPlan.of_shards(found.number, digest=found.digest, seed=run.seed)
+
+        return LeasedSupply(participant, plan_of_shards, ShardStream(participant.ports, found))
+
     def plan() -> BlockPlan:
         return BlockPlan.of(
-            task.num_samples, data=data_digest(task), seed=run.seed, microbatch_size=run.microbatch_size
+            task.num_samples, digest=data_digest(task), seed=run.seed, microbatch_size=run.microbatch_size
         )
 
     return LeasedSupply(participant, plan)
+
+
+def is_streamed(run: config.Run, task: Task) -> bool:
+    """Whether this peer reads shards when it has leases on them, and nothing before."""
+    shares = not isinstance(run.strategy, config.Solo) and config.placement_of(run.task) == "shared"
+    return shares and getattr(task, "shards", None) is not None
 
 
 def data_digest(task: Task) -> str:
