@@ -60,7 +60,9 @@ class FilesData(Section):
 
 
 class HubData(Section):
-    """A dataset of the Hugging Face Hub, streamed; each peer keeps a different part of it on disk."""
+    """A dataset of the Hugging Face Hub, streamed: shared, each shard by the peer that has its lease; local, by each
+    peer in an order of its own, of which it keeps the first ``max_megabytes``.
+    """
 
     source: Literal["hub"]
     dataset: str

@@ -65,8 +65,8 @@ class Backbone:
         self._reported: tuple[int, Lineage] | None = None
         self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
         self.assistant = Assistant(self.membership.knows)
-        root = settings.checkpoint_dir.parent
-        self._keeper = CoverageKeeper(ports, bundle, lambda: self.membership.view, root / "coverage.json")
+        kept = settings.checkpoint_dir / "coverage.json"
+        self._keeper = CoverageKeeper(ports, bundle, lambda: self.membership.view, kept)
         self.assistant.on_round = self._keeper.note_round
         self._engine = assisting_engine(ports, bundle, self.membership, self.assistant)
 

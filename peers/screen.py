@@ -10,6 +10,7 @@ from typing import Any, Self, TextIO
 
 from collab.metrics.records import (
     CheckpointSaved,
+    DataCovered,
     EpochFinished,
     EvaluationDone,
     Event,
@@ -73,6 +74,10 @@ def words(event: Event) -> str:
         return f"took over epoch {event.epoch} ({event.num_bytes / 1e6:.1f} MB in {event.seconds:.1f} s)"
     if isinstance(event, CheckpointSaved):
         return f"saved epoch {event.epoch} in {event.path} ({event.num_bytes / 1e6:.1f} MB)"
+    if isinstance(event, DataCovered):
+        again = f", {event.samples_again} of them more than once" if event.samples_again else ""
+        done = "is done" if event.is_complete else f"{100 * event.share:.0f} % done"
+        return f"data: pass {event.pass_number + 1} {done}: {event.samples} samples trained{again}"
     if isinstance(event, Notice):
         return f"{'problem: ' if event.is_problem else ''}{event.text}" + (f"\n  -> {event.hint}" if event.hint else "")
     return ""

@@ -71,6 +71,7 @@ class Leases:
         self._failed_s = board.monotonic() - RETRY_S
         self._claim_s = FIRST_CLAIM_S
         self._wanted, self._has_ready = asyncio.Event(), asyncio.Event()
+        self._attending, self._is_closed = asyncio.Lock(), False
         self.newest = max(coverage.passes, default=0)
         """The pass that we claim blocks of; of those before only what is left."""
         coverage.of(self.newest)
@@ -122,10 +123,12 @@ class Leases:
         Raises:
             NetworkError: the directory does not answer; our claims then end by themselves.
         """
-        pages = {page_of(block) for block in self._choice.held} | self._unsaid
-        self._choice.held.clear()
-        self._ready.clear()
-        await asyncio.gather(*(self._say(key) for key in sorted(pages)))
+        async with self._attending:
+            self._is_closed = True
+            pages = {page_of(block) for block in self._choice.held} | self._unsaid
+            self._choice.held.clear()
+            self._ready.clear()
+            await asyncio.gather(*(self._say(key) for key in sorted(pages)))
 
     def _patience_s(self) -> float:
         """For a claim that is under way."""
@@ -152,7 +155,8 @@ class Leases:
             self._wanted.clear()
             try:
                 if self._board.monotonic() - self._failed_s >= RETRY_S:
-                    await self._attend()
+                    async with self._attending:
+                        await self._attend()
             except NetworkError as error:
                 self._failed_s = self._board.monotonic()
                 logger.info("leases: the directory does not answer; training goes on without: %s", error)
@@ -161,6 +165,8 @@ class Leases:
                     await self._wanted.wait()
 
     async def _attend(self) -> None:
+        if self._is_closed:
+            return
         self._look_around()
         if 2 * len(self._ready) < self._choice.number_wanted(self.newest, len(self._ready)):
             began_s = self._board.monotonic()

@@ -1,17 +1,28 @@
 """What became of every block: read from the events of a simulated swarm."""
 
+import asyncio
 import random
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collab.metrics.records import BlockTrained, EpochFinished, SamplesUsed
+from collab.config import parse_run
+from collab.data.blocks import BlockPlan
+from collab.data.lease_board import LeaseBoard, Said
+from collab.metrics.records import BlockTrained, DataCovered, EpochFinished, SamplesUsed
+from collab.ports import Ports
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
+from collab.swarm.bundle import Bundle
+from collab.swarm.progress import ProgressBoard
+from collab.swarm.records import PeerRecord, PeerState
+from collab.tasks.registry import build_task, make_assets
 from tests.simulation.swarm import SimSwarm
 
 SAMPLES = 1500
 """Of the digits, without those held out."""
+BLOCKS = -(-SAMPLES // 8)
+"""Of a pass over them, a microbatch each."""
 REISSUED_S = 120.0
 """Between the last sign of a peer that dies or freezes and the moment when blocks that it held, or whose training it
 could not tell, have been trained again: a lease, and the block itself."""
@@ -95,9 +106,92 @@ def unexplained(history: History) -> list[tuple[tuple[int, int], list[tuple[floa
     found = []
     for block, uses in trained_blocks(history.swarm).items():
         doers = [(at_s - EPOCH_S, peer.index) for at_s, peer in uses]
-        is_explained = any(
-            abs(at_s - dead_s) < REISSUED_S for at_s, index in doers for dead_s in history.killed[index]
-        )
+        is_explained = any(abs(at_s - dead_s) < REISSUED_S for at_s, index in doers for dead_s in history.killed[index])
         if len(doers) > 1 and not is_explained:
             found.append((block, doers))
     return found
+
+
+def complete_passes(swarm: SimSwarm) -> set[int]:
+    """Passes of which anybody reported that all is trained."""
+    reports = [event for peer in swarm.world.peers for event in swarm.events(peer, DataCovered)]
+    return {event.pass_number for event in reports if event.is_complete}
+
+
+class Forger:
+    """A peer that says it is a fast trainer, leases everything for ever, has trained everything, and trains nothing."""
+
+    def __init__(self, swarm: SimSwarm) -> None:
+        self._swarm = swarm
+        self.number_said = 0
+
+    def add(self, *, says_at_s: tuple[float, ...]) -> None:
+        """It speaks at these moments, about all pages of the pass that the others are in."""
+        index = len(self._swarm.world.peers)
+
+        async def main(ports: Ports) -> None:
+            identity, fingerprint = self._swarm.world.peers[index].identity, self._swarm.bundle.fingerprint
+            board = ProgressBoard(ports, identity, fingerprint)
+            began_s, moments = ports.clock.monotonic(), list(says_at_s)
+            while True:
+                view = await board.refresh()
+                known = [record for record in view.records if record.data and record.peer != identity.peer_id]
+                if known:
+                    theirs = max(known, key=lambda record: record.data_pass)
+                    lie = {"peer": identity.peer_id, "state": PeerState.SYNCING, "samples_per_s": 1e9}
+                    await board.publish(replace(theirs, **lie, said_at=ports.clock.now()))  # type: ignore[arg-type]
+                    if moments and ports.clock.monotonic() - began_s >= moments[0]:
+                        moments.pop(0)
+                        await self._forge(ports, fingerprint, theirs)
+                await asyncio.sleep(3.0)
+
+        self._swarm.world.add_peer(main, name="forger")
+
+    async def _forge(self, ports: Ports, fingerprint: str, theirs: PeerRecord) -> None:
+        plan = BlockPlan.read(theirs.data, seed=self._swarm.bundle.run.seed, microbatch_size=8)
+        board = LeaseBoard(ports, fingerprint, plan)
+        for pass_number in range(max(theirs.data_pass - 1, 0), theirs.data_pass + 2):
+            for page in range(plan.num_pages):
+                everything = plan.full_page(page)
+                await board.say((pass_number, page), Said(held=everything, trained=everything, life_s=1e12))
+                self.number_said += 1
+
+
+SITES = """\
+run_id: sites
+seed: 5
+microbatch_size: 8
+until_epoch: 6
+task:
+  name: causal_lm
+  model: {model_type: gpt2, n_layer: 1, n_head: 1, n_embd: 16, resid_pdrop: 0.0, embd_pdrop: 0.0, attn_pdrop: 0.0}
+  sequence_length: 16
+  vocab_size: 300
+  eval_samples: 2
+  data: {source: files, path: texts.txt, placement: PLACEMENT}
+strategy: {name: dedloc, target_batch_size: 64}
+averaging: {compression: exact}
+"""
+
+
+def swarm_of_sites(tmp_path: Path, number: int, *, placement: str) -> SimSwarm:
+    """Trainers that have texts of their own under the same path."""
+    swarm = SimSwarm(tmp_path)
+    run = parse_run(SITES.replace("PLACEMENT", placement), origin="the test")
+    cache = tmp_path / "cache"
+    for site in range(number):
+        folder = tmp_path / f"site-{site}"
+        folder.mkdir()
+        lines = [f"site {site} has its own sentence number {line}, and many more.\n" for line in range(4000)]
+        (folder / "texts.txt").write_text("".join(lines))
+    assets = make_assets(run, base_dir=tmp_path / "site-0", cache_dir=cache)
+    swarm.bundle = Bundle(run, assets)
+    tasks = [
+        build_task(run, assets=assets, cache_dir=cache, peer_id="", base_dir=tmp_path / f"site-{site}")
+        for site in range(number)
+    ]
+    swarm.task = tasks[0]
+    swarm.add_backbone()
+    for task in tasks:
+        swarm.add_trainer(task=task)
+    return swarm
