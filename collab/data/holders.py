@@ -74,6 +74,10 @@ class _Allowance:
 
     blocks: float
     at_s: float
+    proven: int = 0
+    """Blocks that it has trained."""
+    lapsed: int = 0
+    """Blocks that it has held for too long; whoever has more of these than of the others gets no more."""
 
 
 class Holders:
@@ -89,6 +93,10 @@ class Holders:
     def read_at_s(self, key: PageKey) -> float:
         """When a page was read last; -inf: never."""
         return self._read_s.get(key, -math.inf)
+
+    def num_entries(self, key: PageKey) -> int:
+        """How many peers have said something of a page."""
+        return len(self._words.get(key, ()))
 
     def take_in(self, key: PageKey, entries: Mapping[PeerId, PageEntry], now: float) -> None:
         """A page was read: believe what can be believed of what others have trained, and hold."""
@@ -145,6 +153,8 @@ class Holders:
             if self._ledger.can_pay(peer, samples, self._plan.proof_samples(0)):
                 self._ledger.pay(peer, samples)
                 word.proven |= self._bit(block)
+                if peer in self._allowances:
+                    self._allowances[peer].proven += 1
                 self._coverage.note(key[0], key[1], self._bit(block))
 
     def _grant(self, key: PageKey, peer: PeerId, word: _Word, now: float) -> None:
@@ -157,6 +167,8 @@ class Holders:
         for block, since_s in list(word.granted.items()):
             if now - since_s > patience_s:
                 word.lapsed |= self._bit(block)
+                if peer in self._allowances:
+                    self._allowances[peer].lapsed += 1
             if not asked & self._bit(block) or word.lapsed & self._bit(block):
                 del word.granted[block]
         if peer not in self.pace.speeds or not word.entry.is_live(now):
@@ -170,7 +182,8 @@ class Holders:
     def _allowance(self, peer: PeerId, now: float) -> _Allowance:
         most = float(self.pace.most_blocks(peer, self._plan))
         left = self._allowances.setdefault(peer, _Allowance(most, now))
-        per_s = SLACK * self.pace.speeds[peer] / self._plan.block_samples
+        is_working = left.lapsed <= left.proven + SPARE_BLOCKS
+        per_s = SLACK * self.pace.speeds[peer] / self._plan.block_samples if is_working else 0.0
         left.blocks = min(left.blocks + per_s * max(0.0, now - left.at_s), most)
         left.at_s = now
         return left

@@ -13,8 +13,8 @@ from collab.ports import Keys
 from collab.swarm.records import MAX_DATA_CHARACTERS, MAX_PASS
 from collab.types import PeerId
 
-MAX_ENTRY_BYTES = 512
-"""An entry of ours takes about 260 bytes."""
+ENTRY_BYTES, MAX_ENTRY_BYTES = 300, 512
+"""What an entry of ours takes at most, and what is read."""
 MAX_LIFE_S = 600.0
 """Whatever an entry says: a holder says it again long before."""
 FUTURE_S = 10.0

@@ -18,6 +18,7 @@ from collab.data.choosing import Choice, page_of
 from collab.data.coverage import Coverage
 from collab.data.holders import Holders, Pace, PageKey
 from collab.data.lease_board import KEPT_S, LeaseBoard, Said
+from collab.data.lease_records import ENTRY_BYTES
 from collab.data.ledger import Ledger
 from collab.errors import NetworkError
 from collab.swarm.progress import SwarmView
@@ -28,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 MARKS_S = 10.0
 """What was trained is said at most this often of one page, unless something is claimed there anyway."""
-REVISIT_S = 30.0
-"""How often a page is looked at that we want nothing of: how far others are, and whether somebody has died that held
-blocks of an older pass."""
+SHORTEST_REVISIT_S, REVISIT_BYTES_PER_S = 5.0, 200.0
+"""How often a page is looked at that we want nothing of, to see how far others are, and whether somebody has died that
+held blocks of an older pass: the rarer, the more is said of it."""
 FRUITLESS_PAGES = 4
 """Pages on which nothing is free, one after the other, before the next pass begins."""
 RETRY_S = 5.0
@@ -67,7 +68,7 @@ class Leases:
         self._unsaid: set[PageKey] = set()
         """Pages of which what we last said is no longer true."""
         self._said_s: dict[PageKey, float] = {}
-        self._revisited_s = board.monotonic()
+        self._revisit_at_s = board.monotonic() + SHORTEST_REVISIT_S
         self._failed_s = board.monotonic() - RETRY_S
         self._claim_s = FIRST_CLAIM_S
         self._wanted, self._has_ready = asyncio.Event(), asyncio.Event()
@@ -172,7 +173,7 @@ class Leases:
             began_s = self._board.monotonic()
             if await self._claim():
                 self._claim_s += 0.3 * (self._board.monotonic() - began_s - self._claim_s)
-        if self._board.monotonic() - self._revisited_s >= REVISIT_S:
+        if self._board.monotonic() >= self._revisit_at_s:
             await self._revisit()
         for key in self._due():
             await self._say(key)
@@ -214,15 +215,18 @@ class Leases:
 
     async def _revisit(self) -> None:
         """Look at the page, not all trained, that was read longest ago; take what is left of an older pass."""
-        self._revisited_s = self._board.monotonic()
         passes = sorted(number for number in self._coverage.passes if number <= self.newest)
         keys = [key for number in passes for key in self._choice.pages(number) if self._choice.untrained(key)]
+        cost_bytes = 0
         if keys:
             key = min(keys, key=self._holders.read_at_s)
             if key[0] < self.newest:
                 await self._claim_on(key)
             else:
                 await self._read(key)
+            cost_bytes = self._holders.num_entries(key) * ENTRY_BYTES
+        rest_s = max(SHORTEST_REVISIT_S, cost_bytes / REVISIT_BYTES_PER_S)
+        self._revisit_at_s = self._board.monotonic() + rest_s
 
     async def _claim_in(self, pass_number: int) -> bool:
         """On the first of our pages where a block of ours is free, else on the first where any is."""

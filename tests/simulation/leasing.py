@@ -182,7 +182,7 @@ def swarm_of_sites(tmp_path: Path, number: int, *, placement: str) -> SimSwarm:
     for site in range(number):
         folder = tmp_path / f"site-{site}"
         folder.mkdir()
-        lines = [f"site {site} has its own sentence number {line}, and many more.\n" for line in range(4000)]
+        lines = [f"site {site} has its own sentence number {line}, and many more.\n" for line in range(12000)]
         (folder / "texts.txt").write_text("".join(lines))
     assets = make_assets(run, base_dir=tmp_path / "site-0", cache_dir=cache)
     swarm.bundle = Bundle(run, assets)

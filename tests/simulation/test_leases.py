@@ -1,5 +1,6 @@
 """Whole runs in virtual time: who trained what, and how often, through random lives and deaths of peers."""
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def test_random_histories_train_no_block_twice_but_those_of_whom_died(tmp_path: 
     assert not swarm.churn.unfired()
     assert unexplained(history) == []
     per_pass = Counter(pass_number for pass_number, _ in trained_blocks(swarm))
-    assert per_pass[0] == per_pass[2] == BLOCKS, "and what the dead had held was issued again"
+    assert per_pass[0] == per_pass[1] == BLOCKS, "and what the dead had held was issued again"
     assert 0 in complete_passes(swarm), "which is reported"
 
 
@@ -80,11 +81,12 @@ def test_after_a_restart_of_everybody_the_pass_goes_on_where_it_was(tmp_path: Pa
     for index in range(4):
         swarm.add_trainer(samples_per_s=SLOW, state_dir=tmp_path / f"trainer-{index}")
     world = swarm.world
+    world.add_peer(lambda _: asyncio.sleep(1000.0))  # a world without anybody ends
     for index in range(5):
         swarm.churn.fail_at(peer=index, time_s=50.0)
         world.call_at(70.0 + index, lambda index=index: world.restart(index))
     with world:
-        world.run(until_s=400.0)
+        world.run(until_s=250.0)
     blocks = {block: uses for block, uses in trained_blocks(swarm).items() if block[0] == 0}
     assert len(blocks) == BLOCKS
     before = {block for block, uses in blocks.items() if uses[0][0] < 1.7e9 + 50.0}
@@ -112,13 +114,13 @@ def test_a_forger_of_leases_and_marks_costs_the_others_no_more_than_its_share(tm
     forger = Forger(swarm)
     forger.add(says_at_s=(5.0, 15.0, 30.0, 60.0, 90.0, 120.0, 150.0))
     with swarm.world as world:
-        world.run(until_s=200.0)
+        world.run(until_s=300.0)
     assert forger.number_said > 10
     blocks = trained_blocks(swarm)
     assert all(len(uses) == 1 for uses in blocks.values()), "nobody trains twice because of it"
     trained = [block for pass_number, block in blocks if pass_number == 0]
     assert len(trained) >= BLOCKS - 3, "what it holds lapses, and its marks are believed of a block or so"
-    assert sum(len(uses) for uses in blocks.values()) * 8 >= 0.9 * 190.0 * 5 * SLOW * 0.85, "nobody is slowed down"
+    assert sum(len(uses) for uses in blocks.values()) * 8 >= 0.9 * 290.0 * 5 * SLOW * 0.85, "nobody is slowed down"
 
 
 def test_a_run_with_local_data_tells_nobody_anything_about_it(tmp_path: Path, stored: Stored) -> None:
@@ -130,8 +132,7 @@ def test_a_run_with_local_data_tells_nobody_anything_about_it(tmp_path: Path, st
     assert not [key for key, _ in stored if ".data." in key], "no pages of blocks"
     assert not [value for _, value in stored if b"samples." in value or b"shards." in value], "no name of any data"
     assert not [event for peer in swarm.world.peers for event in peer.events if isinstance(event, DataCovered)]
-    drawn = [{one for event in swarm.events(peer, EpochFinished) for one in event.sample_ids} for peer in trainers]
-    assert set.intersection(*drawn), "each site draws from all of its own data"
+    assert not [event for peer in swarm.world.peers for event in swarm.events(peer, BlockTrained)]
 
 
 def test_sites_whose_data_differ_do_not_share_blocks_and_those_with_the_same_do(tmp_path: Path, stored: Stored) -> None:
