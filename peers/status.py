@@ -24,6 +24,7 @@ from collab.types import PeerId, Role
 from peers.backbone import newest_evaluation, swarm_loss
 from peers.joining import Relay
 from peers.places import DataDir
+from peers.screen import trained_words
 from peers.wiring import Reach, invite_from, start_from_invite
 
 MAX_ASKED = 64
@@ -142,9 +143,8 @@ def _data_lines(report: dict[str, Any]) -> list[str]:
     covered = report.get("data")
     if covered is None:
         return []
-    again = f", {covered['samples_again']} of them more than once" if covered["samples_again"] else ""
-    share, number = 100 * covered["share"], covered["pass_number"] + 1
-    return [f"data: pass {number}, {share:.0f} % done: {covered['samples']} samples trained{again}"]
+    trained = trained_words(covered["samples"], covered["samples_again"])
+    return [f"data: pass {covered['pass_number'] + 1}, {100 * covered['share']:.0f} % done{trained}"]
 
 
 def _refusal_lines(report: dict[str, Any]) -> list[str]:

@@ -29,7 +29,7 @@ class Covered:
     again: int
     """Of these, blocks that were trained more than once: issued again, or trained without a lease."""
     samples: int
-    """Of the blocks trained."""
+    """Of the blocks trained; 0 for a streamed dataset, of which nobody knows what others found in their shards."""
     samples_again: int
     """Of the blocks trained more than once."""
 
@@ -132,7 +132,9 @@ class Coverage:
         )
 
     def _samples(self, pages: list[int], blocks: int) -> int:
-        """In so many blocks, of which the last of the pass may be shorter."""
+        """In so many blocks, of which the last of the pass may be shorter; 0 where nobody knows."""
+        if self.plan.num_samples is None:
+            return 0
         last = BlockId(0, self.plan.num_blocks - 1)
         missing = self.plan.block_samples - self.plan.samples_in(last.block)
         return blocks * self.plan.block_samples - (missing if pages[last.page] & last.bit else 0)

@@ -70,7 +70,7 @@ class _Word:
 
 @dataclass(slots=True)
 class _Allowance:
-    """Blocks that one peer may still claim: a bucket that fills as fast as the peer can train."""
+    """Blocks that one peer may still claim: a bucket that fills as fast as the peer can train, and by what it has."""
 
     blocks: float
     at_s: float
@@ -155,6 +155,7 @@ class Holders:
                 word.proven |= self._bit(block)
                 if peer in self._allowances:
                     self._allowances[peer].proven += 1
+                    self._allowances[peer].blocks += block in word.granted
                 self._coverage.note(key[0], key[1], self._bit(block))
 
     def _grant(self, key: PageKey, peer: PeerId, word: _Word, now: float) -> None:

@@ -171,6 +171,7 @@ class BlockTrained(Event):
     """From 0."""
     block: int
     samples: int
+    """0 for a shard of a streamed dataset."""
     was_leased: bool
     """False: none was to be had in time, so others may have trained it, too."""
 
@@ -186,7 +187,7 @@ class DataCovered(Event):
     share: float
     """Of its blocks that are trained, 0 .. 1."""
     samples: int
-    """Of the blocks trained."""
+    """Of the blocks trained; 0 for a streamed dataset, of which nobody knows what others have found in their shards."""
     samples_again: int
     """Of the blocks that were trained more than once."""
     is_complete: bool

@@ -148,7 +148,7 @@ class LeasedSupply:
             data=plan.data,
             pass_number=block.pass_number,
             block=block.block,
-            samples=plan.samples_in(block.block),
+            samples=plan.samples_in(block.block) if plan.num_samples is not None else 0,
             was_leased=was_leased,
         )
         self._ports.observer.observe(event)

@@ -6,6 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from collab.config import parse_run
 from collab.data.blocks import BlockPlan
 from collab.data.lease_board import LeaseBoard, Said
@@ -194,4 +197,30 @@ def swarm_of_sites(tmp_path: Path, number: int, *, placement: str) -> SimSwarm:
     swarm.add_backbone()
     for task in tasks:
         swarm.add_trainer(task=task)
+    return swarm
+
+
+STREAMED_SHARDS = 20
+
+
+def swarm_of_streams(tmp_path: Path, number: int, *, until: int) -> SimSwarm:
+    """Trainers that stream one dataset of ``STREAMED_SHARDS`` shards, about 90 samples each."""
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    texts = [f"sentence {index} of a dataset that nobody has at home" for index in range(150 * STREAMED_SHARDS)]
+    pq.write_table(pa.table({"text": texts}), folder / "train.parquet", row_group_size=150)
+    run_text = SITES.replace("source: files, path: texts.txt", f"source: hub, dataset: '{folder}'")
+    run_text = run_text.replace("PLACEMENT", "shared").replace("until_epoch: 6", f"until_epoch: {until}")
+    run = parse_run(run_text, origin="the test")
+    swarm = SimSwarm(tmp_path)
+    assets = make_assets(run, base_dir=tmp_path, cache_dir=tmp_path / "cache")
+    swarm.bundle = Bundle(run, assets)
+    tasks = [
+        build_task(run, assets=assets, cache_dir=tmp_path / f"cache-{index}", peer_id="", base_dir=tmp_path)
+        for index in range(number)
+    ]
+    swarm.task = tasks[0]
+    swarm.add_backbone()
+    for task in tasks:
+        swarm.add_trainer(task=task, samples_per_s=2 * SLOW)
     return swarm

@@ -14,11 +14,13 @@ from tests.simulation.leasing import (
     BLOCKS,
     SAMPLES,
     SLOW,
+    STREAMED_SHARDS,
     Forger,
     complete_passes,
     random_history,
     slow_swarm,
     swarm_of_sites,
+    swarm_of_streams,
     trained_blocks,
     unexplained,
     used_samples,
@@ -150,3 +152,14 @@ def test_peers_that_train_alone_lease_nothing(tmp_path: Path, stored: Stored) ->
     assert stored
     assert not [key for key, _ in stored if ".data." in key]
     assert all(not swarm.events(peer, BlockTrained) for peer in peers)
+
+
+def test_a_streamed_dataset_is_read_by_one_peer_a_shard(tmp_path: Path) -> None:
+    swarm = swarm_of_streams(tmp_path, 4, until=26)
+    swarm.world.run()
+    blocks = trained_blocks(swarm)
+    first = [block for pass_number, block in blocks if pass_number == 0]
+    assert len(first) >= 0.8 * STREAMED_SHARDS
+    assert all(len(uses) == 1 for uses in blocks.values())
+    assert len({uses[0][1].index for uses in blocks.values()}) == 4
+    assert max(used_samples(swarm).values()) == 1 or len(first) == STREAMED_SHARDS
