@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ MAX_SHARDS = 1 << 16
 SHARD_SAMPLES, MIN_SHARD_SAMPLES = 8192, 64
 """Of a streamed shard, for how long it may be held, and for what shows that somebody has trained it. Shards are of very
 different sizes, and all peers must reckon alike."""
+_WHOLE_SAMPLES = 1 << 17
+"""A pass of up to so many samples is put into order as a whole, in some milliseconds."""
 _SAMPLES, _SHARDS = "samples", "shards"
 _ROUNDS = 6
 """Of the Feistel network: four are enough to look random, two more cost nothing."""
@@ -126,8 +128,10 @@ class BlockPlan:
         if self.num_samples is None:
             raise ValueError("the samples of a streamed shard are known when it has been read")
         start = block.block * self.block_samples
-        positions = np.arange(start, start + self.samples_in(block.block), dtype=np.uint64)
-        return tuple(permuted(positions, self.num_samples, self._keys(block.pass_number)).tolist())
+        stop, keys = start + self.samples_in(block.block), self._keys(block.pass_number)
+        if self.num_samples <= _WHOLE_SAMPLES:
+            return tuple(_whole_order(self.num_samples, keys.tobytes())[start:stop].tolist())
+        return tuple(permuted(np.arange(start, stop, dtype=np.uint64), self.num_samples, keys).tolist())
 
     def _keys(self, pass_number: int) -> Words:
         """Of a pass. Peers must agree, so they follow from nothing but the run's seed, the data and the pass."""
@@ -167,6 +171,12 @@ def permuted(positions: Words, size: int, keys: Words) -> NDArray[np.int64]:
     while (outside := found >= np.uint64(size)).any():
         found[outside] = _network(found[outside], keys, half, mask)
     return found.astype(np.int64)
+
+
+@lru_cache(maxsize=4)
+def _whole_order(size: int, keys: bytes) -> NDArray[np.int64]:
+    """[size] all of a short pass at once: its blocks are short, too, and one by one would take longer."""
+    return permuted(np.arange(size, dtype=np.uint64), size, np.frombuffer(keys, dtype=np.uint64))
 
 
 def _network(values: Words, keys: Words, half: np.uint64, mask: np.uint64) -> Words:

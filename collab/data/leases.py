@@ -8,22 +8,17 @@ same block the one that said so later sees the other, so never do both keep it; 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
-from collab.data.assignment import believed_speeds
 from collab.data.blocks import BlockId
 from collab.data.choosing import Choice, page_of
 from collab.data.coverage import Coverage
-from collab.data.holders import Holders, Pace, PageKey
+from collab.data.holders import Holders, PageKey
 from collab.data.lease_board import KEPT_S, LeaseBoard, Said
 from collab.data.lease_records import ENTRY_BYTES
 from collab.data.ledger import Ledger
+from collab.data.surroundings import Surroundings
 from collab.errors import NetworkError
-from collab.swarm.progress import SwarmView
-from collab.swarm.records import PeerState
-from collab.types import Role
 
 logger = logging.getLogger(__name__)
 
@@ -36,23 +31,12 @@ FRUITLESS_PAGES = 4
 """Pages on which nothing is free, one after the other, before the next pass begins."""
 RETRY_S = 5.0
 """When the directory does not answer, it is asked again so much later."""
+FRESH_S = 3.0
+"""A page that was read so lately is not read before a claim: what others say meanwhile is seen after it."""
 TICK_S = 1.0
 FIRST_CLAIM_S = 1.0
 """What a claim takes, before it is known."""
 SHORTEST_PATIENCE_S = 0.3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What leases need to know of the swarm."""
-
-    view: Callable[[], SwarmView]
-    look: Callable[[], Awaitable[object]]
-    """Reads everybody's records anew."""
-    target_samples: int
-    """Of one global step."""
-    note_trained: Callable[[BlockId, bool], None] = lambda _block, _was_leased: None
-    """Called when all samples of a block are in steps; whether there was a lease."""
 
 
 class Leases:
@@ -180,14 +164,8 @@ class Leases:
 
     def _look_around(self) -> None:
         """Who is there, how fast, and in which pass."""
-        records = [record for record in self._around.view().records if record.role is Role.TRAINER]
-        here = [r for r in records if r.state in (PeerState.SYNCING, PeerState.TRAINING)]
-        ours = [record for record in here if record.data == self._plan.data or record.peer == self._me]
-        claimed = {record.peer: record.samples_per_s for record in ours}
-        claimed.setdefault(self._me, 0.0)
-        speeds = believed_speeds(claimed, self._ledger.rates(self._board.now()))
-        step_s = self._around.target_samples / max(sum(speeds.values()), 1e-9)
-        self._holders.pace = Pace(speeds=speeds, step_s=step_s)
+        ours = self._around.trainers(self._plan.data, self._me)
+        self._holders.pace = self._around.pace(ours, self._me, self._ledger.rates(self._board.now()))
         others = sorted(record.data_pass for record in ours if record.peer != self._me)
         most = others[(len(others) - 1) // 2] if others else 0
         if most > self.newest:
@@ -243,7 +221,8 @@ class Leases:
 
     async def _claim_on(self, key: PageKey, *, only_own: bool = False) -> bool:
         """Claim free blocks of one page, and see whether they are ours; whether any is."""
-        await self._read(key)
+        if self._board.now() - self._holders.read_at_s(key) >= FRESH_S:
+            await self._read(key)
         if self._holders.has_strangers(key):
             await self._around.look()
             self._look_around()

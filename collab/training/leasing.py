@@ -12,8 +12,9 @@ from collab.data.coverage import Coverage, load_coverage, save_coverage
 from collab.data.coverage_exchange import ASKED, ask_for_coverage, merge, serve_coverage
 from collab.data.lease_board import LeaseBoard
 from collab.data.leased_samples import LeasedSamples
-from collab.data.leases import Leases, Surroundings
+from collab.data.leases import Leases
 from collab.data.ledger import Ledger, contributions
+from collab.data.surroundings import Surroundings
 from collab.errors import NetworkError, StateError
 from collab.metrics.records import BlockTrained, Notice
 from collab.training.participant import Participant

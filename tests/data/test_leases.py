@@ -10,8 +10,9 @@ import pytest
 from collab.data.blocks import BlockId, BlockPlan
 from collab.data.coverage import Coverage
 from collab.data.lease_board import LeaseBoard
-from collab.data.leases import Leases, Surroundings
+from collab.data.leases import Leases
 from collab.data.ledger import Ledger
+from collab.data.surroundings import Surroundings
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import PeerId, Role
