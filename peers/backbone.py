@@ -7,6 +7,7 @@ from pathlib import Path
 from collab.averaging.assistant import Assistant, assisting_engine
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.concurrency import run_until_first
+from collab.data.coverage_keeper import CoverageKeeper
 from collab.metrics.records import Notice, SwarmReport
 from collab.ports import Ports
 from collab.swarm.address_book import live_addresses
@@ -54,6 +55,9 @@ class Backbone:
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.record)
         self.assistant = Assistant(self.membership.knows)
+        kept = settings.checkpoint_dir / "coverage.json"
+        self._coverage = CoverageKeeper(ports, bundle, lambda: self.membership.view, kept)
+        self.assistant.on_round = self._coverage.note_round
         self._engine = assisting_engine(ports, self.statutes, self.membership, self.assistant)
         path, mandate = settings.checkpoint_dir.parent / "orders", self.statutes.mandate
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, path)
@@ -86,6 +90,7 @@ class Backbone:
         await serve_vouching(transport, self._engine.known_records)
         await serve_handover(transport, fingerprint, self.keeper.take)
         await self._engine.serve()
+        await self._coverage.serve()
         await self.membership.report()
         await self.lease.turn()
 
@@ -97,6 +102,7 @@ class Backbone:
             self.lease.run(),
             self.keeper.run(),
             self._orders.run(),
+            self._coverage.run(),
             self._watch(),
             stop.wait(),
         )

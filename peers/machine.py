@@ -13,6 +13,7 @@ from collab.tasks.registry import build_task
 from collab.training.genesis import build_replica
 from collab.training.participant import Participant, ParticipantSettings
 from collab.training.replica import Replica
+from collab.training.supply import is_streamed
 from collab.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions"
         task = build_task(
             bundle.run, assets=bundle.assets, cache_dir=cache, peer_id=peer_id, allowed=options.allowed_modules
         )
-        _ = task.num_samples  # reads or encodes the data now, not in the first microbatch
+        if not is_streamed(bundle.run, task):
+            _ = task.num_samples  # reads or encodes the data now, not in the first microbatch
         return task, build_replica(bundle, task, choose_device(options.device))
 
     task, replica = await started.ports.compute.run(prepare)

@@ -64,6 +64,9 @@ task:
     source: builtin
     ## Text to take from the source at most, in 10^6 bytes.
     max_megabytes: 8.0  # default: 8.0
+    ## shared: peers with the same data divide it, so that together they train each sample once a pass. local: every
+    ## peer has data of its own, draws from it by itself, and tells nobody anything about it.
+    placement: shared  # default: shared
 
   ## files: your own files, which every volunteer needs under the same path.
   # data:
@@ -74,8 +77,10 @@ task:
   #   text_field: text
   ## Text to take at most, in 10^6 bytes.
   #   max_megabytes: 200.0
+  ## As above; local where every site has files of its own under this path.
+  #   placement: shared
 
-  ## hub: a dataset of the Hugging Face Hub, streamed; each peer keeps another part of it on its disk.
+  ## hub: a dataset of the Hugging Face Hub, streamed shard by shard, each by one peer at a time.
   # data:
   #   source: hub
   ## Name on the Hub, as owner/name.
@@ -88,8 +93,10 @@ task:
   #   text_field: text
   ## Commit or tag of the dataset, so that it does not change under the run; null: the newest.
   #   revision: null
-  ## Text that each peer keeps at most, in 10^6 bytes.
+  ## Text of one shard that is trained at most, in 10^6 bytes; with placement: local, text that each peer keeps.
   #   max_megabytes: 200.0
+  ## As above; local: each peer streams a part in an order of its own, and draws from that.
+  #   placement: shared
 
 ## image_classification: a small perceptron on scikit-learn's 8 x 8 digits, to try things out in seconds.
 ## "task" may be there once: take the one above out.

@@ -10,6 +10,7 @@ from typing import Any, Self, TextIO
 
 from collab.metrics.records import (
     CheckpointSaved,
+    DataCovered,
     EpochFinished,
     EvaluationDone,
     Event,
@@ -73,9 +74,18 @@ def words(event: Event) -> str:
         return f"took over epoch {event.epoch} ({event.num_bytes / 1e6:.1f} MB in {event.seconds:.1f} s)"
     if isinstance(event, CheckpointSaved):
         return f"saved epoch {event.epoch} in {event.path} ({event.num_bytes / 1e6:.1f} MB)"
+    if isinstance(event, DataCovered):
+        done = "is done" if event.is_complete else f"{100 * event.share:.0f} % done"
+        return f"data: pass {event.pass_number + 1} {done}{trained_words(event.samples, event.samples_again)}"
     if isinstance(event, Notice):
         return f"{'problem: ' if event.is_problem else ''}{event.text}" + (f"\n  -> {event.hint}" if event.hint else "")
     return ""
+
+
+def trained_words(samples: int, samples_again: int) -> str:
+    """What was trained of the data; nothing where nobody knows how many samples there are."""
+    again = f", {samples_again} of them more than once" if samples_again else ""
+    return f": {samples} samples trained{again}" if samples else ""
 
 
 def count(number: int, noun: str) -> str:

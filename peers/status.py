@@ -4,17 +4,24 @@ import asyncio
 import json
 import math
 import time
+from collections import Counter
 from typing import Any
 
+from collab.data.blocks import BlockPlan
+from collab.data.coverage import Coverage
+from collab.data.coverage_exchange import ask_for_coverage, merge
+from collab.data.ledger import Ledger
 from collab.errors import NetworkError
 from collab.metrics.refusals import Refused
 from collab.net.base import Transport
 from collab.net.refusal_report import fetch_report
+from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite
 from collab.swarm.progress import ProgressBoard, SwarmView
-from collab.types import PeerId
+from collab.types import PeerId, Role
 from peers.joining import Relay
 from peers.places import claim_data_dir
+from peers.screen import trained_words
 from peers.summary import newest_evaluation, swarm_loss
 from peers.wiring import Reach, invite_from, start_from_invite
 
@@ -31,7 +38,8 @@ async def show_status(invite_text: str, *, as_json: bool) -> None:
         async with start_from_invite(invite, place, Reach(is_client=True), Relay()) as (started, bundle):
             view = await ProgressBoard(started.ports, started.identity, bundle.fingerprint).refresh()
             refusals = await ask_for_refusals(started.ports.transport, view)
-    report = status_report(invite, view, refusals)
+            covered = await ask_how_far(started.ports.transport, bundle, view)
+    report = status_report(invite, view, refusals) | {"data": covered}
     print(json.dumps(report) if as_json else table(report))  # noqa: T201
 
 
@@ -49,6 +57,30 @@ async def _ask(transport: Transport, peer: PeerId) -> list[Refused]:
         return await fetch_report(transport, peer)
     except NetworkError:
         return []  # whether it is there the swarm's records tell
+
+
+async def ask_how_far(transport: Transport, bundle: Bundle, view: SwarmView) -> dict[str, Any] | None:
+    """The pass over the data that most trainers share, as backbones say, or most of the trainers that answer; None:
+    nobody shares any.
+    """
+    shared = Counter(record.data for record in view.all_trainers() if record.data)
+    if not shared:
+        return None
+    name = max(sorted(shared), key=lambda name: shared[name])
+    backbones = [record.peer for record in view.records if record.role is Role.BACKBONE]
+    trainers = [record.peer for record in view.records if record.can_be_dialled and record.data == name]
+    run = bundle.run
+    try:
+        coverage = Coverage(BlockPlan.read(name, seed=run.seed, microbatch_size=run.microbatch_size))
+    except ValueError:
+        return None
+    words = await ask_for_coverage(transport, bundle.fingerprint, backbones)
+    words = words or await ask_for_coverage(transport, bundle.fingerprint, trainers)
+    if not merge(words, coverage, Ledger.for_batches_of(run.strategy.target_batch_size), view.at_s):
+        return None
+    report = coverage.report(max(coverage.passes, default=0), view.at_s)
+    told = ("data", "pass_number", "share", "samples", "samples_again")
+    return {field: getattr(report, field) for field in told}
 
 
 def status_report(invite: Invite, view: SwarmView, refusals: dict[PeerId, list[Refused]]) -> dict[str, Any]:
@@ -98,7 +130,16 @@ def table(report: dict[str, Any]) -> str:
         f"lineage {peer['lineage'][:8]:8}  gave {peer['samples']} samples  {peer['id']}"
         for peer in report["peers"]
     ]
-    return "\n".join([head, *(lines or ["  nobody is there"]), *_refusal_lines(report)])
+    return "\n".join([head, *(lines or ["  nobody is there"]), *_data_lines(report), *_refusal_lines(report)])
+
+
+def _data_lines(report: dict[str, Any]) -> list[str]:
+    """How far the swarm is with the data."""
+    covered = report.get("data")
+    if covered is None:
+        return []
+    trained = trained_words(covered["samples"], covered["samples_again"])
+    return [f"data: pass {covered['pass_number'] + 1}, {100 * covered['share']:.0f} % done{trained}"]
 
 
 def _refusal_lines(report: dict[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ LAYERS = {
     "collab.version": PURE,
     "collab.errors": PURE,
     "collab.config": PURE,
+    "collab.sections": PURE,
     "collab.yaml_text": PURE,
     "collab.foreign": PURE,
     "collab.concurrency": PURE,

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from collab.averaging.agreement import CommitRecord
 from collab.averaging.base import Committed
 from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.round import RoundEngine
@@ -35,6 +36,8 @@ class Assistant:
         self._calls: asyncio.Queue[tuple[PeerId, int, Lineage]] = asyncio.Queue()
         self._under_way: set[tuple[PeerId, int, Lineage]] = set()
         self.rounds_committed = 0
+        self.on_round: Callable[[CommitRecord], None] = lambda _: None
+        """Called with every round that has committed."""
 
     def attend(self, call: Call, leader: PeerId) -> Reply:
         """The engine's question: we come at once, unless a stranger calls, or more often than there can be rounds."""
@@ -65,6 +68,7 @@ class Assistant:
         else:
             if isinstance(outcome, Committed):
                 self.rounds_committed += 1
+                self.on_round(outcome.record)
             else:
                 logger.info("round ended without us epoch=%d leader=%s reason=%s", epoch, leader, outcome.text)
         finally:

@@ -10,6 +10,7 @@ import logging
 import os
 import sysconfig
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -48,6 +49,12 @@ class Reader:
     """Decides which part of a streamed dataset is read."""
     base_dir: Path
     """Where relative paths of the run file start."""
+    shard: int | None = None
+    """The one shard of a streamed dataset that train text comes from; None: all, in an order of the peer's own."""
+
+
+class NoText(DataError):
+    """There is no text, or none on the side that was asked for."""
 
 
 def split_of(text: str) -> Split:
@@ -79,11 +86,11 @@ def documents(section: Data, split: Split, reader: Reader) -> Iterator[str]:
         if num_bytes >= limit_bytes:
             return
     if num_seen == 0:
-        raise DataError(f"no text in {_describe(section)}: everything in it is empty",
-                        hint="point task.data at files or a dataset with text in it")
+        raise NoText(f"no text in {_describe(section)}: everything in it is empty",
+                     hint="point task.data at files or a dataset with text in it")
     if num_bytes == 0:
-        raise DataError(f"{_describe(section)} has {num_seen} documents and none of them is on the {split} side",
-                        hint=f"give more text: about one document in {_EVAL_ONE_IN} is held out for evaluation")
+        raise NoText(f"{_describe(section)} has {num_seen} documents and none of them is on the {split} side",
+                     hint=f"give more text: about one document in {_EVAL_ONE_IN} is held out for evaluation")
 
 
 def source_state(section: Data, split: Split, reader: Reader) -> dict[str, Any]:
@@ -104,7 +111,8 @@ def source_state(section: Data, split: Split, reader: Reader) -> dict[str, Any]:
         case FilesData():
             state |= {"files": [_file_state(file) for file in matching_files(section.path, reader.base_dir)]}
         case HubData() if split is Split.TRAIN:
-            state |= {"seed": reader.seed, "peer": reader.peer_id}
+            own_order = {"seed": reader.seed, "peer": reader.peer_id}
+            state |= own_order if reader.shard is None else {"shard": reader.shard}
         case HubData():
             pass
     return state
@@ -170,21 +178,53 @@ def _builtin(seed: int) -> Iterator[str]:
 # -- the Hub ---------------------------------------------------------------------------------------------------------
 
 
+def count_shards(section: HubData) -> int:
+    """Parts of a streamed dataset that can be read apart from each other.
+
+    Raises:
+        DataError: the dataset cannot be read.
+    """
+    with _reading(section):
+        return int(_train_stream(section).num_shards)
+
+
 def _hub(section: HubData, split: Split, reader: Reader) -> Iterator[str]:
-    import datasets
+    with _reading(section):
+        if split is not Split.TRAIN:
+            rows: Any = _stream(section)
+        elif reader.shard is None:
+            rows = _in_own_order(_train_stream(section), reader)
+        else:
+            stream = _train_stream(section)
+            rows = stream.shard(num_shards=stream.num_shards, index=reader.shard)
+        for row in rows:
+            yield text_of(row, section.text_field, _describe(section))
+
+
+@contextmanager
+def _reading(section: HubData) -> Iterator[None]:
+    """Errors of libraries become ours."""
     import httpx
 
-    place = _describe(section)
     try:
-        stream: Any = datasets.load_dataset(section.dataset, section.subset, split=section.split,
-                                            revision=section.revision, streaming=True)
-        if split is Split.TRAIN:
-            stream = _in_own_order(stream, reader)
-        for row in stream:
-            yield text_of(row, section.text_field, place)
+        yield
     except (OSError, ValueError, httpx.HTTPError) as error:
-        raise DataError(f"{place} (subset {section.subset}, split {section.split}) cannot be read: {error}",
+        place = f"{_describe(section)} (subset {section.subset}, split {section.split})"
+        raise DataError(f"{place} cannot be read: {error}",
                         hint="check the network, the names, and for a private or gated dataset the token") from error
+
+
+def _stream(section: HubData) -> Any:
+    import datasets
+
+    return datasets.load_dataset(section.dataset, section.subset, split=section.split, revision=section.revision,
+                                 streaming=True)
+
+
+def _train_stream(section: HubData) -> Any:
+    stream = _stream(section)
+    # Older releases of datasets cannot cut files; there peers read a dataset of one file from the same place.
+    return stream.reshard() if stream.num_shards < _FEW_SHARDS and hasattr(stream, "reshard") else stream
 
 
 def _in_own_order(stream: Any, reader: Reader) -> Iterator[dict[str, Any]]:
@@ -192,9 +232,6 @@ def _in_own_order(stream: Any, reader: Reader) -> Iterator[dict[str, Any]]:
 
     No shuffle buffer: samples are shuffled when they are drawn.
     """
-    # Older releases of datasets cannot cut files; there peers read a dataset of one file from the same place.
-    if stream.num_shards < _FEW_SHARDS and hasattr(stream, "reshard"):
-        stream = stream.reshard()
     num_shards = stream.num_shards
     who = f"{reader.seed}:{reader.peer_id}"
     for index in sorted(range(num_shards), key=lambda index: hashlib.sha256(f"{who}:{index}".encode()).digest()):

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from collab.config import Data
-from collab.data.sources import Reader, Split, documents, source_state
+from collab.data.sources import NoText, Reader, Split, documents, source_state
 from collab.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 END_OF_TEXT = "<|endoftext|>"
-
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
 """What tokenizers of common models call the token between documents, in order of preference."""
 
@@ -161,13 +160,18 @@ def open_blocks(request: BlockRequest, tokenizer_json: str, cache_dir: Path,
     """
     tokenizer = parse_tokenizer(tokenizer_json, origin="tokenizer.json")
     dtype = np.dtype(np.uint16 if vocabulary_size(tokenizer) <= 2**16 else np.uint32)
-    key = _digest({"kind": "blocks", "source": source_state(request.section, request.split, request.reader),
-                   "tokenizer": hashlib.sha256(tokenizer_json.encode()).hexdigest(),
-                   "sequence_length": request.sequence_length, "max_blocks": request.max_blocks})
-    path = cache_dir / f"tokens-{request.split}-{key}.bin"
+    path = blocks_path(request, tokenizer_json, cache_dir)
     writer = _BlockWriter(request, tokenizer, dtype, progress)
     make_once(path, writer.write, writer.needed_bytes)
     return np.memmap(path, dtype=dtype, mode="r").reshape(-1, request.sequence_length)
+
+
+def blocks_path(request: BlockRequest, tokenizer_json: str, cache_dir: Path) -> Path:
+    """Where :func:`open_blocks` keeps what it has encoded."""
+    key = _digest({"kind": "blocks", "source": source_state(request.section, request.split, request.reader),
+                   "tokenizer": hashlib.sha256(tokenizer_json.encode()).hexdigest(),
+                   "sequence_length": request.sequence_length, "max_blocks": request.max_blocks})
+    return cache_dir / f"tokens-{request.split}-{key}.bin"
 
 
 class _BlockWriter:
@@ -182,9 +186,9 @@ class _BlockWriter:
     def write(self, handle: BinaryIO) -> None:
         num_blocks = self._write_blocks(handle)
         if num_blocks == 0:
-            raise DataError(f"the {self._request.split} text has {self._text_bytes} bytes: not one sample of "
-                            f"{self._request.sequence_length} tokens",
-                            hint="give more text, or lower task.sequence_length")
+            raise NoText(f"the {self._request.split} text has {self._text_bytes} bytes: not one sample of "
+                         f"{self._request.sequence_length} tokens",
+                         hint="give more text, or lower task.sequence_length")
         if self._request.max_blocks is not None and num_blocks < self._request.max_blocks:
             logger.info("less text than asked for: split=%s samples=%d wanted=%d", self._request.split, num_blocks,
                         self._request.max_blocks)

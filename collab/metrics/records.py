@@ -170,6 +170,40 @@ class Notice(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTrained(Event):
+    """All samples of a block are in steps, brought by this peer."""
+
+    data: str
+    """Its name: how much it is, and its digest."""
+    pass_number: int
+    """From 0."""
+    block: int
+    samples: int
+    """0 for a shard of a streamed dataset."""
+    was_leased: bool
+    """False: none was to be had in time, so others may have trained it, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataCovered(Event):
+    """How far the swarm is with a pass over the data, as far as this peer knows."""
+
+    data: str
+    """Its name: how much it is, and its digest."""
+    pass_number: int
+    """From 0."""
+    share: float
+    """Of its blocks that are trained, 0 .. 1."""
+    samples: int
+    """Of the blocks trained; 0 for a streamed dataset, of which nobody knows what others have found in their shards."""
+    samples_again: int
+    """Of the blocks that were trained more than once."""
+    is_complete: bool
+    unleased_blocks: int
+    """That this peer has trained without a lease since it began, because none was to be had in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmReport(Event):
     """The swarm as a backbone sees it."""
 

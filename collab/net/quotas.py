@@ -14,6 +14,7 @@ from collab.averaging.plan import LARGEST_PART_ELEMENTS
 from collab.averaging.probe import PROBE_PROTOCOL
 from collab.averaging.probe_traffic import LARGEST_PART_BYTES
 from collab.averaging.standing import STANDING_PROTOCOL
+from collab.data.coverage_exchange import COVERAGE_PROTOCOL
 from collab.net.wire import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, Largest
 from collab.swarm.bundle import BUNDLE_PROTOCOL
 from collab.swarm.donation import STATE_PROTOCOL
@@ -127,6 +128,8 @@ QUOTAS: Mapping[str, Quota] = {
     HANDOVER_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     HELLO_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     REPORT_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
+    # When it comes, and when it has taken over a state; an answer of up to 50 KB.
+    COVERAGE_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     # The same, but it moves up to 16 MB each way. It is over in five seconds.
     PROBE_PROTOCOL: Quota(
         open_streams=2,

@@ -16,6 +16,8 @@ MAX_RECORD_BYTES = 2048
 """A record of ours takes about 500 bytes; the rest is room for names and addresses."""
 MAX_NAME_CHARACTERS = 40
 MAX_VERSION_CHARACTERS = 40
+MAX_DATA_CHARACTERS = 64
+MAX_PASS = 1 << 31
 RECORDS_REMEMBERED = 4096
 """Of at most ``MAX_RECORD_BYTES`` each."""
 
@@ -75,6 +77,10 @@ class PeerRecord:
     """Of its package."""
     credential: bytes = b""
     """Its pass; empty: it was not invited by name."""
+    data: str = ""
+    """Name of the data whose blocks this peer shares with others: how much it is, and its digest; empty: none."""
+    data_pass: int = 0
+    """The pass over that data which it is in."""
 
 
 def pack_record(record: PeerRecord, identity: Identity) -> bytes:
@@ -125,10 +131,13 @@ def _checked(values: Any, peer: PeerId) -> PeerRecord:
             raise BadMessage(f"record field {field.name} should be {kind.__name__}, got {type(value).__name__}")
         converted[field.name] = value
     record = PeerRecord(**converted)
-    numbers = (record.epoch, record.samples, record.total_samples, record.epochs_contributed, record.orders)
+    counts = (record.samples, record.total_samples, record.epochs_contributed, record.orders, record.data_pass)
     speeds = (record.samples_per_s, record.microbatch_s, record.said_at)
-    if record.peer != peer or min(numbers) < 0 or not all(math.isfinite(speed) and speed >= 0 for speed in speeds):
+    is_sound = min(record.epoch, *counts) >= 0 and all(math.isfinite(speed) and speed >= 0 for speed in speeds)
+    if record.peer != peer or not is_sound:
         raise BadMessage("record holds impossible values")
+    if len(record.data) > MAX_DATA_CHARACTERS or record.data_pass > MAX_PASS:
+        raise BadMessage("record is of data that cannot be")
     if len(record.name) > MAX_NAME_CHARACTERS:
         raise BadMessage(f"name of {len(record.name)} characters is over the limit of {MAX_NAME_CHARACTERS}")
     if len(record.version) > MAX_VERSION_CHARACTERS:

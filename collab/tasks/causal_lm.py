@@ -12,7 +12,8 @@ import transformers
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from collab.config import CausalLMTask
+from collab.config import CausalLMTask, HubData
+from collab.data.shards import TokenShards
 from collab.data.sources import Reader, Split
 from collab.data.tokens import (
     BlockRequest,
@@ -75,7 +76,19 @@ class CausalLM:
 
     def batch(self, sample_ids: tuple[int, ...]) -> Batch:
         """Returns ``input_ids`` [samples, sequence_length] int64."""
+        if self.shards is not None and self.shards.is_open:
+            return Batch(sample_ids=sample_ids, tensors=_tensors(self.shards.rows(sample_ids)))
         return Batch(sample_ids=sample_ids, tensors=_tensors(self._train_blocks[list(sample_ids)]))
+
+    @cached_property
+    def shards(self) -> TokenShards | None:
+        """The shards of a streamed dataset, each of which can be trained apart from the others; None: it is none."""
+        section = self._section.data
+        if not isinstance(section, HubData):
+            return None
+        request = BlockRequest(section=section, split=Split.TRAIN, sequence_length=self._section.sequence_length,
+                               max_blocks=None, reader=self._reader)
+        return TokenShards(request, self._tokenizer_json, self._cache_dir)
 
     def loss(self, model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Cross entropy of the next token; samples are of one length: the mean over tokens is that over samples."""

@@ -162,6 +162,7 @@ class Participant:
         outcome = await self._strategy.contribute(self.replica, self._swarm)
         if isinstance(outcome, Committed):
             self._patience.add(self.ports.clock.monotonic() - began_s)
+            self.teller.note_round(outcome.record)
         return outcome
 
     @property
@@ -230,6 +231,11 @@ class Participant:
             tasks.create_task(self._sync.note_progress())
 
     @property
+    def state_dir(self) -> Path | None:
+        """Where this peer keeps what its next life should know; None: nowhere."""
+        return self._settings.state_dir
+
+    @property
     def is_checkpoint_due(self) -> bool:
         """Whether a backbone will want the state of this epoch."""
         return self.is_finished or self.replica.epoch % self.bundle.run.checkpoints.every_epochs == 0
@@ -262,7 +268,9 @@ class Participant:
         await self._sync.apply(update)
         self.vitals.state = PeerState.TRAINING
         self.membership.note_step()
-        self.teller.note_state()
+        for missed in update.rounds:
+            self.teller.note_round(missed.record)
+        self.teller.note_state(is_whole=update.snapshot is not None)
         self.teller.note_late_use()
         self._watch.tell()
         self.membership.speak()

@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
+from collab.averaging.agreement import CommitRecord
 from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, SamplesUsed
 from collab.ports import Ports
 from collab.strategies.base import Stepped
@@ -13,6 +15,22 @@ from collab.training.vitals import Vitals
 from collab.types import Lineage, Role
 
 logger = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """Who follows what becomes of this peer's samples, and of those of others."""
+
+    def note_used(self, sample_ids: tuple[int, ...]) -> None:
+        """All of these samples of ours are in steps."""
+        ...
+
+    def note_round(self, record: CommitRecord) -> None:
+        """A round has committed; it may be told twice."""
+        ...
+
+    def note_state(self) -> None:
+        """A state was taken over whole: there may have been rounds that we know nothing of."""
+        ...
 
 
 class Teller:
@@ -26,11 +44,14 @@ class Teller:
         """First epoch of which we have promised nothing, when we leave."""
         self.has_seat: Callable[[Lineage], bool] = lambda _: True
         """Whether we may vote about what follows a history."""
+        self.data: Callable[[], tuple[str, int]] = lambda: ("", 0)
+        """The data that we share with others, and the pass that we are in."""
+        self.listener: Listener | None = None
         self._last_step_s = 0.0
 
     def record(self) -> PeerRecord:
         """Our word to the swarm, as of now."""
-        vitals, replica = self.vitals, self._replica
+        vitals, replica, (data, data_pass) = self.vitals, self._replica, self.data()
         return PeerRecord(
             peer=self._ports.transport.peer_id,
             fingerprint=self._fingerprint,
@@ -51,6 +72,8 @@ class Teller:
             said_at=self._ports.clock.now(),
             has_seat=self.has_seat(replica.lineage),
             era=replica.era,
+            data=data,
+            data_pass=data_pass,
         )
 
     def note_microbatch(self, report: MicrobatchReport, seconds: float) -> None:
@@ -80,8 +103,15 @@ class Teller:
             )
             self._ports.observer.observe(event)
 
-    def note_state(self) -> None:
-        """The replica has just taken over a state."""
+    def note_round(self, record: CommitRecord) -> None:
+        """A round has committed."""
+        if self.listener is not None:
+            self.listener.note_round(record)
+
+    def note_state(self, *, is_whole: bool) -> None:
+        """The replica has just been taken to the swarm's state: as a whole, or by the rounds that it had missed."""
+        if is_whole and self.listener is not None:
+            self.listener.note_state()
         self._last_step_s = self._ports.clock.monotonic()
 
     def note_step(self, decision: Stepped) -> None:
@@ -110,4 +140,6 @@ class Teller:
         used = self._replica.take_used()
         if used.sample_ids:
             self.vitals.end_epoch(used)
+            if self.listener is not None:
+                self.listener.note_used(used.sample_ids)
         return used

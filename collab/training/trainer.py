@@ -3,11 +3,11 @@
 import asyncio
 
 from collab.concurrency import run_until_first
-from collab.data.sampling import SampleSampler
 from collab.metrics.records import EvaluationDone, Phase, PhaseReached
 from collab.tasks.base import Task
 from collab.training.participant import Participant
 from collab.training.replica import MicrobatchReport
+from collab.training.supply import build_supply
 
 LEAVE_GRACE_S = 2.0
 """A microbatch or a round that ends within this time after Ctrl+C is still finished."""
@@ -20,7 +20,7 @@ class Trainer:
         self.participant, self._task, self._microbatch_size = participant, task, microbatch_size
         ports, run = participant.ports, participant.bundle.run
         self._ports, self._run, self._replica = ports, run, participant.replica
-        self._sampler = SampleSampler(task.num_samples, seed=run.seed, peer_id=ports.transport.peer_id)
+        self._supply = build_supply(participant, task)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Train until ``stop`` is set, the run is finished, or this machine has given what it offered.
@@ -29,7 +29,7 @@ class Trainer:
             Dismissed: this peer is banned or too old, or nobody runs the run any more; it has left in good order.
         """
         await self.participant.begin()
-        await run_until_first(self.participant.keep_alive(), self._train_and_leave(stop))
+        await run_until_first(self.participant.keep_alive(), self._supply.run(), self._train_and_leave(stop))
 
     async def _train_and_leave(self, stop: asyncio.Event) -> None:
         training = asyncio.create_task(self._train(stop))
@@ -45,6 +45,7 @@ class Trainer:
             for task in (training, stopping, dismissing):
                 task.cancel()
             await asyncio.gather(training, stopping, dismissing, return_exceptions=True)
+        await self._supply.close()
         dismissed = None if self.participant.is_finished else self.participant.unwanted()
         await self.participant.leave(is_urgent=stop.is_set() or dismissed is not None)
         if dismissed is not None:
@@ -54,8 +55,10 @@ class Trainer:
         await self.participant.measure_link()
         await self.participant.synchronise()
         while not (stop.is_set() or self.participant.is_finished or self.participant.unwanted()):
-            sample_ids = self._sampler.next(self._microbatch_size)
+            sample_ids = await self._supply.next(self._microbatch_size)
             report = await self._accumulate(sample_ids)
+            if report.skipped:
+                self._supply.skipped(sample_ids)
             if await self.participant.after_microbatch(report) and self.participant.is_checkpoint_due:
                 await self._evaluate_in_turn()
         await self.participant.conclude()

@@ -3,9 +3,15 @@
 import asyncio
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
+from collab.config import parse_run
+from collab.data.blocks import BlockPlan
+from collab.data.coverage import Coverage
+from collab.data.coverage_exchange import serve_coverage
+from collab.data.ledger import Ledger
 from collab.errors import BadMessage
 from collab.metrics.records import PeerRefused
 from collab.metrics.refusals import Refusals
@@ -13,13 +19,15 @@ from collab.net.base import Stream
 from collab.net.quotas import REPORT_PROTOCOL
 from collab.net.refusal_report import MAX_ROWS, fetch_report, serve_report
 from collab.net.wire import Message
+from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import PeerId, Role
-from peers.status import MAX_LINES, ask_for_refusals, status_report, table
+from peers.status import MAX_LINES, ask_for_refusals, ask_how_far, status_report, table
 from tests.fakes import FakeClock, FakeNetwork, FakeObserver, run
 
+RUN = "{run_id: abc, task: {name: image_classification}, strategy: {name: dedloc, target_batch_size: 64}}"
 INVITE = Invite(run_id="r", fingerprint="f", owner=PeerId("o"), addresses=())
 
 
@@ -136,5 +144,32 @@ def test_what_others_say_of_names_reasons_and_times_is_shown_without_harm() -> N
             assert len(text.splitlines()) == 4
             assert not set(text) & {"\x1b", "\x07"}
             assert "an unknown time" in text
+
+    run(main())
+
+
+def test_status_says_how_far_the_swarm_is_with_the_data() -> None:
+    run_ = parse_run(RUN, origin="the test")
+    plan = BlockPlan.of(1500, digest="a" * 32, seed=run_.seed, microbatch_size=run_.microbatch_size)
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            bundle, known = Bundle(run_, {}), Coverage(plan)
+            known.note(3, 0, 0b1110)
+            known.note(3, 0, 0b0010)
+            ledger = Ledger.for_batches_of(64)
+            await serve_coverage(network.join("backbone"), bundle.fingerprint, lambda: (known, ledger), lambda: 0.0)
+            trainer = replace(record("a"), data=plan.data, data_pass=3)
+            view = SwarmView((trainer, record("backbone", role=Role.BACKBONE)), 0.0)
+            covered = await ask_how_far(network.join("us"), bundle, view)
+            assert covered == {
+                "data": plan.data, "pass_number": 3, "share": 3 / 188, "samples": 24, "samples_again": 8,
+            }  # fmt: skip
+            text = table(status_report(INVITE, view, {}) | {"data": covered})
+            assert "data: pass 4, 2 % done: 24 samples trained, 8 of them more than once" in text
+            nobody = SwarmView((record("a"), record("backbone", role=Role.BACKBONE)), 0.0)
+            assert await ask_how_far(network.join("us"), bundle, nobody) is None
+            liar = SwarmView((replace(record("a"), data="samples.x"),), 0.0)
+            assert await ask_how_far(network.join("us"), bundle, liar) is None
 
     run(main())

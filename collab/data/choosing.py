@@ -1,0 +1,124 @@
+"""Which blocks a peer should claim next, and how many: decided from what it knows, without asking anybody."""
+
+from collections.abc import Iterator
+
+from collab.data.assignment import page_order, preferences
+from collab.data.blocks import BlockId, BlockPlan, blocks_in
+from collab.data.coverage import Coverage
+from collab.data.holders import AHEAD_S, PATIENCE, Holders, PageKey
+from collab.types import PeerId
+
+PREFERENCES_S = 60.0
+"""How long it holds whose blocks are whose, unless trainers come or go."""
+SHORTEST_LIFE_S, LONGEST_LIFE_S = 45.0, 600.0
+"""Of a claim. A third of it goes by until it is said again, so that two lost words in a row cost nobody a block."""
+
+
+class Choice:
+    """What one peer holds, and what it may take."""
+
+    def __init__(self, me: PeerId, coverage: Coverage, holders: Holders) -> None:
+        self._me, self._plan, self._coverage, self._holders = me, coverage.plan, coverage, holders
+        self.held: set[BlockId] = set()
+        """Claimed by us and not done, those included that are trained without a lease."""
+        self.left: set[BlockId] = set()
+        """Blocks that we shall not train: they gave us nothing finite."""
+        self._preferred: dict[PageKey, tuple[float, frozenset[str], list[int]]] = {}
+
+    @property
+    def plan(self) -> BlockPlan:
+        """How passes are cut."""
+        return self._plan
+
+    @property
+    def our_speed(self) -> float:
+        """Samples per second."""
+        return self._holders.pace.speeds.get(self._me, 0.0)
+
+    def forget(self, oldest_pass: int) -> None:
+        """Nothing about passes before ``oldest_pass`` is wanted any more. What we hold of them we still train."""
+        self._preferred = {key: known for key, known in self._preferred.items() if key[0] >= oldest_pass}
+        self.left = {block for block in self.left if block.pass_number >= oldest_pass}
+
+    def number_wanted(self, pass_number: int, in_hand: int) -> int:
+        """Leases that we should have in hand: work for a while, but not more than half of our share of what is left.
+
+        The latter is guided self-scheduling: near the end of a pass nobody sits on blocks that others could train.
+
+        Args:
+            in_hand: leases that nobody has begun to train.
+
+        Source: Polychronopoulos and Kuck, "Guided Self-Scheduling" (IEEE Transactions on Computers, 1987).
+        """
+        pace = self._holders.pace
+        ahead = -(-int(self.our_speed * AHEAD_S) // self._plan.block_samples)
+        left = self._plan.num_blocks - sum(bits.bit_count() for bits in self._coverage.of(pass_number).trained)
+        guided = int(left * self.our_speed / max(sum(pace.speeds.values()), 1e-9) / 2)
+        room = pace.most_blocks(self._me, self._plan, slack=1.0) - len(self.held)
+        return max(min(ahead, guided, room + in_hand), 1)
+
+    def life_s(self) -> float:
+        """Of a claim: some times what a block takes from here to its step."""
+        block_s = self._plan.block_samples / self.our_speed if self.our_speed > 0 else 0.0
+        return min(max(PATIENCE * (block_s + self._holders.pace.step_s), SHORTEST_LIFE_S), LONGEST_LIFE_S)
+
+    def pages(self, pass_number: int) -> Iterator[PageKey]:
+        """All pages of a pass, as we visit them."""
+        for page in page_order(self._plan, pass_number, self._me):
+            yield pass_number, page
+
+    def held_on(self, key: PageKey) -> int:
+        """Bits of what we hold of a page."""
+        return _bits(self.held, key)
+
+    def untrained(self, key: PageKey) -> int:
+        """Bits of what nobody has trained, as far as we know, and we do not hold."""
+        trained = self._coverage.of(key[0]).trained[key[1]]
+        return self._plan.full_page(key[1]) & ~trained & ~_bits(self.held, key) & ~_bits(self.left, key)
+
+    def free(self, key: PageKey, now: float) -> int:
+        """Of these what nobody else holds, when the page was read last."""
+        return self.untrained(key) & ~self._holders.held(key, now)
+
+    def own(self, key: PageKey, now: float) -> list[int]:
+        """Free blocks of a page that are ours by the assignment."""
+        speeds = self._holders.pace.speeds
+        made = self._preferred.get(key)
+        if made is None or made[1] != speeds.keys() or now - made[0] > PREFERENCES_S:
+            all_of_page = list(blocks_in(self._plan.full_page(key[1]), key[1]))
+            mine = preferences(self._plan, key[0], all_of_page, self._me, speeds)[0]
+            made = self._preferred[key] = now, frozenset(speeds), mine
+        free = self.free(key, now)
+        return [block for block in made[2] if free & BlockId(key[0], block).bit]
+
+    def best(self, key: PageKey, now: float, *, only_own: bool = False) -> list[BlockId]:
+        """Free blocks of a page, ours first; when we have none there, those of others."""
+        chosen = self.own(key, now)
+        if not chosen and not only_own:
+            free = list(blocks_in(self.free(key, now), key[1]))
+            chosen = preferences(self._plan, key[0], free, self._me, self._holders.pace.speeds)[1]
+        return [BlockId(key[0], block) for block in chosen]
+
+    def without_lease(self, pass_number: int, now: float) -> BlockId | None:
+        """A block that should be ours, else any that is free; None: there is none in this pass."""
+        keys = list(self.pages(pass_number))
+        for key in keys:
+            if own := self.own(key, now):
+                return BlockId(pass_number, own[0])
+        for key in keys:
+            if free := self.free(key, now):
+                return BlockId(pass_number, next(blocks_in(free, key[1])))
+        return None
+
+
+def page_of(block: BlockId) -> PageKey:
+    """Where a block is."""
+    return block.pass_number, block.page
+
+
+def _bits(blocks: set[BlockId], key: PageKey) -> int:
+    bits = 0
+    for block in blocks:
+        if page_of(block) == key:
+            bits |= block.bit
+    return bits

@@ -1,0 +1,197 @@
+"""Who holds which blocks, as one reader sees it: what others say, as far as their word goes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from collab.data.blocks import MAX_BLOCKS, BlockPlan, blocks_in
+from collab.data.coverage import Coverage
+from collab.data.lease_records import PageEntry
+from collab.data.ledger import Ledger
+from collab.types import PeerId
+
+AHEAD_S = 30.0
+"""Of work that a peer claims before it begins it: some heartbeats, and little to give up when it dies."""
+SPARE_BLOCKS = 2
+"""That any trainer may hold: the one that it trains, and the next."""
+SLACK = 2.0
+"""A peer may hold so many times what it needs: its reader knows its speed and the length of a step by and large."""
+PATIENCE = 3.0
+"""Times what a block should take from its claim to the step it is in; then its holder has had it for long enough."""
+SHORTEST_PATIENCE_S = 60.0
+"""A round that is lost, and some more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast everybody is, as far as it is believed."""
+
+    speeds: Mapping[PeerId, float] = field(default_factory=dict)
+    """Samples per second of each trainer that is there; who is missing holds nothing."""
+    step_s: float = 0.0
+    """Expected seconds between two steps: so long may what is computed wait for its commit."""
+
+    def most_blocks(self, peer: PeerId, plan: BlockPlan, slack: float = SLACK) -> int:
+        """What ``peer`` may hold at once: work for ``AHEAD_S`` and for what waits for its step, and no more than its
+        share of a pass.
+        """
+        speed = self.speeds.get(peer)
+        if speed is None:
+            return 0
+        needed = speed * (AHEAD_S + self.step_s) / plan.block_samples
+        share = plan.num_blocks * speed / math.fsum(self.speeds.values())
+        return SPARE_BLOCKS + math.ceil(slack * min(needed, share, MAX_BLOCKS))
+
+    def patience_s(self, peer: PeerId, plan: BlockPlan) -> float:
+        """For how long ``peer`` may hold one block."""
+        speed = self.speeds.get(peer, 0.0)
+        block_s = plan.block_samples / speed if speed > 0 else 0.0
+        return max(SHORTEST_PATIENCE_S, PATIENCE * (AHEAD_S + self.step_s + block_s))
+
+
+PageKey = tuple[int, int]
+"""Pass and page."""
+
+
+@dataclass(slots=True)
+class _Word:
+    """What one peer said of one page, and what of it counts."""
+
+    entry: PageEntry
+    proven: int = 0
+    """Blocks of which it is believed that this peer has trained them."""
+    granted: dict[int, float] = field(default_factory=dict)
+    """Blocks of which it is believed that it holds them, and since when."""
+    lapsed: int = 0
+    """Blocks that it has held for too long, and never holds again."""
+    is_there: bool = True
+    """Whether it was there when the page was read last."""
+
+
+@dataclass(slots=True)
+class _Allowance:
+    """Blocks that one peer may still claim: a bucket that fills as fast as the peer can train, and by what it has."""
+
+    blocks: float
+    at_s: float
+    proven: int = 0
+    """Blocks that it has trained."""
+    lapsed: int = 0
+    """Blocks that it has held for too long; whoever has more of these than of the others gets no more."""
+
+
+class Holders:
+    """What all others hold and have trained, by the pages that were read."""
+
+    def __init__(self, me: PeerId, coverage: Coverage, ledger: Ledger) -> None:
+        self._me, self._plan, self._coverage, self._ledger = me, coverage.plan, coverage, ledger
+        self.pace = Pace()
+        self._read_s: dict[PageKey, float] = {}
+        self._words: dict[PageKey, dict[PeerId, _Word]] = {}
+        self._allowances: dict[PeerId, _Allowance] = {}
+
+    def read_at_s(self, key: PageKey) -> float:
+        """When a page was read last; -inf: never."""
+        return self._read_s.get(key, -math.inf)
+
+    def num_entries(self, key: PageKey) -> int:
+        """How many peers have said something of a page."""
+        return len(self._words.get(key, ()))
+
+    def take_in(self, key: PageKey, entries: Mapping[PeerId, PageEntry], now: float) -> None:
+        """A page was read: believe what can be believed of what others have trained, and hold."""
+        self._read_s[key] = now
+        words = self._words.setdefault(key, {})
+        for peer in words.keys() - entries.keys():
+            words[peer].is_there = False
+            words[peer].granted.clear()
+        for peer in sorted(entries):
+            if peer == self._me:
+                self._remember_ourselves(key, entries[peer])
+                continue
+            word = words.setdefault(peer, _Word(entries[peer]))
+            word.entry, word.is_there = entries[peer], True
+            self._prove(key, peer, word)
+            self._grant(key, peer, word, now)
+
+    def held(self, key: PageKey, now: float) -> int:
+        """Bits of the blocks of a page that others hold, when it was read last."""
+        bits = 0
+        for peer, word in self._words.get(key, {}).items():
+            if peer in self.pace.speeds and word.entry.is_live(now):
+                for block in word.granted:
+                    bits |= self._bit(block)
+        return bits
+
+    def has_strangers(self, key: PageKey) -> bool:
+        """Whether somebody claims blocks of a page who does not seem to be there: perhaps it has just come."""
+        return any(
+            word.is_there and word.entry.held and peer not in self.pace.speeds
+            for peer, word in self._words.get(key, {}).items()
+        )
+
+    def forget(self, oldest_pass: int) -> None:
+        """Nothing about passes before ``oldest_pass`` is wanted any more."""
+        self._read_s = {key: at_s for key, at_s in self._read_s.items() if key[0] >= oldest_pass}
+        self._words = {key: words for key, words in self._words.items() if key[0] >= oldest_pass}
+        self._allowances = {peer: left for peer, left in self._allowances.items() if peer in self.pace.speeds}
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _bit(self, block: int) -> int:
+        return 1 << block % self._plan.page_blocks
+
+    def _unproven(self, key: PageKey, word: _Word) -> int:
+        """What a peer says it has trained, and it is not believed yet."""
+        known = word.proven | self._coverage.of(key[0]).assumed[key[1]]
+        return word.entry.trained & ~known & self._plan.full_page(key[1])
+
+    def _prove(self, key: PageKey, peer: PeerId, word: _Word) -> None:
+        """A peer has trained what it says, as far as committed rounds show samples of it."""
+        for block in blocks_in(self._unproven(key, word), key[1]):
+            samples = self._plan.proof_samples(block)
+            if self._ledger.can_pay(peer, samples, self._plan.proof_samples(0)):
+                self._ledger.pay(peer, samples)
+                word.proven |= self._bit(block)
+                if peer in self._allowances:
+                    self._allowances[peer].proven += 1
+                    self._allowances[peer].blocks += block in word.granted
+                self._coverage.note(key[0], key[1], self._bit(block))
+
+    def _grant(self, key: PageKey, peer: PeerId, word: _Word, now: float) -> None:
+        """A peer holds what it says, and what it says it has trained, as far and as long as it can work on it.
+
+        A grant lasts while the peer asks for it; who asks for more than it can train is granted what it can.
+        """
+        asked = (word.entry.held | self._unproven(key, word)) & self._plan.full_page(key[1])
+        patience_s = self.pace.patience_s(peer, self._plan)
+        for block, since_s in list(word.granted.items()):
+            if now - since_s > patience_s:
+                word.lapsed |= self._bit(block)
+                if peer in self._allowances:
+                    self._allowances[peer].lapsed += 1
+            if not asked & self._bit(block) or word.lapsed & self._bit(block):
+                del word.granted[block]
+        if peer not in self.pace.speeds or not word.entry.is_live(now):
+            return
+        allowance = self._allowance(peer, now)
+        for block in blocks_in(asked & ~word.lapsed, key[1]):
+            if block not in word.granted and allowance.blocks >= 1:
+                allowance.blocks -= 1
+                word.granted[block] = now
+
+    def _allowance(self, peer: PeerId, now: float) -> _Allowance:
+        most = float(self.pace.most_blocks(peer, self._plan))
+        left = self._allowances.setdefault(peer, _Allowance(most, now))
+        is_working = left.lapsed <= left.proven + SPARE_BLOCKS
+        per_s = SLACK * self.pace.speeds[peer] / self._plan.block_samples if is_working else 0.0
+        left.blocks = min(left.blocks + per_s * max(0.0, now - left.at_s), most)
+        left.at_s = now
+        return left
+
+    def _remember_ourselves(self, key: PageKey, entry: PageEntry) -> None:
+        """What we have trained in an earlier life, if our disk has forgotten it."""
+        known = self._coverage.of(key[0])
+        bits = entry.trained & ~known.ours[key[1]] & self._plan.full_page(key[1])
+        known.ours[key[1]] |= bits
+        known.trained[key[1]] |= bits

@@ -1,0 +1,132 @@
+"""How many samples each peer has brought into committed rounds: what its word about trained blocks is worth."""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from collab.averaging.agreement import CommitRecord
+from collab.types import PeerId
+
+REMEMBERED_PEERS = 4096
+REMEMBERED_ROUNDS = 64
+"""Rounds may be told twice, by the round itself and by a state that is taken over."""
+HALF_LIFE_S = 300.0
+"""Of what a peer's speed is measured over."""
+SHORTEST_S = 30.0
+"""A speed is measured over: some steps, or one large one."""
+OVERDRAFT_BLOCKS = 1.0
+"""What a peer may have trained that we did not see committed: we may have missed a round of it."""
+
+
+MOST_BATCHES = 4.0
+"""Target batches that are believed of one peer in one round: who carries much over brings more than its part."""
+
+
+@dataclass(slots=True)
+class Account:
+    """Of one peer."""
+
+    samples: float = 0.0
+    """Committed, and not yet believed of any block."""
+    recent: float = 0.0
+    """Committed samples, each worth half as much after every half life."""
+    at_s: float = 0.0
+    """When ``recent`` was true."""
+    since_s: float = 0.0
+    """When the first of them was committed."""
+
+    def rate(self, now_s: float) -> float:
+        """Samples per second, over the last minutes or since the peer came."""
+        return self.fresh(now_s) / _memory_s(max(now_s - self.since_s, SHORTEST_S))
+
+    def fresh(self, now_s: float) -> float:
+        """``recent`` as of now."""
+        return self.recent * _left(now_s - self.at_s)
+
+
+def contributions(record: CommitRecord) -> list[tuple[PeerId, float]]:
+    """Peers and the samples of theirs that a round has used, by the share of the elements that came."""
+    whole = dict(record.contributors)
+    missing = dict.fromkeys(whole, 0)
+    for peer, start, stop in record.gaps:
+        missing[peer] += stop - start
+    return [(peer, weight * (1 - missing[peer] / record.num_elements)) for peer, weight in record.contributors]
+
+
+def _memory_s(seconds: float) -> float:
+    """What a sample per second adds up to in so long, if each is worth half as much after every half life."""
+    return HALF_LIFE_S / math.log(2) * (1.0 - _left(seconds))
+
+
+def _left(seconds: float) -> float:
+    """Of what was worth 1 so long ago."""
+    return math.exp2(-max(0.0, seconds) / HALF_LIFE_S)
+
+
+class Ledger:
+    """Accounts of all peers, from the rounds that we know of."""
+
+    def __init__(self, *, most_per_round: float) -> None:
+        """
+        Args:
+            most_per_round: samples of one peer that are believed of one round, whatever weight it had.
+        """
+        self._most = most_per_round
+        self._accounts: OrderedDict[PeerId, Account] = OrderedDict()
+        self._rounds: deque[str] = deque(maxlen=REMEMBERED_ROUNDS)
+
+    @classmethod
+    def for_batches_of(cls, target_samples: int) -> "Ledger":
+        """For a run with this target batch."""
+        return cls(most_per_round=MOST_BATCHES * target_samples)
+
+    def note_round(self, round_id: str, contributors: Iterable[tuple[PeerId, float]], now_s: float) -> None:
+        """A round has committed; told twice, it counts once.
+
+        Args:
+            contributors: peers and the samples of theirs that are in the mean.
+        """
+        if round_id in self._rounds:
+            return
+        self._rounds.append(round_id)
+        for peer, samples in contributors:
+            account = self._account(peer)
+            believed = min(samples, self._most)
+            account.samples += believed
+            account.recent = account.fresh(now_s) + believed
+            account.at_s = now_s
+            account.since_s = account.since_s or now_s
+
+    def can_pay(self, peer: PeerId, samples: float, block_samples: float) -> bool:
+        """Whether ``peer`` can have trained ``samples`` more; a block's worth is believed in advance."""
+        account = self._accounts.get(peer)
+        return (account.samples if account else 0.0) + OVERDRAFT_BLOCKS * block_samples >= samples
+
+    def pay(self, peer: PeerId, samples: float) -> None:
+        """So many are believed to be in blocks that ``peer`` says it has trained."""
+        self._account(peer).samples -= samples
+
+    def rates(self, now_s: float) -> dict[PeerId, float]:
+        """Samples per second of everybody who has committed any."""
+        return {peer: account.rate(now_s) for peer, account in self._accounts.items()}
+
+    def rows(self, now_s: float) -> list[tuple[PeerId, float, float]]:
+        """Peer, samples not yet believed of any block, samples per second: to tell a newcomer."""
+        return [(peer, account.samples, account.rate(now_s)) for peer, account in self._accounts.items()]
+
+    def adopt(self, rows: Mapping[PeerId, tuple[float, float]], now_s: float) -> None:
+        """What most others have seen of peers of whom we have seen less."""
+        for peer, (samples, rate) in rows.items():
+            account = self._account(peer)
+            account.samples = max(account.samples, samples)
+            if rate > account.rate(now_s):
+                account.recent, account.at_s = rate * _memory_s(HALF_LIFE_S), now_s
+                account.since_s = now_s - HALF_LIFE_S
+
+    def _account(self, peer: PeerId) -> Account:
+        account = self._accounts.setdefault(peer, Account())
+        self._accounts.move_to_end(peer)
+        while len(self._accounts) > REMEMBERED_PEERS:
+            self._accounts.popitem(last=False)
+        return account

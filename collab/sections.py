@@ -1,0 +1,132 @@
+"""Sections of the run file: what is learnt, from what. Validated here and nowhere else."""
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+class Section(BaseModel):
+    """Root of all sections: immutable, and an unknown or misspelt field is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _refuse_truth(value: Any) -> Any:
+    """Without this ``true`` and ``yes`` would become 1."""
+    if isinstance(value, bool):
+        raise ValueError("expected a number, not true or false")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_refuse_truth)]
+Real = Annotated[float, BeforeValidator(_refuse_truth)]
+
+
+# -- data and task ---------------------------------------------------------------------------------------------------
+
+
+Placement = Literal["shared", "local"]
+"""``shared``: peers that have the same data divide it among themselves; ``local``: each site has data of its own, draws
+its samples by itself, and tells nobody anything about them."""
+
+
+class BuiltinData(Section):
+    """The Python standard library's own source: real text that is on every machine."""
+
+    source: Literal["builtin"] = "builtin"
+    placement: Placement = "shared"
+    max_megabytes: Real = Field(default=8.0, gt=0)
+
+
+class FilesData(Section):
+    """Local text, JSON lines or parquet files; each volunteer needs them under the same path."""
+
+    source: Literal["files"]
+    path: str
+    """A file, a directory or a glob pattern; ``.txt .md .py`` are text, ``.jsonl`` and ``.parquet`` have a field."""
+    text_field: str = "text"
+    max_megabytes: Real = Field(default=200.0, gt=0)
+    placement: Placement = "shared"
+
+
+class HubData(Section):
+    """A dataset of the Hugging Face Hub, streamed: shared, each shard by the peer that has its lease; local, by each
+    peer in an order of its own, of which it keeps the first ``max_megabytes``.
+    """
+
+    source: Literal["hub"]
+    dataset: str
+    subset: str | None = None
+    split: str = "train"
+    text_field: str = "text"
+    revision: str | None = None
+    max_megabytes: Real = Field(default=200.0, gt=0)
+    placement: Placement = "shared"
+
+
+Data = Annotated[BuiltinData | FilesData | HubData, Field(discriminator="source")]
+
+
+REMOTE_CODE = {"auto_map", "trust_remote_code", "custom_pipelines", "code_revision"}
+"""Fields by which transformers would fetch and execute somebody's code."""
+
+
+class CausalLMTask(Section):
+    """Next-token prediction with a ``transformers`` causal language model."""
+
+    name: Literal["causal_lm"]
+    model: dict[str, Any]
+    """A ``transformers`` configuration: ``model_type`` and its fields; the vocabulary size is set by the tokenizer."""
+    sequence_length: Whole = Field(default=128, ge=8)
+    vocab_size: Whole = Field(default=4096, ge=257)
+    """Size of the byte-level BPE that the backbone trains when ``tokenizer`` is not given."""
+    tokenizer: str | None = None
+    """Path of a ``tokenizer.json`` on the organiser's machine; it travels with the run."""
+    data: Data = BuiltinData()
+    eval_samples: Whole = Field(default=64, ge=1)
+
+    @model_validator(mode="after")
+    def _check_model(self) -> "CausalLMTask":
+        if not isinstance(self.model.get("model_type"), str):
+            raise ValueError("task.model needs a model_type that transformers knows, for example gpt2 or llama")
+        if forbidden := self.model.keys() & REMOTE_CODE:
+            raise ValueError(f"task.model cannot have {min(forbidden)}: code never travels with a run")
+        try:
+            json.dumps(self.model, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"task.model holds a value that is no text, number, list or map: {error}") from error
+        return self
+
+
+class ImageClassificationTask(Section):
+    """A small perceptron on scikit-learn's digits (1,797 images of 8 x 8): the miniature that runs everywhere."""
+
+    name: Literal["image_classification"]
+    hidden_sizes: tuple[Annotated[Whole, Field(ge=1)], ...] = (32,)
+    eval_samples: Whole = Field(default=297, ge=1, le=1000)
+
+
+class Foreign(Section):
+    """A class in a module that is not of this package: each machine has its own copy, and its owner has allowed it."""
+
+    name: Literal["module"]
+    module: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
+    """As it would be imported."""
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Of its one file."""
+    class_name: str = Field(pattern=r"^[A-Za-z_]\w*$")
+    options: dict[str, Any] = {}
+    """What the class is made with, by name."""
+
+
+class ForeignTask(Foreign):
+    """A task of somebody's own; see ``collab.tasks.base.Task``."""
+
+
+Task = Annotated[CausalLMTask | ImageClassificationTask | ForeignTask, Field(discriminator="name")]
+
+
+def placement_of(task: Task) -> Placement:
+    """Where the data of a task lies; what every machine has is shared."""
+    return task.data.placement if isinstance(task, CausalLMTask) else "shared"

@@ -1,0 +1,83 @@
+"""Shards of a streamed dataset, read while others are trained."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Protocol
+
+from collab.data.blocks import BlockId
+from collab.errors import DataError
+from collab.metrics.records import Notice
+from collab.ports import Ports
+
+READ_AHEAD = 1
+"""Shards that are read beside the one that is trained; one more is being read meanwhile."""
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""After a shard that could not be read; twice as long each time."""
+
+
+class Shards(Protocol):
+    """A dataset whose shards can be trained apart from each other; ``TokenShards`` is one. Its methods may be slow."""
+
+    @property
+    def number(self) -> int:
+        """Of all shards."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Digest of which samples they have."""
+        ...
+
+    def open(self, shard: int) -> tuple[int, ...]:
+        """Ids of the samples of a shard, which the task then has."""
+        ...
+
+    def close(self, shard: int) -> None:
+        """The samples of a shard are not asked for any more."""
+        ...
+
+
+class BlockLeases(Protocol):
+    """Who holds leases on shards."""
+
+    def next_block(self) -> Awaitable[BlockId]:
+        """A shard to read now."""
+        ...
+
+    def give_up(self, block: BlockId) -> None:
+        """It cannot be read here."""
+        ...
+
+
+class ShardStream:
+    """Reads leased shards ahead of the trainer."""
+
+    def __init__(self, ports: Ports, shards: Shards) -> None:
+        self._ports, self._shards = ports, shards
+        self._read: asyncio.Queue[tuple[BlockId, tuple[int, ...]]] = asyncio.Queue(READ_AHEAD)
+
+    async def next_block(self) -> tuple[BlockId, tuple[int, ...]]:
+        """The next shard, as soon as it is read."""
+        return await self._read.get()
+
+    def close(self, block: BlockId) -> None:
+        """A shard is trained."""
+        self._shards.close(block.block)
+
+    async def run(self, leases: BlockLeases) -> None:
+        """Read one shard after the other, until cancelled. One that cannot be read is left to others."""
+        pause_s = SHORTEST_PAUSE_S
+        while True:
+            block = await leases.next_block()
+            try:
+                ids = await self._ports.compute.beside(lambda shard=block.block: self._shards.open(shard))  # type: ignore[misc]
+            except DataError as error:
+                leases.give_up(block)
+                text = f"shard {block.block} of the dataset cannot be read: {error.message}"
+                notice = Notice(at_s=self._ports.clock.now(), text=text, hint=error.hint, is_problem=True)
+                self._ports.observer.observe(notice)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            else:
+                pause_s = SHORTEST_PAUSE_S
+                await self._read.put((block, ids))

@@ -1,0 +1,49 @@
+from collab.data.assignment import believed_speeds, page_order, preferences
+from collab.data.blocks import BlockPlan
+from collab.types import PeerId
+
+PLAN = BlockPlan.of(4000 * 8, digest="a" * 32, seed=3, microbatch_size=8)
+BLOCKS = list(range(PLAN.num_blocks))
+
+
+def owned(speeds: dict[str, float], pass_number: int = 0) -> dict[str, set[int]]:
+    known = {PeerId(peer): speed for peer, speed in speeds.items()}
+    return {peer: set(preferences(PLAN, pass_number, BLOCKS, PeerId(peer), known)[0]) for peer in speeds}
+
+
+def test_every_block_has_one_owner_and_shares_follow_speeds() -> None:
+    shares = owned({"a": 1.0, "b": 2.0, "c": 5.0})
+    assert sum(len(blocks) for blocks in shares.values()) == len(BLOCKS) == len(set.union(*shares.values()))
+    assert [round(len(shares[peer]) / len(BLOCKS) * 8) for peer in "abc"] == [1, 2, 5]
+
+
+def test_when_a_peer_leaves_only_its_blocks_move() -> None:
+    before, after = owned({"a": 1.0, "b": 2.0, "c": 5.0}), owned({"a": 1.0, "b": 2.0})
+    assert before["a"] <= after["a"]
+    assert before["b"] <= after["b"]
+
+
+def test_each_pass_is_divided_anew() -> None:
+    assert owned({"a": 1.0, "b": 1.0}, 0)["a"] != owned({"a": 1.0, "b": 1.0}, 1)["a"]
+
+
+def test_blocks_of_others_come_last_and_those_nearest_to_us_first() -> None:
+    speeds = {PeerId(peer): 1.0 for peer in "abc"}
+    own, others = preferences(PLAN, 0, BLOCKS, PeerId("a"), speeds)
+    assert sorted(own + others) == BLOCKS
+    assert others[:20] != preferences(PLAN, 0, BLOCKS, PeerId("b"), speeds)[1][:20]
+
+
+def test_a_claimed_speed_counts_up_to_the_median_or_what_was_shown() -> None:
+    claimed = {PeerId("a"): 10.0, PeerId("b"): 12.0, PeerId("c"): 9.0, PeerId("liar"): 1e12, PeerId("new"): 0.0}
+    speeds = believed_speeds(claimed, {})
+    assert speeds[PeerId("liar")] == speeds[PeerId("b")] == speeds[PeerId("new")] == 10.0
+    assert speeds[PeerId("c")] == 9.0
+    shown = believed_speeds(claimed | {PeerId("fast"): 100.0}, {PeerId("fast"): 90.0})
+    assert shown[PeerId("fast")] == 100.0
+
+
+def test_peers_visit_the_pages_in_orders_of_their_own() -> None:
+    orders = [page_order(PLAN, 0, PeerId(peer)) for peer in "abcd"]
+    assert all(sorted(order) == list(range(PLAN.num_pages)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 4

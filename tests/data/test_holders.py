@@ -1,0 +1,120 @@
+"""What a reader believes of others' claims and marks."""
+
+from collab.data.blocks import BlockPlan
+from collab.data.coverage import Coverage
+from collab.data.holders import SHORTEST_PATIENCE_S, Holders, Pace
+from collab.data.lease_records import Page, PageEntry
+from collab.data.ledger import Ledger
+from collab.types import PeerId
+
+PLAN = BlockPlan.of(256 * 8, digest="a" * 32, seed=0, microbatch_size=8)
+KEY, EVERYTHING = (0, 0), (1 << 128) - 1
+ME, ALICE, LIAR = PeerId("me"), PeerId("alice"), PeerId("liar")
+
+
+class Reader:
+    """One peer that reads page 0."""
+
+    def __init__(self, **speeds: float) -> None:
+        self.coverage, self.ledger = Coverage(PLAN), Ledger(most_per_round=1000.0)
+        self.holders = Holders(ME, self.coverage, self.ledger)
+        self.holders.pace = Pace(speeds={PeerId(peer): speed for peer, speed in speeds.items()}, step_s=10.0)
+
+    def reads(self, now: float, *, page: int = 0, **said: tuple[int, int]) -> int:
+        """What others hold after reading that each of ``said`` holds and has trained something, said just now."""
+        entries = {
+            PeerId(peer): PageEntry(
+                page=Page(fingerprint="f", data=PLAN.data, pass_number=0, page=page),
+                said_at=now,
+                life_s=1e9,
+                held=held,
+                trained=trained,
+            )
+            for peer, (held, trained) in said.items()
+        }
+        self.holders.take_in((0, page), entries, now)
+        return self.holders.held((0, page), now)
+
+    @property
+    def trained(self) -> int:
+        return self.coverage.of(0).trained[0]
+
+
+def test_who_claims_everything_holds_what_it_could_train() -> None:
+    reader = Reader(me=4.0, alice=4.0, liar=4.0)
+    most = reader.holders.pace.most_blocks(LIAR, PLAN)
+    assert reader.reads(0.0, liar=(EVERYTHING, 0)).bit_count() == most == 2 + 2 * 4 * 40 // 8
+    assert reader.reads(1.0, page=1, liar=(EVERYTHING, 0)).bit_count() <= 1, "and that on all pages together"
+    for second in range(2, 60):
+        reader.reads(float(second), liar=(EVERYTHING, 0))
+    held = reader.holders.held(KEY, 60.0).bit_count()
+    assert held <= most + 2 * 4 * 60 // 8, "more comes as fast as it could train"
+
+
+def test_who_never_finishes_holds_no_block_for_ever_and_none_twice() -> None:
+    reader = Reader(me=4.0, alice=4.0, liar=4.0)
+    first = reader.reads(0.0, liar=(0xFF, 0))
+    patience_s = reader.holders.pace.patience_s(LIAR, PLAN)
+    assert patience_s >= SHORTEST_PATIENCE_S
+    assert first == 0xFF
+    assert reader.reads(patience_s - 1, liar=(0xFF, 0)) == 0xFF
+    assert reader.reads(patience_s + 1, liar=(0xFF, 0)) == 0
+    assert reader.reads(patience_s + 500, liar=(0xFF, 0)) == 0
+
+
+def test_who_is_not_in_the_swarm_holds_nothing() -> None:
+    reader = Reader(me=4.0, alice=4.0)
+    assert reader.reads(0.0, stranger=(EVERYTHING, EVERYTHING), alice=(1, 0)) == 1
+    assert reader.holders.has_strangers(KEY)
+
+
+def test_marks_are_believed_as_far_as_committed_samples_go() -> None:
+    reader = Reader(me=4.0, alice=4.0, liar=4.0)
+    reader.ledger.note_round("1", [(ALICE, 80.0)], 0.0)
+    reader.reads(1.0, alice=(0, 0xFF), liar=(0, EVERYTHING))
+    assert reader.trained & 0xFF == 0xFF
+    assert reader.trained.bit_count() <= 9, "of the liar one block, since we may have missed a round of it"
+    reader.ledger.note_round("2", [(LIAR, 16.0)], 2.0)
+    reader.reads(3.0, alice=(0, 0xFF), liar=(0, EVERYTHING))
+    assert reader.trained.bit_count() <= 11
+
+
+def test_a_mark_that_is_not_proven_yet_keeps_its_block_from_being_trained_again() -> None:
+    reader = Reader(me=4.0, alice=4.0)
+    assert reader.reads(0.0, alice=(0, 0b110)) | reader.trained == 0b110
+    reader.ledger.note_round("1", [(ALICE, 16.0)], 1.0)
+    assert reader.reads(2.0, alice=(0, 0b110)) == 0
+    assert reader.trained == 0b110
+
+
+def test_a_weight_that_no_peer_can_have_computed_proves_no_more_than_a_few_batches() -> None:
+    reader = Reader(me=4.0, liar=4.0)
+    reader.ledger.note_round("1", [(LIAR, 1e15)], 0.0)
+    reader.reads(1.0, liar=(0, EVERYTHING))
+    assert reader.trained.bit_count() <= 1000 // 8 + 1
+    assert reader.ledger.rates(60.0)[LIAR] <= 1000 / 30
+
+
+def test_a_round_that_is_told_twice_counts_once() -> None:
+    reader = Reader(me=4.0, alice=4.0)
+    for _ in range(2):
+        reader.ledger.note_round("1", [(ALICE, 16.0)], 0.0)
+    reader.reads(1.0, alice=(0, 0xFF))
+    assert reader.trained.bit_count() == 3
+
+
+def test_a_block_that_two_peers_have_trained_counts_as_trained_again() -> None:
+    reader = Reader(me=4.0, alice=4.0, bob=4.0)
+    reader.ledger.note_round("1", [(ALICE, 80.0), (PeerId("bob"), 80.0)], 0.0)
+    reader.reads(1.0, alice=(0, 0b011), bob=(0, 0b110))
+    reader.reads(2.0, alice=(0, 0b011), bob=(0, 0b110))
+    assert reader.trained == 0b111
+    assert reader.coverage.of(0).again[0] == 0b010
+
+
+def test_a_speed_is_measured_over_some_minutes() -> None:
+    reader = Reader(me=4.0)
+    for step in range(1, 61):
+        reader.ledger.note_round(f"{step}", [(ALICE, 50.0)], 100.0 + 5.0 * step)
+    assert 9.0 < reader.ledger.rates(400.0)[ALICE] < 11.0
+    assert reader.ledger.rates(2000.0)[ALICE] < 1.0

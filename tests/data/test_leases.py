@@ -1,0 +1,179 @@
+"""Leases of few peers over one directory, moment by moment."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from collab.data.blocks import BlockId, BlockPlan
+from collab.data.coverage import Coverage
+from collab.data.lease_board import LeaseBoard
+from collab.data.leases import Leases
+from collab.data.ledger import Ledger
+from collab.data.surroundings import Surroundings
+from collab.swarm.progress import SwarmView
+from collab.swarm.records import PeerRecord, PeerState
+from collab.types import PeerId, Role
+from tests.fakes import NOW, FakeDirectory, FakeNetwork, make_ports, run
+
+PLAN = BlockPlan.of(400 * 8, digest="a" * 32, seed=0, microbatch_size=8)
+
+
+class SlowDirectory(FakeDirectory):
+    """Storing takes time, too, so that claims meet."""
+
+    async def store(self, *args: Any, **options: Any) -> bool:
+        await asyncio.sleep(self.answers_after_s)
+        return await super().store(*args, **options)
+
+
+class Peer:
+    """One peer's leases; it trains what it takes at once."""
+
+    def __init__(self, name: str, network: FakeNetwork, directory: FakeDirectory, names: Sequence[str]) -> None:
+        self.name, self.names = name, names
+        self.coverage = Coverage(PLAN)
+        self.data_passes = dict.fromkeys(names, 0)
+        board = LeaseBoard(make_ports(network.join(name), directory), "f" * 64, PLAN)
+        around = Surroundings(view=self.view, look=self.look, target_samples=64)
+        self.leases = Leases(board, self.coverage, Ledger(most_per_round=1000.0), around)
+        self.taken: list[BlockId] = []
+
+    def view(self) -> SwarmView:
+        return SwarmView(tuple(self.record(name) for name in sorted(self.names)), NOW)
+
+    async def look(self) -> None:
+        pass
+
+    def record(self, name: str) -> PeerRecord:
+        return PeerRecord(
+            peer=PeerId(name), fingerprint="f", name=name, role=Role.TRAINER, state=PeerState.TRAINING, said_at=NOW,
+            can_be_dialled=True, samples_per_s=8.0, data=PLAN.data, data_pass=self.data_passes[name],
+        )  # fmt: skip
+
+    async def take(self, number: int, pause_s: float = 0.0) -> None:
+        for _ in range(number):
+            self.taken.append(await self.leases.next_block())
+            await asyncio.sleep(pause_s)
+
+
+def with_peers(names: Sequence[str], main: Any, directory: FakeDirectory) -> None:
+    async def everything() -> None:
+        async with FakeNetwork() as network:
+            peers = [Peer(name, network, directory, names) for name in names]
+            tasks = [asyncio.create_task(peer.leases.run()) for peer in peers]
+            try:
+                await main(*peers)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.gather(*tasks)
+
+    run(everything())
+
+
+async def together(*work: Coroutine[Any, Any, None]) -> None:
+    await asyncio.gather(*work)
+
+
+@pytest.mark.parametrize("latency_s", [0.0, 0.05, 0.3])
+def test_peers_that_claim_at_once_never_hold_the_same_block(latency_s: float) -> None:
+    directory = SlowDirectory()
+    directory.answers_after_s = latency_s
+
+    async def main(*peers: Peer) -> None:
+        await together(*(peer.take(40, pause_s=1.0) for peer in peers))
+        taken = [block for peer in peers for block in peer.taken]
+        assert len(taken) == len(set(taken)) == 160
+        assert sum(peer.leases.unleased for peer in peers) == 0
+
+    with_peers(["a", "b", "c", "d"], main, directory)
+
+
+def test_two_that_want_the_last_block_do_not_both_take_it() -> None:
+    directory = SlowDirectory()
+    directory.answers_after_s = 0.05
+
+    async def main(*peers: Peer) -> None:
+        for peer in peers:
+            for page in range(PLAN.num_pages):
+                peer.coverage.note(0, page, PLAN.full_page(page) & ~(1 if page == 2 else 0))
+        await together(*(peer.take(1) for peer in peers))
+        first = [block for peer in peers for block in peer.taken if block.pass_number == 0]
+        assert len(first) <= 1
+        assert all(len(peer.taken) == 1 for peer in peers), "the other one begins the next pass"
+
+    with_peers(["a", "b"], main, directory)
+
+
+def test_without_a_directory_training_goes_on_with_blocks_that_should_be_ours() -> None:
+    directory = FakeDirectory()
+    directory.is_silent = True
+
+    async def main(*peers: Peer) -> None:
+        began_s = asyncio.get_running_loop().time()
+        await together(*(peer.take(30) for peer in peers))
+        assert asyncio.get_running_loop().time() - began_s < 10.0, "only the first claim was waited for"
+        taken = [block for peer in peers for block in peer.taken]
+        assert len(taken) == len(set(taken)) == 90, "the assignment parts them"
+        assert all(peer.leases.unleased == 30 for peer in peers)
+        directory.is_silent = False
+        await asyncio.sleep(20.0)
+        before = sum(peer.leases.unleased for peer in peers)
+        await together(*(peer.take(5, pause_s=1.0) for peer in peers))
+        assert sum(peer.leases.unleased for peer in peers) == before, "and leases come back with the directory"
+        taken = [block for peer in peers for block in peer.taken]
+        assert len(taken) == len(set(taken))
+
+    with_peers(["a", "b", "c"], main, directory)
+
+
+def test_leases_of_a_peer_that_is_gone_are_issued_again() -> None:
+    directory = FakeDirectory()
+
+    async def main(gone: Peer, other: Peer) -> None:
+        await gone.take(3)
+        held = set(gone.taken)
+        other.names = ["b"]
+        other.data_passes = {"b": 0}
+        for _ in range(500):
+            await other.take(1, pause_s=0.2)
+            other.leases.done(other.taken[-1])
+        assert held <= set(other.taken)
+
+    with_peers(["a", "b"], main, directory)
+
+
+def test_leases_that_are_given_back_are_free_at_once() -> None:
+    directory = FakeDirectory()
+
+    async def main(leaver: Peer, other: Peer) -> None:
+        await leaver.take(1)
+        await asyncio.sleep(5.0)
+        await leaver.leases.close()
+        said = [entry.value for key in directory.table for name, entry in directory.table[key].items() if name == "a"]
+        assert said
+        key = (0, leaver.taken[0].page)
+        entries = await other.leases._board.read(key)
+        assert entries[PeerId("a")].held == 0
+
+    with_peers(["a", "b"], main, directory)
+
+
+def test_one_liar_does_not_move_the_others_to_another_pass() -> None:
+    directory = FakeDirectory()
+
+    async def main(*peers: Peer) -> None:
+        for peer in peers:
+            peer.data_passes["liar"] = 10**6
+        await asyncio.sleep(3.0)
+        assert [peer.leases.newest for peer in peers[:3]] == [0, 0, 0]
+        for peer in peers:
+            peer.data_passes |= {"b": 2, "c": 2}
+        await asyncio.sleep(3.0)
+        assert peers[0].leases.newest == 2, "but most do"
+
+    with_peers(["a", "b", "c", "liar"], main, directory)

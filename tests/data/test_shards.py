@@ -1,0 +1,77 @@
+"""A streamed dataset as blocks: `datasets` streams a local folder by the code that streams a repository of the Hub."""
+
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from collab.config import HubData
+from collab.data.shards import TokenShards
+from collab.data.sources import Reader, Split, split_of
+from collab.data.tokens import BlockRequest, parse_tokenizer, train_tokenizer
+from collab.errors import DataError
+
+LENGTH = 8
+
+
+def shards_of(tmp_path: Path, peer: str, *, rows: int = 200, max_megabytes: float = 1.0) -> TokenShards:
+    folder = tmp_path / "dataset"
+    if not folder.exists():
+        folder.mkdir()
+        texts = [f"text number {index} of the dataset" for index in range(rows)]
+        pq.write_table(pa.table({"text": texts}), folder / "train.parquet", row_group_size=10)
+    section = HubData(source="hub", dataset=str(folder), max_megabytes=max_megabytes)
+    reader = Reader(seed=0, peer_id=peer, base_dir=tmp_path)
+    request = BlockRequest(
+        section=section, split=Split.TRAIN, sequence_length=LENGTH, max_blocks=None, reader=reader
+    )
+    return TokenShards(request, train_tokenizer(iter(["text number of the dataset 0123456789"] * 9), 280),
+                       tmp_path / f"cache-{peer}")  # fmt: skip
+
+
+def test_all_shards_together_have_all_train_text_once_whoever_reads_them(tmp_path: Path) -> None:
+    alice, bob = shards_of(tmp_path, "alice"), shards_of(tmp_path, "bob")
+    assert alice.number == bob.number == 20
+    assert alice.digest == bob.digest
+    tokenizer = parse_tokenizer(train_tokenizer(iter(["text number of the dataset 0123456789"] * 9), 280), origin="t")
+    seen = []
+    for shard in range(20):
+        reader = (alice, bob)[shard % 2]
+        ids = reader.open(shard)
+        text = tokenizer.decode(reader.rows(ids).flatten().tolist(), skip_special_tokens=False)
+        seen += [int(part.split()[0]) for part in text.split("text number ")[1:-1]]
+        assert len(set(ids)) == len(ids)
+    expected = [index for index in range(200) if split_of(f"text number {index} of the dataset") is Split.TRAIN]
+    assert len(seen) == len(set(seen))
+    assert set(seen) <= set(expected)
+    assert len(seen) > 0.7 * len(expected), "but for what does not fill the last sample of each shard"
+
+
+def test_two_peers_get_the_same_samples_from_one_shard(tmp_path: Path) -> None:
+    alice, bob = shards_of(tmp_path, "alice"), shards_of(tmp_path, "bob")
+    ids = alice.open(7)
+    assert bob.open(7) == ids
+    assert np.array_equal(alice.rows(ids), bob.rows(ids))
+    assert alice.rows(ids).shape == (len(ids), LENGTH)
+
+
+def test_a_shard_that_is_trained_is_no_longer_on_the_disk(tmp_path: Path) -> None:
+    shards = shards_of(tmp_path, "alice")
+    three, four = shards.open(3), shards.open(4)
+    before = {path.name for path in (tmp_path / "cache-alice").glob("*.bin")}
+    shards.close(3)
+    shards.close(3)
+    assert len(before) == 2
+    assert len(list((tmp_path / "cache-alice").glob("*.bin"))) == 1
+    assert len(shards.rows(four)) == len(four)
+    with pytest.raises(DataError, match="not open"):
+        shards.rows(three)
+
+
+def test_ids_of_all_shards_differ(tmp_path: Path) -> None:
+    shards = shards_of(tmp_path, "alice")
+    ids = list(chain.from_iterable(shards.open(shard) for shard in range(5)))
+    assert len(ids) == len(set(ids))
