@@ -14,7 +14,7 @@ from collab.net.base import Transport
 from collab.net.refusal_report import fetch_report
 from collab.swarm.invite import Invite
 from collab.swarm.progress import ProgressBoard, SwarmView
-from collab.types import PeerId
+from collab.types import PeerId, Reachability
 from peers.backbone import newest_evaluation, swarm_loss
 from peers.joining import Relay
 from peers.places import DataDir
@@ -30,7 +30,7 @@ async def show_status(invite_text: str, *, as_json: bool) -> None:
     """Look at the swarm once, as a guest that dials and is never dialled, and print what it says."""
     invite = invite_from(invite_text)
     with tempfile.TemporaryDirectory(prefix="collab-status-") as folder:
-        async with start_from_invite(invite, DataDir(Path(folder)), Reach(is_client=True), Relay()) as (
+        async with start_from_invite(invite, DataDir(Path(folder)), Reach(asked_for=Reachability.CLIENT), Relay()) as (
             started,
             bundle,
         ):
@@ -76,6 +76,7 @@ def status_report(invite: Invite, view: SwarmView, refusals: dict[PeerId, list[R
                 "lineage": record.lineage,
                 "samples": record.total_samples,
                 "state": record.state,
+                "reach": record.reach,
             }
             for record in view.records
         ],
@@ -99,8 +100,8 @@ def table(report: dict[str, Any]) -> str:
     loss = f"{report['loss']:.4f}" if report["loss"] is not None else "-"
     head = f"{report['run_id']}: epoch {report['epoch']}, loss {loss}, {report['samples_per_s']:.1f} samples/s"
     lines = [
-        f"  {_shown(peer['name']):24}  {peer['role']:9}  {peer['state']:8}  epoch {peer['epoch']:>6}  "
-        f"lineage {peer['lineage'][:8]:8}  gave {peer['samples']} samples  {peer['id']}"
+        f"  {_shown(peer['name']):24}  {peer['role']:9}  {peer['state']:8}  {peer['reach']:7}  "
+        f"epoch {peer['epoch']:>6}  lineage {peer['lineage'][:8]:8}  gave {peer['samples']} samples  {peer['id']}"
         for peer in report["peers"]
     ]
     return "\n".join([head, *(lines or ["  nobody is there"]), *_refusal_lines(report)])

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from hivemind.dht.node import DHTNode
 from hivemind.p2p import P2P, PeerID
@@ -31,10 +30,10 @@ from collab.errors import NetworkError, PeerUnreachable, TimedOut
 from collab.net import hivemind_time
 from collab.net.base import Entry, Handler
 from collab.net.dialling import connect
-from collab.net.frames import FrameProtocol
-from collab.net.listening import check_port
+from collab.net.fresh_dial import who_answers
+from collab.net.hivemind_stream import HivemindStream
+from collab.net.listening import check_port, host_in
 from collab.net.quotas import LIMITS
-from collab.net.wire import Largest, Message
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
@@ -70,58 +69,8 @@ class _Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         return [setsid, *command] if setsid else command
 
 
-class HivemindStream:
-    """Implements ``Stream`` on one raw libp2p stream."""
-
-    def __init__(
-        self,
-        remote: PeerId,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        largest: Largest | None = None,
-    ) -> None:
-        """
-        Args:
-            largest: see ``FrameProtocol``.
-        """
-        self._remote = remote
-        self._writer = writer  # closes its connection when it is collected
-        self._frames = FrameProtocol(remote, largest)
-        early = bytes(reader._buffer)  # type: ignore[attr-defined]  # whoever opened the stream has read ahead
-        reader._buffer.clear()  # type: ignore[attr-defined]
-        self._frames.take_over(cast(asyncio.Transport, writer.transport), early, is_over=reader.at_eof())
-
-    @property
-    def remote(self) -> PeerId:
-        return self._remote
-
-    async def send(self, message: Message, *, timeout_s: float) -> None:
-        self._frames.write(message)
-        if self._frames.is_writable:
-            return
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._frames.drain()
-        except TimeoutError:
-            self.close()
-            raise TimedOut(f"{message.kind} to {self._remote} was not taken within {timeout_s:.1f} s") from None
-
-    async def receive(self, *, timeout_s: float) -> Message:
-        if self._frames.has_message:
-            return await self._frames.next()
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._frames.next()
-        except TimeoutError:
-            self.close()
-            raise TimedOut(f"nothing from {self._remote} within {timeout_s:.1f} s") from None
-
-    def close(self) -> None:
-        self._frames.close()
-
-
 class HivemindTransport:
-    """Implements ``Transport`` over p2pd."""
+    """Implements ``Transport`` and ``Vantage`` over p2pd."""
 
     def __init__(self, p2p: P2P, tasks: Background, *, is_client: bool) -> None:
         self._p2p, self._tasks, self._is_client = p2p, tasks, is_client
@@ -141,6 +90,22 @@ class HivemindTransport:
             return frozenset(PeerId(info.peer_id.to_base58()) for info in await self._p2p.list_peers())
         except (OSError, asyncio.IncompleteReadError, P2PDaemonError) as error:
             raise NetworkError("the libp2p daemon (p2pd) of this peer has died", hint="start the peer again") from error
+
+    async def hosts_of(self, peer: PeerId) -> frozenset[str]:
+        """See ``Vantage``."""
+        try:
+            found = await self._p2p.list_peers()
+        except (OSError, asyncio.IncompleteReadError, P2PDaemonError):
+            return frozenset()  # whoever looks for connections next will say that the daemon is gone
+        addresses = (str(a) for info in found if info.peer_id.to_base58() == peer for a in info.addrs)
+        return frozenset(host for address in addresses if (host := host_in(address)))
+
+    async def answers(self, peer: PeerId, host: str, port: int, *, timeout_s: float) -> bool:
+        """See ``Vantage``. The daemon itself would take the connection that it has for an answer."""
+        try:
+            return await who_answers(host, port, timeout_s=timeout_s) == peer
+        except NetworkError:
+            return False
 
     async def dial(self, address: str, *, timeout_s: float) -> PeerId:
         try:
@@ -266,18 +231,19 @@ async def open_transport(settings: NetworkSettings) -> AsyncIterator[HivemindTra
 
 @asynccontextmanager
 async def open_directory(
-    transport: HivemindTransport, known_peers: list[PeerId], *, now: Callable[[], float]
+    transport: HivemindTransport, known_peers: list[PeerId], *, now: Callable[[], float], is_client: bool
 ) -> AsyncIterator[HivemindDirectory]:
     """Join the DHT through ``known_peers``, which must be connected already; none: start a new DHT.
 
     Args:
         now: swarm time; replaces the DHT's own clock for the whole process.
+        is_client: keep nothing for others, and be in nobody's tables.
     """
     hivemind_time.use(now)
     node = await DHTNode.create(
         p2p=transport._p2p,
         initial_peers=[f"/p2p/{peer}" for peer in known_peers],
-        client_mode=transport._is_client,
+        client_mode=is_client,
         wait_timeout=DHT_RPC_TIMEOUT_S,
         ensure_bootstrap_success=False,
         strict=False,

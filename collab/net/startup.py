@@ -5,14 +5,16 @@ import ipaddress
 import logging
 import random
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 
 from collab.clock import SystemClock
 from collab.compute import ThreadCompute
 from collab.concurrency import Background
 from collab.errors import BootstrapFailed, NetworkError
 from collab.metrics.refusals import Refusals
+from collab.net.base import Transport
+from collab.net.dial_back import DialBack
 from collab.net.guard import Guard, GuardedTransport
 from collab.net.hivemind_net import (
     HivemindDirectory,
@@ -22,14 +24,17 @@ from collab.net.hivemind_net import (
     open_transport,
 )
 from collab.net.limits import within_limits
+from collab.net.listening import tcp_port_in
 from collab.net.loopback import LoopbackTransport
+from collab.net.reaching import find_reach
 from collab.net.refusal_report import serve_report
 from collab.ports import NO_LIMITS, LinkLimits, Observer, Ports
 from collab.swarm.bundle import Bundle, fetch_bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.invite import Invite
+from collab.swarm.reachability import ASKED_FOR_CLIENT, FIRST, Verdict, as_told
 from collab.swarm.time_sync import measure_offset
-from collab.types import PeerId
+from collab.types import PeerId, Reachability
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +58,10 @@ class StartupSettings:
     limits: LinkLimits = NO_LIMITS
     clock_error_s: float = 0.0
     """Pretend that this machine's clock is off; for tests."""
+    reach: Reachability | None = None
+    """How others can reach this machine, if its owner says so; None: they are asked to try."""
+    fingerprint: str = ""
+    """Of the run, whose peers are asked, too; empty: only bootstrap peers are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +76,18 @@ class Started:
     """What the swarm's clock is ahead of ours; already corrected."""
     refusals: Refusals
     """Whom this peer refused, and why."""
+    verdict: Verdict
+    """How others can reach this peer."""
+    verdict_s: float = 0.0
+    """What finding that out took."""
 
 
 @asynccontextmanager
 async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIterator[Started]:
     """Bring a peer up, and take it down at the end.
+
+    It comes up as one that can be dialled. When others find that it cannot, its daemon is started again in client mode:
+    nobody shall be told of addresses that lead nowhere.
 
     Raises:
         ConfigError: the identity cannot be used.
@@ -79,42 +95,126 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
         BootstrapFailed: no bootstrap address answered; each is named with its reason.
     """
     identity = load_or_create_identity(settings.network.identity_path)
+    if settings.reach is Reachability.CLIENT:
+        settings = replace(settings, network=replace(settings.network, is_client=True))
     async with AsyncExitStack() as stack:
-        outer = await stack.enter_async_context(open_transport(settings.network))
+        connected = await stack.enter_async_context(_connected(settings, identity, observer))
+        began_s = connected.clock.monotonic()
+        verdict = await _judged(connected, settings)
+        verdict_s = connected.clock.monotonic() - began_s
+        network = fitting_network(settings.network, verdict, await connected.transport.addresses())
+        if network != settings.network:
+            await stack.aclose()
+            again = replace(settings, network=network)
+            connected = await stack.enter_async_context(_connected(again, identity, observer))
+        directory = await stack.enter_async_context(connected.directory(is_client=network.is_client))
+        connected.tasks.create_task(_stay_connected(connected.daemon, directory, settings.bootstrap))
+        ports = within_limits(connected.ports(directory), settings.limits)
+        await serve_report(connected.transport, connected.refusals)
+        if not network.is_client:
+            await DialBack(connected.daemon, connected.clock).serve(connected.transport)
+        yield Started(
+            ports=ports,
+            identity=identity,
+            bootstrap_peers=connected.bootstrap_peers,
+            clock_offset_s=connected.clock_offset_s,
+            refusals=connected.refusals,
+            verdict=verdict,
+            verdict_s=verdict_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Connected:
+    """A peer that has dialled its bootstrap peers, and is in no directory yet."""
+
+    identity: Identity
+    daemon: HivemindTransport
+    transport: Transport
+    """Over the daemon, guarded."""
+    clock: SystemClock
+    compute: ThreadCompute
+    guard: Guard
+    refusals: Refusals
+    tasks: Background
+    bootstrap_peers: tuple[PeerId, ...]
+    clock_offset_s: float
+
+    def directory(self, *, is_client: bool) -> AbstractAsyncContextManager[HivemindDirectory]:
+        """The swarm's directory; who is a client reads and stores, and keeps nothing for others."""
+        return open_directory(self.daemon, list(self.bootstrap_peers), now=self.clock.now, is_client=is_client)
+
+    def ports(self, directory: HivemindDirectory) -> Ports:
+        return Ports(
+            clock=self.clock,
+            compute=self.compute,
+            transport=self.transport,
+            directory=directory,
+            keys=self.identity,
+            observer=self.guard,
+            rng=random.Random(random.SystemRandom().getrandbits(64)),
+        )
+
+
+@asynccontextmanager
+async def _connected(settings: StartupSettings, identity: Identity, observer: Observer) -> AsyncIterator[_Connected]:
+    async with AsyncExitStack() as stack:
+        daemon = await stack.enter_async_context(open_transport(settings.network))
         tasks = await stack.enter_async_context(Background())
         clock = SystemClock(error_s=settings.clock_error_s)
         refusals = Refusals(observer, clock)
         guard = Guard(clock, refusals)
-        transport = LoopbackTransport(GuardedTransport(outer, guard), tasks)
-        peers = await dial_any(outer, settings.bootstrap, settings.bootstrap_timeout_s)
+        transport = LoopbackTransport(GuardedTransport(daemon, guard), tasks)
+        peers = await dial_any(daemon, settings.bootstrap, settings.bootstrap_timeout_s)
         offset_s = await measure_offset(transport, clock, peers, timeout_s=DIAL_TIMEOUT_S) or 0.0
         clock.correct(offset_s)
         if abs(offset_s) > ALARMING_OFFSET_S:
             logger.warning(
                 "this machine's clock is off by %.0f s; corrected for this run, but please set it", -offset_s
             )
-        directory = await stack.enter_async_context(open_directory(outer, peers, now=clock.now))
-        tasks.create_task(_stay_connected(outer, directory, settings.bootstrap))
         compute = ThreadCompute()
         stack.callback(compute.close)
-        ports = Ports(
+        yield _Connected(
+            identity=identity,
+            daemon=daemon,
+            transport=transport,
             clock=clock,
             compute=compute,
-            transport=transport,
-            directory=directory,
-            keys=identity,
-            observer=guard,
-            rng=random.Random(random.SystemRandom().getrandbits(64)),
-        )
-        ports = within_limits(ports, settings.limits)
-        await serve_report(transport, refusals)
-        yield Started(
-            ports=ports,
-            identity=identity,
+            guard=guard,
+            refusals=refusals,
+            tasks=tasks,
             bootstrap_peers=tuple(peers),
             clock_offset_s=offset_s,
-            refusals=refusals,
         )
+
+
+async def _judged(connected: _Connected, settings: StartupSettings) -> Verdict:
+    """How others reach us; whoever is asked is asked before anybody is told of us."""
+    if settings.network.is_client:
+        return ASKED_FOR_CLIENT
+    if settings.reach is not None:
+        addresses = await connected.transport.addresses()
+        return as_told(next((port for address in addresses if (port := tcp_port_in(address))), 0))
+    if not settings.bootstrap:
+        return FIRST
+    async with connected.directory(is_client=True) as directory:
+        ports = connected.ports(directory)
+        return await find_reach(ports, connected.identity, connected.bootstrap_peers, settings.fingerprint)
+
+
+def fitting_network(network: NetworkSettings, verdict: Verdict, addresses: tuple[str, ...]) -> NetworkSettings:
+    """How a peer takes part that is reached as ``verdict`` says.
+
+    Args:
+        addresses: those that it knows of itself: neighbours behind the same router still use them.
+    """
+    if verdict.reach is Reachability.CLIENT:
+        return replace(network, is_client=True)
+    if verdict.is_announced or network.announce:
+        return network
+    near = tuple(address.rpartition("/p2p/")[0] for address in addresses if not is_loopback(address))
+    kind = "ip6" if ":" in verdict.host else "ip4"
+    return replace(network, port=verdict.port, announce=(f"/{kind}/{verdict.host}/tcp/{verdict.port}", *near))
 
 
 @asynccontextmanager
@@ -127,7 +227,7 @@ async def open_run(
         RunMismatch, ConfigError: the swarm serves another run, or one that this version cannot read.
         BootstrapFailed: see ``start_peer``.
     """
-    async with start_peer(settings, observer) as started:
+    async with start_peer(replace(settings, fingerprint=invite.fingerprint), observer) as started:
         bundle = await fetch_bundle(started.ports.transport, list(started.bootstrap_peers), invite.fingerprint)
         yield started, bundle
 

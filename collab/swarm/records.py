@@ -10,7 +10,7 @@ import msgpack
 
 from collab.errors import BadMessage
 from collab.swarm.identity import Identity, is_signed_by
-from collab.types import Lineage, PeerId, Role
+from collab.types import Lineage, PeerId, Reachability, Role
 
 MAX_RECORD_BYTES = 2048
 """A record of ours takes about 500 bytes; the rest is room for names and addresses."""
@@ -66,6 +66,8 @@ class PeerRecord:
     has_seat: bool = True
     """Whether it may vote about what follows its history. Not who was in that round in an earlier life: it may have
     voted since, and has forgotten."""
+    reach: Reachability = Reachability.DIRECT
+    """How it says that others get to it."""
 
 
 def pack_record(record: PeerRecord, identity: Identity) -> bytes:

@@ -23,6 +23,7 @@ from collab.training.genesis import build_replica, make_genesis
 from collab.training.participant import Participant, ParticipantSettings
 from collab.training.replica import Replica
 from collab.training.trainer import Trainer
+from collab.types import Reachability
 from peers.auxiliary import Auxiliary, AuxiliarySettings
 from peers.backbone import Backbone, BackboneSettings, Workshop
 
@@ -110,7 +111,10 @@ class SimSwarm:
         async def main(ports: Ports) -> dict[str, Any]:
             self.replicas[index] = replica = build_replica(self.bundle, self.task, torch.device("cpu"))
             settings = ParticipantSettings(
-                name=f"trainer-{index}", can_be_dialled=not client_mode, max_epochs=max_epochs, state_dir=state_dir
+                name=f"trainer-{index}",
+                reach=Reachability.CLIENT if client_mode else Reachability.DIRECT,
+                max_epochs=max_epochs,
+                state_dir=state_dir,
             )
             self.participants[index] = Participant(ports, self._identity(index), self.bundle, replica, settings)
             self.stops[index] = asyncio.Event()
