@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collab.errors import PeerUnreachable, TimedOut
+from collab.errors import PeerUnreachable
 from collab.net.fresh_dial import who_answers
 from collab.net.hivemind_net import NetworkSettings, open_transport
 from collab.net.listening import tcp_port_in
@@ -28,16 +28,17 @@ PORT = 47000
 def test_a_daemon_proves_its_identity_to_a_stranger_and_other_listeners_cannot(tmp_path: Path) -> None:
     async def main() -> None:
         load_or_create_identity(tmp_path / "key")
-        silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        deaf = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
         async with open_transport(NetworkSettings(identity_path=tmp_path / "key", host="127.0.0.1")) as transport:
             port = tcp_port_in((await transport.addresses())[0])
             assert await who_answers("127.0.0.1", port, timeout_s=5.0) == transport.peer_id
             assert await transport.answers(transport.peer_id, "127.0.0.1", port, timeout_s=5.0)
-            with pytest.raises(TimedOut):
-                await who_answers("127.0.0.1", silent.sockets[0].getsockname()[1], timeout_s=0.3)
+            with pytest.raises(PeerUnreachable):
+                await who_answers("127.0.0.1", deaf.sockets[0].getsockname()[1], timeout_s=5.0)
         with pytest.raises(PeerUnreachable):
             await who_answers("127.0.0.1", port, timeout_s=5.0)
-        silent.close()
+        deaf.close()
+        await deaf.wait_closed()
 
     asyncio.run(main())
 
