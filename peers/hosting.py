@@ -15,6 +15,7 @@ from collab.errors import ConfigError
 from collab.metrics.records import Notice
 from collab.metrics.sinks import Fanout, JsonLines
 from collab.net.hivemind_net import NetworkSettings
+from collab.net.relaying import limits_for
 from collab.net.startup import StartupSettings, is_loopback, start_peer
 from collab.ports import NO_LIMITS, LinkLimits
 from collab.swarm.bundle import Bundle
@@ -25,6 +26,7 @@ from peers.backbone import Backbone, BackboneSettings, Workshop
 from peers.joining import Relay
 from peers.places import OWNER_KEY, RUN_FILE, DataDir, cache_dir, claim_data_dir
 from peers.process import announce, settle_heap
+from peers.run_size import state_bytes
 from peers.screen import LivePanel, choose_screen
 
 if TYPE_CHECKING:
@@ -52,12 +54,17 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
         announce(f"preparing run {run.run_id} ...")
         bundle = Bundle(run, load_assets(run, options.directory))
         relay = Relay()
+        workshop = _workshop(bundle, load_or_create_identity(data_dir.identity).peer_id, options.directory)
+        num_bytes, workshop = state_bytes(data_dir.checkpoints, workshop)
         network = NetworkSettings(
-            identity_path=data_dir.identity, host=options.host, port=options.port, announce=options.announce
+            identity_path=data_dir.identity,
+            host=options.host,
+            port=options.port,
+            announce=options.announce,
+            relay=limits_for(num_bytes) if _may_relay(options) else None,
         )
         async with start_peer(StartupSettings(network=network, limits=options.limits), relay) as started:
             settings = BackboneSettings(name="backbone", checkpoint_dir=data_dir.checkpoints)
-            workshop = _workshop(bundle, started.ports.transport.peer_id, options.directory)
             backbone = Backbone(started.ports, started.identity, bundle, workshop, settings)
             title = f"collab backbone: {run.run_id}"
             screen = choose_screen(
@@ -84,6 +91,11 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
                 summary = {"id": record.peer, "role": record.role, "epoch": record.epoch, "lineage": record.lineage}
                 print(json.dumps({"event": "Summary", **summary}), flush=True)  # noqa: T201
     announce("the backbone has left; start it again with the same command to carry on")
+
+
+def _may_relay(options: HostOptions) -> bool:
+    """Not on this machine alone, where all reach each other; nor within an owner's limits, which the daemon ignores."""
+    return not is_loopback(f"/ip4/{options.host}") and options.limits == NO_LIMITS
 
 
 def load_assets(run: Run, directory: Path) -> dict[str, bytes]:

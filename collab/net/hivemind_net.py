@@ -6,7 +6,6 @@ hivemind's higher layers (optimiser, averagers, matchmaking, codecs) are not use
 
 import asyncio
 import logging
-import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -29,11 +28,13 @@ from collab.concurrency import Background
 from collab.errors import NetworkError, PeerUnreachable, TimedOut
 from collab.net import hivemind_time
 from collab.net.base import Entry, Handler
+from collab.net.daemon import start_daemon
 from collab.net.dialling import connect
 from collab.net.fresh_dial import who_answers
 from collab.net.hivemind_stream import HivemindStream
 from collab.net.listening import check_port, host_in
 from collab.net.quotas import LIMITS
+from collab.net.relaying import RelayLimits, Reservation, connect_through, reserve
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
@@ -57,16 +58,8 @@ class NetworkSettings:
     """Multiaddresses to tell others instead of the local ones."""
     is_client: bool = False
     """Dial only, never be dialled (behind a firewall, or on rented notebooks)."""
-
-
-class _Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
-    """p2pd in a session of its own: Ctrl+C in a terminal must not kill it before its peer has said goodbye."""
-
-    @staticmethod
-    def _make_process_args(*args: object, **kwargs: object) -> list[str]:  # hivemind's own hook takes keywords
-        command: list[str] = P2P._make_process_args(*args, **kwargs)
-        setsid = shutil.which("setsid")
-        return [setsid, *command] if setsid else command
+    relay: RelayLimits | None = None
+    """Pass on between peers that nobody can dial, within these limits; None: pass nothing on."""
 
 
 class HivemindTransport:
@@ -74,6 +67,8 @@ class HivemindTransport:
 
     def __init__(self, p2p: P2P, tasks: Background, *, is_client: bool) -> None:
         self._p2p, self._tasks, self._is_client = p2p, tasks, is_client
+        self._relays: dict[PeerId, None] = {}
+        """Where we have places."""
 
     @property
     def peer_id(self) -> PeerId:
@@ -125,11 +120,41 @@ class HivemindTransport:
     async def open(self, peer: PeerId, protocol: str, *, timeout_s: float) -> HivemindStream:
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._open(peer, protocol)
+                return await self._open_somehow(peer, protocol, timeout_s / 2)
         except TimeoutError:
             raise TimedOut(f"{peer} did not accept {protocol} within {timeout_s:.1f} s") from None
         except (ControlFailure, P2PDaemonError, OSError, asyncio.IncompleteReadError, ValueError) as error:
             raise PeerUnreachable(f"cannot open {protocol} to {peer}: {_reason(error)}") from error
+
+    async def _open_somehow(self, peer: PeerId, protocol: str, patience_s: float) -> HivemindStream:
+        """Through a relay, if we are one of those who need it, and cannot reach ``peer`` in any other way."""
+        if not self._relays:
+            return await self._open(peer, protocol)
+        try:
+            async with asyncio.timeout(patience_s):
+                return await self._open(peer, protocol)
+        except (TimeoutError, ControlFailure, P2PDaemonError) as error:
+            reason: Exception = error
+        for relay in tuple(self._relays):
+            try:
+                await connect_through(self._p2p, relay, peer)
+                return await self._open(peer, protocol)
+            except (ControlFailure, P2PDaemonError) as error:
+                reason = error
+        raise reason
+
+    async def reserve(self, relay: PeerId, *, timeout_s: float) -> Reservation:
+        """A place at ``relay``, through which others that nobody can dial either then reach us, and we them.
+
+        Raises:
+            PeerUnreachable, BadMessage, TimedOut: it has no place for us that is of use.
+        """
+        self._relays.pop(relay, None)
+        reservation = await reserve(self._p2p, relay, timeout_s=timeout_s)
+        if not reservation.is_useful:
+            raise PeerUnreachable(f"{relay} passes on only {reservation.data_bytes} bytes")
+        self._relays[relay] = None
+        return reservation
 
     async def _open(self, peer: PeerId, protocol: str) -> HivemindStream:
         # hivemind's own stream_open leaks the control connection when the daemon refuses
@@ -210,16 +235,8 @@ async def open_transport(settings: NetworkSettings) -> AsyncIterator[HivemindTra
     if settings.port and not settings.is_client:
         check_port(settings.host, settings.port)
     try:
-        p2p = await _Daemon.create(
-            identity_path=str(settings.identity_path),
-            host_maddrs=None if settings.is_client else [f"/ip4/{settings.host}/tcp/{settings.port}"],
-            announce_maddrs=list(settings.announce) or None,
-            no_listen=settings.is_client,
-            check_if_identity_free=False,
-            nat_port_map=False,
-            auto_nat=False,
-            use_relay=False,
-        )
+        listen = () if settings.is_client else (f"/ip4/{settings.host}/tcp/{settings.port}",)
+        p2p = await start_daemon(settings.identity_path, listen, settings.announce, settings.relay)
     except P2PDaemonError as error:
         raise NetworkError(f"the libp2p daemon did not start: {error}", hint="run 'collab-peer --help'") from error
     try:

@@ -1,12 +1,17 @@
-"""Finding out at join how others can reach this machine: those who can be dialled are asked to dial it."""
+"""Finding out at join how others can reach this machine: those who can be dialled are asked to dial it.
+
+Where they cannot, places at the relays of bootstrap peers let others meet it that nobody can dial either. Who can be
+dialled needs no relay: such a peer is dialled by those who cannot, and calls them back over that connection.
+"""
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from collab.errors import NetworkError
 from collab.net.dial_back import ask_to_dial_back
+from collab.net.hivemind_net import HivemindTransport
 from collab.net.listening import host_in, tcp_port_in
 from collab.ports import Ports
 from collab.swarm.identity import Identity
@@ -18,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 PATIENCE_S = 2.5
 """For everybody's answers together: a dial that gets no answer takes 1.5 s. Joining never waits longer for this."""
+RESERVE_TIMEOUT_S = 3.0
+RENEW_S = 30.0
+"""A place ends with its hour, or with the connection to the relay; asking again costs two small messages."""
 MOST_ASKED = 5
 """Two liars decide nothing among five."""
 
@@ -58,3 +66,24 @@ async def find_reach(ports: Ports, identity: Identity, bootstrap: Sequence[PeerI
                 tasks.create_task(ask_others(tasks))
     own_hosts = {host_in(address) for address in addresses}
     return decide(answers, own_hosts=own_hosts, port=port, trusted=bootstrap, num_asked=len(asked))
+
+
+async def reserve_places(daemon: HivemindTransport, relays: Iterable[PeerId]) -> int:
+    """Ask for a place at each of ``relays``; how many gave one that is of use."""
+
+    async def ask(relay: PeerId) -> bool:
+        try:
+            await daemon.reserve(relay, timeout_s=RESERVE_TIMEOUT_S)
+        except NetworkError as error:
+            logger.info("no place at relay=%s reason=%s", relay, error)
+            return False
+        return True
+
+    return sum(await asyncio.gather(*(ask(relay) for relay in dict.fromkeys(relays))))
+
+
+async def keep_places(daemon: HivemindTransport, relays: Sequence[PeerId]) -> None:
+    """Ask again for ever: a relay that was started again has forgotten who had a place."""
+    while True:
+        await asyncio.sleep(RENEW_S)
+        await reserve_places(daemon, relays)

@@ -1,6 +1,5 @@
 """Starting a real peer: key, libp2p, bootstrap peers, swarm time, DHT; the result is a peer's ports."""
 
-import asyncio
 import ipaddress
 import logging
 import random
@@ -11,9 +10,9 @@ from dataclasses import dataclass, replace
 from collab.clock import SystemClock
 from collab.compute import ThreadCompute
 from collab.concurrency import Background
-from collab.errors import BootstrapFailed, NetworkError
 from collab.metrics.refusals import Refusals
 from collab.net.base import Transport
+from collab.net.bootstrap import dial_any, stay_connected
 from collab.net.dial_back import DialBack
 from collab.net.guard import Guard, GuardedTransport
 from collab.net.hivemind_net import (
@@ -26,24 +25,21 @@ from collab.net.hivemind_net import (
 from collab.net.limits import within_limits
 from collab.net.listening import tcp_port_in
 from collab.net.loopback import LoopbackTransport
-from collab.net.reaching import find_reach
+from collab.net.reaching import find_reach, keep_places, reserve_places
 from collab.net.refusal_report import serve_report
 from collab.ports import NO_LIMITS, LinkLimits, Observer, Ports
 from collab.swarm.bundle import Bundle, fetch_bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.invite import Invite
-from collab.swarm.reachability import ASKED_FOR_CLIENT, FIRST, Verdict, as_told
+from collab.swarm.reachability import ASKED_FOR_CLIENT, FIRST, Verdict, as_told, relayed
 from collab.swarm.time_sync import measure_offset
 from collab.types import PeerId, Reachability
 
 logger = logging.getLogger(__name__)
 
-DIAL_TIMEOUT_S = 5.0
-RETRY_PAUSE_S = 1.0
+TIME_TIMEOUT_S = 5.0
 ALARMING_OFFSET_S = 3.0
 """A clock that is further off would have its DHT records refused without the correction."""
-RECONNECT_S = 5.0
-"""How often a lost bootstrap peer is looked for: it may have been restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +103,12 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
             await stack.aclose()
             again = replace(settings, network=network)
             connected = await stack.enter_async_context(_connected(again, identity, observer))
+        if verdict.reach is Reachability.CLIENT and verdict is not ASKED_FOR_CLIENT:
+            verdict = relayed(verdict, await reserve_places(connected.daemon, connected.bootstrap_peers))
+            relays = tuple(PeerId(address.rpartition("/p2p/")[2]) for address in settings.bootstrap)
+            connected.tasks.create_task(keep_places(connected.daemon, relays))
         directory = await stack.enter_async_context(connected.directory(is_client=network.is_client))
-        connected.tasks.create_task(_stay_connected(connected.daemon, directory, settings.bootstrap))
+        connected.tasks.create_task(stay_connected(connected.daemon, directory, settings.bootstrap))
         ports = within_limits(connected.ports(directory), settings.limits)
         await serve_report(connected.transport, connected.refusals)
         if not network.is_client:
@@ -166,7 +166,7 @@ async def _connected(settings: StartupSettings, identity: Identity, observer: Ob
         guard = Guard(clock, refusals)
         transport = LoopbackTransport(GuardedTransport(daemon, guard), tasks)
         peers = await dial_any(daemon, settings.bootstrap, settings.bootstrap_timeout_s)
-        offset_s = await measure_offset(transport, clock, peers, timeout_s=DIAL_TIMEOUT_S) or 0.0
+        offset_s = await measure_offset(transport, clock, peers, timeout_s=TIME_TIMEOUT_S) or 0.0
         clock.correct(offset_s)
         if abs(offset_s) > ALARMING_OFFSET_S:
             logger.warning(
@@ -244,51 +244,3 @@ def is_loopback(address: str) -> bool:
 def default_host(invite: Invite) -> str:
     """Where to listen: loopback when the whole run is on this machine, else every address."""
     return "127.0.0.1" if all(is_loopback(address) for address in invite.addresses) else "0.0.0.0"  # noqa: S104
-
-
-async def dial_any(transport: HivemindTransport, addresses: tuple[str, ...], timeout_s: float) -> list[PeerId]:
-    """Dial all addresses at once, again and again, until at least one answers.
-
-    Raises:
-        BootstrapFailed: none did within ``timeout_s``.
-    """
-    if not addresses:
-        return []
-    loop = asyncio.get_running_loop()
-    give_up_s = loop.time() + timeout_s
-    reasons: dict[str, str] = {}
-    while True:
-        results = await asyncio.gather(*(_dial(transport, address) for address in addresses))
-        reached = [result for result in results if not isinstance(result, NetworkError)]
-        if reached:
-            return reached
-        for address, error in zip(addresses, results, strict=True):
-            if isinstance(error, NetworkError):  # libp2p's later answers only say that it is backing off
-                reasons.setdefault(address, error.message)
-        if loop.time() + RETRY_PAUSE_S >= give_up_s:
-            listing = "\n".join(f"  {address}: {reason}" for address, reason in reasons.items())
-            raise BootstrapFailed(
-                f"none of the {len(addresses)} bootstrap addresses answered within {timeout_s:.0f} s:\n{listing}",
-                hint="is the backbone running and its port reachable from here? ask the organiser for a fresh invite",
-            )
-        await asyncio.sleep(RETRY_PAUSE_S)
-
-
-async def _dial(transport: HivemindTransport, address: str) -> PeerId | NetworkError:
-    try:
-        return await transport.dial(address, timeout_s=DIAL_TIMEOUT_S)
-    except NetworkError as error:
-        return error
-
-
-async def _stay_connected(
-    transport: HivemindTransport, directory: HivemindDirectory, addresses: tuple[str, ...]
-) -> None:
-    """Look for bootstrap peers for ever: a restarted backbone knows nobody until somebody greets it."""
-    while addresses:
-        await asyncio.sleep(RECONNECT_S)
-        connected = await transport.connected_peers()
-        for address in addresses:
-            peer = PeerId(address.rpartition("/p2p/")[2])
-            if peer in connected or not isinstance(await _dial(transport, address), NetworkError):
-                await directory.greet(peer)

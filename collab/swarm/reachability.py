@@ -6,7 +6,7 @@ ourselves goes both ways, and an address on an interface of ours says nothing ab
 
 import ipaddress
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collab.metrics.records import ReachDecided
 from collab.types import PeerId, Reachability
@@ -70,6 +70,15 @@ def as_told(port: int) -> Verdict:
     """Whoever started this machine says that others can dial it."""
     text = f"taken as reachable on TCP port {port}, as asked for; nobody has tried"
     return Verdict(reach=Reachability.DIRECT, text=text, port=port)
+
+
+def relayed(verdict: Verdict, num_relays: int) -> Verdict:
+    """The same for a machine that has places at so many relays."""
+    if not num_relays:
+        return verdict
+    backbones = "a backbone" if num_relays == 1 else f"{num_relays} backbones"
+    text = f"{verdict.text}; others like it reach it through {backbones}"
+    return replace(verdict, reach=Reachability.RELAYED, text=text)
 
 
 def decide(

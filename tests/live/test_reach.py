@@ -11,6 +11,7 @@ from collab.errors import PeerUnreachable
 from collab.net.fresh_dial import who_answers
 from collab.net.hivemind_net import NetworkSettings, open_transport
 from collab.net.listening import tcp_port_in
+from collab.net.reaching import PATIENCE_S
 from collab.net.startup import StartupSettings, start_peer
 from collab.swarm.identity import load_or_create_identity
 from collab.types import Reachability
@@ -68,30 +69,40 @@ def has_contributed(peer: Peer) -> bool:
 
 
 def test_peers_behind_routers_join_without_flags_contribute_and_say_how_they_are_reached(tmp_path: Path) -> None:
-    """Two homes with a router each, one of which passes a port on; a backbone and a trainer stand outside."""
+    """Three homes with a router each: two trainers begin, whom nobody can dial; a third one gets their state all the
+    same, through the backbone. A fourth home's router passes a port on; one more trainer stands outside.
+    """
     with (
-        Homes(outside=2, homes=[1, 1, 1]) as lab,
-        live_swarm(tmp_path / "run", digits(until=100000, every=1000)) as swarm,
+        Homes(outside=2, homes=[1, 1, 1, 1]) as lab,
+        live_swarm(tmp_path / "run", digits(until=100000, every=100000)) as swarm,
     ):
-        lab.forward_port(2, PORT)
-        swarm.backbone("--port", str(PORT), place=lab.outside(0))
-        outside = swarm.join("outside", place=lab.outside(1))
-        hidden = [swarm.join(f"hidden-{home}", place=lab.at_home(home)) for home in (0, 1)]
-        forwarded = swarm.join("forwarded", "--port", str(PORT), place=lab.at_home(2))
-        peers = [outside, *hidden, forwarded]
-        verdicts = {peer.name: verdict_of(peer) for peer in peers}
-        words = {name: (verdict["reach"], verdict["host"]) for name, verdict in verdicts.items()}
-        assert words == {
-            "outside": ("direct", lab.outside_address(1)),
-            "hidden-0": ("client", lab.router_address(0)),
-            "hidden-1": ("client", lab.router_address(1)),
-            "forwarded": ("direct", lab.router_address(2)),
-        }
-        assert max(verdict["seconds"] for verdict in verdicts.values()) < 3.0
-        for peer in peers:
+        lab.forward_port(3, PORT)
+        backbone = swarm.backbone("--port", str(PORT), place=lab.outside(0))
+        first = [swarm.join(f"hidden-{home}", place=lab.at_home(home)) for home in (0, 1)]
+        for peer in first:
             wait_until(lambda peer=peer: has_contributed(peer), f"{peer.name} to contribute", peer)
-        for peer in hidden:
-            assert "reach: client: others cannot dial this machine" in peer.tail()
+        late = swarm.join("late", place=lab.at_home(2))
+        wait_until(lambda: bool(late.all("StateFetched")), "the late one to have a state", late)
+        outside = swarm.join("outside", place=lab.outside(1))
+        forwarded = swarm.join("forwarded", "--port", str(PORT), place=lab.at_home(3))
+        for peer in (late, outside, forwarded):
+            wait_until(lambda peer=peer: has_contributed(peer), f"{peer.name} to contribute", peer)
+        verdicts = {peer.name: verdict_of(peer) for peer in (*first, late, outside, forwarded)}
+        assert {name: (verdict["reach"], verdict["host"]) for name, verdict in verdicts.items()} == {
+            "hidden-0": ("relayed", lab.router_address(0)),
+            "hidden-1": ("relayed", lab.router_address(1)),
+            "late": ("relayed", lab.router_address(2)),
+            "outside": ("direct", lab.outside_address(1)),
+            "forwarded": ("direct", lab.router_address(3)),
+        }
+        assert max(verdict["seconds"] for verdict in verdicts.values()) < PATIENCE_S + 1.0
+        for peer in (*first, late):
+            assert "reach: relayed: others cannot dial this machine" in peer.tail()
             assert "  -> nothing needs to be done" in peer.tail()
-        shown = {peer["name"]: peer["reach"] for peer in swarm.status(place=lab.outside(1))["peers"]}
-        assert shown == {"backbone": "direct", **{name: reach for name, (reach, _) in words.items()}}
+        status = swarm.status(place=lab.outside(1))["peers"]
+        reach = {name: verdict["reach"] for name, verdict in verdicts.items()}
+        assert {peer["name"]: peer["reach"] for peer in status} == {"backbone": "direct", **reach}
+        donors = {donor for fetched in late.all("StateFetched") for donor in fetched["donors"] if fetched["epoch"] > 0}
+        assert donors <= {peer["id"] for peer in status if peer["name"].startswith("hidden")}
+        assert donors
+        assert backbone.process.poll() is None
