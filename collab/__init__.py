@@ -2,11 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from collab.version import VERSION
+
 if TYPE_CHECKING:
     from collab.joining import JoinedRun, Local, join
 
 __all__ = ["JoinedRun", "Local", "join"]
-__version__ = "0.1.0"
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> object:

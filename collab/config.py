@@ -5,7 +5,6 @@ What is local to a machine (device, data directory, name, microbatch) is a flag 
 
 import hashlib
 import json
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +12,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from collab.errors import ConfigError
+from collab.yaml_text import read_yaml
 
 
 class Section(BaseModel):
@@ -67,6 +67,10 @@ class HubData(Section):
 Data = Annotated[BuiltinData | FilesData | HubData, Field(discriminator="source")]
 
 
+REMOTE_CODE = {"auto_map", "trust_remote_code", "custom_pipelines", "code_revision"}
+"""Fields by which transformers would fetch and execute somebody's code."""
+
+
 class CausalLMTask(Section):
     """Next-token prediction with a ``transformers`` causal language model."""
 
@@ -85,6 +89,8 @@ class CausalLMTask(Section):
     def _check_model(self) -> "CausalLMTask":
         if not isinstance(self.model.get("model_type"), str):
             raise ValueError("task.model needs a model_type that transformers knows, for example gpt2 or llama")
+        if forbidden := self.model.keys() & REMOTE_CODE:
+            raise ValueError(f"task.model cannot have {min(forbidden)}: code never travels with a run")
         try:
             json.dumps(self.model, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -100,7 +106,24 @@ class ImageClassificationTask(Section):
     eval_samples: Whole = Field(default=297, ge=1, le=1000)
 
 
-Task = Annotated[CausalLMTask | ImageClassificationTask, Field(discriminator="name")]
+class Foreign(Section):
+    """A class in a module that is not of this package: each machine has its own copy, and its owner has allowed it."""
+
+    name: Literal["module"]
+    module: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
+    """As it would be imported."""
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Of its one file."""
+    class_name: str = Field(pattern=r"^[A-Za-z_]\w*$")
+    options: dict[str, Any] = {}
+    """What the class is made with, by name."""
+
+
+class ForeignTask(Foreign):
+    """A task of somebody's own; see ``collab.tasks.base.Task``."""
+
+
+Task = Annotated[CausalLMTask | ImageClassificationTask | ForeignTask, Field(discriminator="name")]
 
 
 # -- optimisation ----------------------------------------------------------------------------------------------------
@@ -158,7 +181,13 @@ class Solo(Section):
     max_gradient_norm: Real | None = Field(default=1.0, gt=0)
 
 
-Strategy = Annotated[Dedloc | Solo, Field(discriminator="name")]
+class ForeignStrategy(Foreign):
+    """A strategy of somebody's own; see ``collab.strategies.base.Strategy``."""
+
+    target_batch_size: Whole = Field(default=256, ge=1)
+
+
+Strategy = Annotated[Dedloc | Solo | ForeignStrategy, Field(discriminator="name")]
 
 
 class Averaging(Section):
@@ -189,6 +218,10 @@ class Run(Section):
     """One run file."""
 
     run_id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{2,39}$")
+    access: Literal["open", "invite_only"] = "open"
+    """``open``: whoever has the run's address may join; ``invite_only``: whom 'collab-peer invite' has named."""
+    orphan_after_h: Real = Field(default=24.0, gt=0)
+    """Hours without any backbone, after which trainers keep their state and stop."""
     seed: Whole = Field(default=0, ge=0, lt=2**32)
     microbatch_size: Whole = Field(default=8, ge=1)
     """Samples of one forward and backward, unless a volunteer says otherwise."""
@@ -202,33 +235,6 @@ class Run(Section):
     checkpoints: Checkpoints = Checkpoints()
 
 
-class _Loader(yaml.SafeLoader):
-    """Plain YAML without what surprises: a repeated field, and aliases, which a few bytes can make grow for ever."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("a run file has no aliases")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue  # the checks below will say that it is no name of a field
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"field {key.value!r} is there twice", problem_mark=key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-def _read_yaml(text: str) -> Any:
-    loader = _Loader(text)
-    try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
-
-
 def parse_run(text: str, *, origin: str) -> Run:
     """Validate the text of a run file.
 
@@ -240,7 +246,7 @@ def parse_run(text: str, *, origin: str) -> Run:
         ConfigError: not YAML, or a field is unknown, missing, of a wrong type or impossible; every problem is listed.
     """
     try:
-        content = _read_yaml(text)
+        content = read_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that cannot be
         raise ConfigError(f"{origin} is not YAML: {error}", hint="fix the line named above") from error
     if not isinstance(content, dict):
@@ -284,17 +290,17 @@ def _problem(item: Any) -> str:
     return f"{item['msg']}{got}"
 
 
-def fingerprint(run: Run, assets: dict[str, str]) -> str:
+def fingerprint(run: Run, assets: dict[str, str], owner: str = "") -> str:
     """What two peers compare to know that they mean the same run.
 
     Args:
         run: the validated run file; comments and the order of fields do not matter.
         assets: SHA-256 in hex of each file that travels with it, by name (``tokenizer.json``).
+        owner: peer id of the key whose orders count; empty: nobody's do.
 
     Returns:
         64 hex digits.
     """
-    canonical = json.dumps(
-        {"run": run.model_dump(mode="json"), "assets": assets}, sort_keys=True, separators=(",", ":")
-    )
+    content = {"run": run.model_dump(mode="json"), "assets": assets} | ({"owner": owner} if owner else {})
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -36,6 +36,10 @@ class DataError(CollabError):
     """The training data cannot be read, or does not fit the task."""
 
 
+class Dismissed(CollabError):
+    """This peer must stop: it is banned or too old, or nobody runs the run any more. Its state was kept."""
+
+
 # -- the network -----------------------------------------------------------------------------------------------------
 
 
@@ -85,6 +89,10 @@ class TooMany(BadMessage):
     """More small messages than any honest peer sends."""
 
     reason = "too_many_messages"
+
+
+class AccessDenied(NetworkError):
+    """The other side says that this peer may not take part: not invited, too many devices, banned."""
 
 
 class VersionMismatch(NetworkError):

@@ -83,6 +83,8 @@ class Local:
     """How others can reach this machine; None: they are asked to try."""
     limits: LinkLimits = NO_LIMITS
     """Of what this machine's link may carry for the swarm."""
+    allowed_modules: tuple[str, ...] = ()
+    """Modules that are not of this package and may run here, if the run names them; see ``collab.foreign``."""
     sinks: tuple[Sink, ...] = ()
     """Are told what happens."""
 
@@ -189,8 +191,16 @@ class JoinedRun:
         settings = StartupSettings(
             network=network, bootstrap=self._invite.addresses, limits=self._local.limits, reach=self._local.reach
         )
+        invite = self._invite
+        settings = StartupSettings(
+            network=network,
+            bootstrap=invite.addresses,
+            limits=self._local.limits,
+            reach=self._local.reach,
+            papers=invite.papers,
+        )
         told = Fanout(*self._local.sinks)
-        async with open_run(self._invite, settings, told) as (started, bundle):
+        async with open_run(invite, settings, told) as (started, bundle):
             told.observe(started.verdict.event(started.ports.clock.now(), started.verdict_s))
             replica = await started.ports.compute.run(  # torch's first optimiser is slow
                 lambda: replica_around(self._model, self._optimizer, bundle)
@@ -200,6 +210,7 @@ class JoinedRun:
                 name=name,
                 reach=started.verdict.reach,
                 state_dir=self._local.data_dir / "state" if self._local.data_dir is not None else None,
+                allowed_modules=self._local.allowed_modules,
             )
             participant = Participant(started.ports, started.identity, bundle, replica, participant_settings)
             await participant.begin()

@@ -6,11 +6,11 @@ them on an event loop whose clock jumps. Network ports are in :mod:`collab.net.b
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from collab.metrics.records import Event
-from collab.net.base import Directory, Transport
+from collab.net.base import Directory, Door, Transport
 from collab.types import PeerId
 
 T = TypeVar("T")
@@ -81,6 +81,23 @@ class LinkLimits:
 NO_LIMITS = LinkLimits()
 
 
+def no_pass() -> bytes:
+    """Of a peer that nobody has invited."""
+    return b""
+
+
+@dataclass(slots=True, kw_only=True)
+class Entrance:
+    """What this peer asks of those who come, and shows where it comes itself; set when the run is known."""
+
+    door: Door | None = None
+    """Who may come in; None: everybody."""
+    credential: Callable[[], bytes] = no_pass
+    """Our pass as of now; empty: none."""
+    changes: int = 0
+    """Counted up when the door has changed its mind about somebody: those who are in are asked about again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     """Everything a peer needs from its surroundings."""
@@ -94,3 +111,5 @@ class Ports:
     rng: random.Random
     limits: LinkLimits = NO_LIMITS
     """Of this machine's link; ``transport`` keeps to them, rounds are planned with them."""
+    entrance: Entrance = field(default_factory=Entrance)
+    """``transport`` shows and checks what is said here."""

@@ -5,13 +5,17 @@ from dataclasses import dataclass
 
 from collab.averaging.assistant import Assistant, assisting_engine
 from collab.concurrency import run_until_first
+from collab.errors import Dismissed
 from collab.ports import Ports
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.identity import Identity
 from collab.swarm.membership import Membership
+from collab.swarm.order_exchange import OrderExchange
 from collab.swarm.progress import ProgressBoard
 from collab.swarm.records import PeerRecord, PeerState
+from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time
+from collab.training.dismissal import dismissal
 from collab.types import Role
 
 
@@ -29,28 +33,48 @@ class Auxiliary:
         self._ports, self._bundle, self._settings = ports, bundle, settings
         self._state = PeerState.SERVING
         self._free_from: int | None = None
-        self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
+        self.dismissed: Dismissed | None = None
+        """Why we stop by ourselves."""
+        self.statutes = Statutes(ports, bundle)
+        board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
+        self.membership = Membership(board, ports.clock, self.record)
         self.assistant = Assistant(self.membership.knows)
-        self._engine = assisting_engine(ports, bundle, self.membership, self.assistant)
+        self._engine = assisting_engine(ports, self.statutes, self.membership, self.assistant)
+        self._orders = OrderExchange(ports, self.statutes.mandate, lambda: self.membership.view, None)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` or until the run is finished."""
+        """Serve until ``stop`` or until the run is finished.
+
+        Raises:
+            Dismissed: we are banned or too old, or nobody runs the run any more.
+        """
+        await self._orders.serve()
         await serve_time(self._ports.transport, self._ports.clock)
         await serve_bundle(self._ports.transport, self._bundle)
         await self._engine.serve()
         await self.membership.report()
         await run_until_first(
-            self.membership.keep_alive(), self.assistant.run(self._engine), self._finished(), stop.wait()
+            self.membership.keep_alive(),
+            self.assistant.run(self._engine),
+            self._orders.run(),
+            self._finished(),
+            stop.wait(),
         )
         self._free_from = self._engine.retire()
         self._state = PeerState.LEAVING if self._free_from is None else PeerState.LEFT
         await self.membership.report()
+        if self.dismissed is not None:
+            raise self.dismissed
 
     async def _finished(self) -> None:
-        """Returns when the run has reached its last epoch."""
-        until = self._bundle.run.until_epoch
+        """Returns when the run has reached its last epoch, or wants us no more."""
         while True:
+            until, consensus = self.statutes.mandate.until_epoch, self.membership.view.consensus()
             if until is not None and self.membership.view.is_over(until):
+                return
+            epoch = consensus[0] if consensus is not None else 0
+            self.dismissed = dismissal(self._ports, self.statutes, self.membership, epoch)
+            if self.dismissed is not None:
                 return
             await asyncio.sleep(1.0)
 

@@ -5,12 +5,14 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from collab.averaging.assistant import Assistant, assisting_engine
 from collab.checkpoints.local import load_newest, prune, save_checkpoint
+from collab.checkpoints.rolled_back import begin_again
 from collab.concurrency import run_until_first
-from collab.errors import CheckpointFailed, CorruptState, NoDonor
+from collab.errors import CheckpointFailed, CorruptState, NoDonor, StateError
 from collab.metrics.records import CheckpointSaved, Notice, StateFetched, SwarmReport
 from collab.ports import Ports
 from collab.swarm.bundle import Bundle, serve_bundle
@@ -18,12 +20,16 @@ from collab.swarm.donation import StateServer
 from collab.swarm.handover import Offer, serve_handover
 from collab.swarm.identity import Identity
 from collab.swarm.membership import Membership
+from collab.swarm.order_exchange import OrderExchange
+from collab.swarm.orders import Rollback
 from collab.swarm.progress import ProgressBoard, SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
 from collab.swarm.state_transfer import Wanted, fetch_state
+from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time
 from collab.types import Lineage, PeerId, Role
+from peers.summary import newest_evaluation, swarm_loss
 
 logger = logging.getLogger(__name__)
 
@@ -59,16 +65,23 @@ class Backbone:
         self._packed: PackedSnapshot | None = None
         self._state = PeerState.SERVING
         self._saved_epoch = -1
+        self._era = ""
         self._free_from: int | None = None
         self._saving = asyncio.Lock()
         self._reported: tuple[int, Lineage] | None = None
-        self.membership = Membership(ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.record)
+        self.statutes = Statutes(ports, bundle)
+        board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
+        self.membership = Membership(board, ports.clock, self.record)
         self.assistant = Assistant(self.membership.knows)
-        self._engine = assisting_engine(ports, bundle, self.membership, self.assistant)
+        self._engine = assisting_engine(ports, self.statutes, self.membership, self.assistant)
+        path = settings.checkpoint_dir.parent / "orders"
+        self._orders = OrderExchange(ports, self.statutes.mandate, lambda: self.membership.view, path)
 
     async def begin(self) -> None:
         """Restore or make the run's state and begin to answer."""
+        self._orders.restore()
         await self._restore()
+        await self._orders.serve()
         transport, fingerprint = self._ports.transport, self._bundle.fingerprint
         await serve_time(transport, self._ports.clock)
         await serve_bundle(transport, self._bundle)
@@ -80,7 +93,11 @@ class Backbone:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``; ``begin`` comes first."""
         await run_until_first(
-            self.membership.keep_alive(), self.assistant.run(self._engine), self._follow(), stop.wait()
+            self.membership.keep_alive(),
+            self.assistant.run(self._engine),
+            self._orders.run(),
+            self._follow(),
+            stop.wait(),
         )
         await self._saving.acquire()  # a checkpoint under way is finished first
         self._free_from = self._engine.retire()
@@ -98,7 +115,7 @@ class Backbone:
             self._packed = await self._ports.compute.run(lambda: pack(first, fingerprint=fingerprint))
         else:
             logger.info("resuming epoch=%d from=%s", snapshot.epoch, root)
-            self._saved_epoch = snapshot.epoch
+            self._saved_epoch, self._era = snapshot.epoch, snapshot.era
             self._packed = await self._ports.compute.run(lambda: pack(snapshot, fingerprint=fingerprint))
 
     async def _provide(self, epoch: int | None) -> PackedSnapshot | None:
@@ -117,9 +134,11 @@ class Backbone:
 
     async def _follow(self) -> None:
         """Watch where the swarm stands: report it, and fetch a checkpoint when one is due."""
-        every, until = self._bundle.run.checkpoints.every_epochs, self._bundle.run.until_epoch
+        every = self._bundle.run.checkpoints.every_epochs
         is_told = False
         while True:
+            await self._roll_back()
+            until = self.statutes.mandate.until_epoch
             view = self.membership.view
             consensus = view.consensus()
             if consensus is not None:
@@ -132,6 +151,28 @@ class Backbone:
                 text = f"the run is finished: epoch {until} is saved in {self._settings.checkpoint_dir}"
                 self._notice(text, "press Ctrl+C to stop serving it")
             await asyncio.sleep(FOLLOW_S)
+
+    async def _roll_back(self) -> None:
+        """Serve the checkpoint that the organiser has gone back to; what came after it is set aside."""
+        order = self.statutes.mandate.book.rollback()
+        if order is None or not isinstance(what := order.what, Rollback) or self._era == order.mark:
+            return
+        root, fingerprint, mark = self._settings.checkpoint_dir, self._bundle.fingerprint, order.mark
+        async with self._saving:
+            self._packed, self._saved_epoch, self._era = None, -1, mark  # nobody must go on from what we have
+            begin = partial(begin_again, root, what, mark, fingerprint=fingerprint)
+            try:
+                begun = await self._ports.compute.run(begin)
+                if begun is None:
+                    raise StateError(
+                        f"the organiser has gone back to epoch {what.to_epoch}, of which there is no checkpoint here",
+                        hint="another backbone may have it; else roll back to another epoch",
+                    )
+                await self._save(begun, {})
+                self._packed = await self._ports.compute.run(lambda: pack(begun, fingerprint=fingerprint))
+            except StateError as error:
+                self._notice(error.message, error.hint, is_problem=True)
+        await self.membership.report()
 
     async def _checkpoint(self, epoch: int, donors: list[PeerId]) -> None:
         packed = await self._fetch(epoch, donors)
@@ -245,18 +286,6 @@ class Backbone:
             lineage=manifest.lineage if manifest else Lineage(""),
             can_be_dialled=True,
             checkpoint_epoch=self._saved_epoch,
+            era=self._era,
             said_at=self._ports.clock.now(),
         )
-
-
-def swarm_loss(view: SwarmView) -> float:
-    """Mean of the trainers' losses, weighted by their speeds; NaN when none has one."""
-    known = [(r.loss, max(r.samples_per_s, 1e-9)) for r in view.all_trainers() if math.isfinite(r.loss)]
-    total = sum(weight for _, weight in known)
-    return sum(loss * weight for loss, weight in known) / total if known else math.nan
-
-
-def newest_evaluation(view: SwarmView) -> tuple[int, float]:
-    """Epoch and loss of the newest evaluation that any peer tells of; (-1, NaN) when there is none."""
-    told = [(record.eval_epoch, record.eval_loss) for record in view.records if record.eval_epoch >= 0]
-    return max(told, default=(-1, math.nan))

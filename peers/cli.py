@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from peers import cli_owner
+
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
 app = typer.Typer(
     name="collab-peer",
@@ -19,12 +20,13 @@ app = typer.Typer(
     add_completion=False,
 )
 
-LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error; to standard error.")]
+LogLevel = cli_owner.LogLevel
 MAX_MBIT_PER_S = 1e6
 """A terabit a second: whoever limits a link to more has slipped a unit."""
 Limit = partial(typer.Option, min=0.1, max=MAX_MBIT_PER_S)
 MaxUpload = Annotated[float | None, Limit(help="Mbit/s that this peer may send; default: all it can.")]
 MaxDownload = Annotated[float | None, Limit(help="Mbit/s that this peer may take in; default: all it can.")]
+Allow = Annotated[list[str] | None, typer.Option(help="Module of others that may run here, if the run names it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
 InviteText = Annotated[str, typer.Argument(metavar="INVITE", help="The invite, or a file that holds it.")]
 
@@ -36,8 +38,9 @@ def init(
 ) -> None:
     """Write DIRECTORY/run.yaml, with every field explained, and the owner's key."""
     from peers.organising import init_run
+    from peers.process import run_plain
 
-    _run_plain(lambda: init_run(directory, run_id))
+    run_plain(lambda: init_run(directory, run_id))
 
 
 @app.command()
@@ -49,6 +52,7 @@ def backbone(
         list[str] | None, typer.Option(help="Public multiaddress to put into invites, such as /ip4/1.2.3.4/tcp/4000.")
     ] = None,
     invite_file: Annotated[Path | None, typer.Option(help="Write the invite here, too.")] = None,
+    allow: Allow = None,
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
     as_json: AsJson = False,
@@ -67,6 +71,7 @@ def backbone(
         port=port,
         announce=tuple(announce or ()),
         invite_file=invite_file,
+        allowed_modules=tuple(allow or ()),
         limits=limits_from(max_upload, max_download),
         as_json=as_json,
     )
@@ -82,6 +87,7 @@ def join(
     epochs: Annotated[int | None, typer.Option(help="Leave after contributing to so many steps.", min=1)] = None,
     microbatch_size: Annotated[int | None, typer.Option(help="Samples of one forward and backward.", min=1)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU.")] = None,
+    allow: Allow = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
     max_upload: MaxUpload = None,
@@ -124,6 +130,7 @@ def join(
                 epochs=epochs,
                 microbatch_size=microbatch_size,
                 device=device,
+                allowed_modules=tuple(allow or ()),
                 as_json=as_json,
             )
             await take_part(options, stop)
@@ -134,12 +141,12 @@ def join(
 @app.command()
 def status(invite: InviteText, as_json: AsJson = False, log_level: LogLevel = "error") -> None:
     """Show who is in the swarm and how far it is."""
-    from peers.process import configure_logging
+    from peers.process import configure_logging, run_plain
 
     configure_logging(log_level)
     from peers.status import run_status
 
-    _run_plain(lambda: run_status(invite, as_json=as_json))
+    run_plain(lambda: run_status(invite, as_json=as_json))
 
 
 @app.command()
@@ -156,20 +163,7 @@ def demo(
     raise typer.Exit(run_demo(options))
 
 
-def _run_plain(command: "Callable[[], object]") -> None:
-    """Run a command; an error of ours becomes words and exit code 1."""
-    from collab.errors import CollabError
-    from peers.process import EXIT_ERROR, announce, leaves
-
-    problems: list[CollabError] = []
-    try:
-        command()
-    except* CollabError as errors:
-        problems = leaves(errors)
-    for problem in problems:
-        announce(f"error: {problem}")
-    if problems:
-        raise typer.Exit(EXIT_ERROR)
+cli_owner.register(app)
 
 
 def main() -> None:

@@ -1,16 +1,14 @@
 """``collab-peer backbone``: an organiser's process."""
 
 import asyncio
-import hashlib
 import json
 import os
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collab.config import Run, load_run
+from collab.config import load_run
 from collab.errors import ConfigError
 from collab.metrics.records import Notice
 from collab.metrics.sinks import Fanout, JsonLines
@@ -21,16 +19,23 @@ from collab.ports import NO_LIMITS, LinkLimits
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
+from collab.swarm.order_exchange import read_orders
 from collab.swarm.snapshots import Snapshot
+from collab.types import Role
 from peers.backbone import Backbone, BackboneSettings, Workshop
 from peers.joining import Relay
-from peers.places import OWNER_KEY, RUN_FILE, DataDir, cache_dir, claim_data_dir
+from peers.owner import Estate
+from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, cache_dir, claim_data_dir
 from peers.process import announce, settle_heap
 from peers.run_size import state_bytes
 from peers.screen import LivePanel, choose_screen
 
 if TYPE_CHECKING:
     from collab.tasks.base import Task
+
+
+FAR_S = 1e11
+"""Swarm time that nobody here will see: the organiser's own backbone needs no new invite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +48,21 @@ class HostOptions:
     announce: tuple[str, ...] = ()
     invite_file: Path | None = None
     limits: LinkLimits = NO_LIMITS
+    allowed_modules: tuple[str, ...] = ()
     as_json: bool = False
 
 
 async def host(options: HostOptions, stop: asyncio.Event) -> None:
     """Serve the run of ``options.directory`` until stopped."""
     run = load_run(options.directory / RUN_FILE)
-    owner = load_or_create_identity(options.directory / OWNER_KEY)
+    load_or_create_identity(options.directory / OWNER_KEY)  # who starts a run without one owns it
     with claim_data_dir(options.directory / "backbone", run.run_id) as data_dir, ExitStack() as stack:
         announce(f"preparing run {run.run_id} ...")
-        bundle = Bundle(run, load_assets(run, options.directory))
+        estate = Estate.at(options.directory)
+        bundle = estate.bundle
         relay = Relay()
-        workshop = _workshop(bundle, load_or_create_identity(data_dir.identity).peer_id, options.directory)
+        identity = load_or_create_identity(data_dir.identity)
+        workshop = _workshop(bundle, identity.peer_id, options)
         num_bytes, workshop = state_bytes(data_dir.checkpoints, workshop)
         network = NetworkSettings(
             identity_path=data_dir.identity,
@@ -63,9 +71,11 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
             announce=options.announce,
             relay=limits_for(num_bytes) if _may_relay(options) else None,
         )
-        async with start_peer(StartupSettings(network=network, limits=options.limits), relay) as started:
-            settings = BackboneSettings(name="backbone", checkpoint_dir=data_dir.checkpoints)
-            backbone = Backbone(started.ports, started.identity, bundle, workshop, settings)
+        papers = estate.papers("backbone", Role.BACKBONE, FAR_S, key=identity)
+        settings = StartupSettings(network=network, limits=options.limits, papers=papers)
+        async with start_peer(settings, relay) as started:
+            backbone_settings = BackboneSettings(name="backbone", checkpoint_dir=data_dir.checkpoints)
+            backbone = Backbone(started.ports, started.identity, bundle, workshop, backbone_settings)
             title = f"collab backbone: {run.run_id}"
             screen = choose_screen(
                 as_json=options.as_json,
@@ -74,13 +84,12 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
                 refusals=started.refusals.rows,
             )
             relay.sink = Fanout(screen, JsonLines(data_dir.metrics))
+            backbone.statutes.mandate.take(0, read_orders(options.directory / ORDERS))
             await backbone.begin()
             addresses = _dialable_first(await started.ports.transport.addresses())
-            invite = write_invite(
-                Invite(run_id=run.run_id, fingerprint=bundle.fingerprint, owner=owner.peer_id, addresses=addresses),
-                owner,
-            )
-            _show_invite(invite, options, data_dir)
+            _write(options.directory / ADDRESSES, json.dumps(addresses))
+            announce(f"checkpoints and metrics: {data_dir.path}")
+            _show_invite(estate, addresses, options)
             if isinstance(screen, LivePanel):
                 stack.enter_context(screen)
             relay.observe(Notice(at_s=started.ports.clock.now(), text=f"serving run {run.run_id}"))
@@ -98,41 +107,20 @@ def _may_relay(options: HostOptions) -> bool:
     return not is_loopback(f"/ip4/{options.host}") and options.limits == NO_LIMITS
 
 
-def load_assets(run: Run, directory: Path) -> dict[str, bytes]:
-    """The files that travel with the run: made once for a task, then kept beside the run file.
-
-    Raises:
-        ConfigError: the task cannot be built, or the directory cannot be written.
-        DataError: the data or the tokenizer cannot be read.
-    """
-    from collab.tasks.registry import make_assets
-
-    task = f"{run.seed}:{run.task.model_dump_json()}"
-    folder = directory / "assets" / hashlib.sha256(task.encode()).hexdigest()[:16]
-    if not folder.is_dir():
-        assets = make_assets(run, base_dir=directory, cache_dir=cache_dir())
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
-                made = Path(unfinished) / "made"
-                made.mkdir()
-                for name, data in assets.items():
-                    (made / name).write_bytes(data)
-                made.rename(folder)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot write {folder}: {error.strerror}", hint="make the run directory writable"
-            ) from error
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-def _workshop(bundle: Bundle, peer_id: str, directory: Path) -> Workshop:
+def _workshop(bundle: Bundle, peer_id: str, options: HostOptions) -> Workshop:
     """Imports torch and builds the model only when the run has no state yet."""
 
     def task() -> "Task":
         from collab.tasks.registry import build_task
 
-        return build_task(bundle.run, assets=bundle.assets, cache_dir=cache_dir(), peer_id=peer_id, base_dir=directory)
+        return build_task(
+            bundle.run,
+            assets=bundle.assets,
+            cache_dir=cache_dir(),
+            peer_id=peer_id,
+            base_dir=options.directory,
+            allowed=options.allowed_modules,
+        )
 
     def first_state() -> Snapshot:
         from collab.training.genesis import make_genesis
@@ -147,16 +135,30 @@ def _dialable_first(addresses: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(addresses, key=is_loopback))
 
 
-def _show_invite(invite: str, options: HostOptions, data_dir: DataDir) -> None:
+def _write(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text + "\n", encoding="utf-8")
+        unfinished.rename(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", hint="name a writable path") from error
+
+
+def _show_invite(estate: Estate, addresses: tuple[str, ...], options: HostOptions) -> None:
+    """For everybody, in an open run; else how to make one for somebody."""
+    run, directory = estate.bundle.run, options.directory
+    if run.access == "invite_only":
+        announce(f"invite people by name:\n\n  collab-peer invite {directory} --name Anna\n")
+        return
+    invite = write_invite(
+        Invite(
+            run_id=run.run_id,
+            fingerprint=estate.bundle.fingerprint,
+            owner=estate.owner.peer_id,
+            addresses=addresses,
+        ),
+        estate.owner,
+    )
     if options.invite_file is not None:
-        unfinished = options.invite_file.with_name(f".{options.invite_file.name}.{os.getpid()}")
-        try:
-            unfinished.write_text(invite + "\n", encoding="utf-8")
-            unfinished.rename(options.invite_file)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot write the invite to {options.invite_file}: {error.strerror}",
-                hint="name a writable --invite-file",
-            ) from error
-    announce(f"checkpoints and metrics: {data_dir.path}")
+        _write(options.invite_file, invite)
     announce(f"invite:\n\n  {invite}\n\nanyone joins with:\n\n  collab-peer join {invite}\n")

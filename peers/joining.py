@@ -34,6 +34,7 @@ class JoinOptions:
     epochs: int | None = None
     microbatch_size: int | None = None
     device: str | None = None
+    allowed_modules: tuple[str, ...] = ()
     as_json: bool = False
 
 

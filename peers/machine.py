@@ -44,7 +44,9 @@ async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions"
     peer_id = started.ports.transport.peer_id
 
     def prepare() -> tuple[Task, Replica]:
-        task = build_task(bundle.run, assets=bundle.assets, cache_dir=cache, peer_id=peer_id)
+        task = build_task(
+            bundle.run, assets=bundle.assets, cache_dir=cache, peer_id=peer_id, allowed=options.allowed_modules
+        )
         _ = task.num_samples  # reads or encodes the data now, not in the first microbatch
         return task, build_replica(bundle, task, choose_device(options.device))
 
@@ -54,6 +56,7 @@ async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions"
         reach=started.verdict.reach,
         max_epochs=options.epochs,
         state_dir=options.data_dir.state,
+        allowed_modules=options.allowed_modules,
     )
     participant = Participant(started.ports, started.identity, bundle, replica, settings)
     return Trainer(participant, task, microbatch_size=options.microbatch_size or bundle.run.microbatch_size)

@@ -14,6 +14,12 @@ from collab.errors import ConfigError
 
 RUN_FILE = "run.yaml"
 OWNER_KEY = "owner.key"
+ORDERS = "orders"
+"""The organiser's orders: beside the run file, and in the directory of each peer."""
+ADDRESSES = "backbone/addresses.json"
+"""Of the backbone of a run directory, as it last started."""
+INVITES = "invites.jsonl"
+"""Whom the organiser has invited; no secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +55,11 @@ def cache_dir() -> Path:
 
 
 @contextmanager
-def claim_data_dir(chosen: Path | None, run_id: str) -> Iterator[DataDir]:
+def claim_data_dir(chosen: Path | None, run_id: str, kind: str = "peer") -> Iterator[DataDir]:
     """The directory of this process: ``chosen``, or the first one under the user's data that nobody uses.
+
+    Args:
+        kind: of the directories to look at; a guest's key is no peer's.
 
     Raises:
         ConfigError: ``chosen`` cannot be written, or another process uses it.
@@ -65,7 +74,7 @@ def claim_data_dir(chosen: Path | None, run_id: str) -> Iterator[DataDir]:
         return
     base = Path(os.environ.get("XDG_DATA_HOME", "~/.local/share")).expanduser() / "collab" / run_id
     for number in count(1):
-        with _claimed(base / f"peer-{number}") as path:
+        with _claimed(base / f"{kind}-{number}") as path:
             if path is not None:
                 yield DataDir(path)
                 return

@@ -62,6 +62,19 @@ async def _supervise(main: Main) -> None:
             raise
 
 
+def run_plain(command: Callable[[], object]) -> None:
+    """Run a command that is no peer; an error of ours becomes words and exit code 1."""
+    problems: list[CollabError] = []
+    try:
+        command()
+    except* CollabError as errors:
+        problems = leaves(errors)
+    for problem in problems:
+        announce(f"error: {problem}")
+    if problems:
+        sys.exit(EXIT_ERROR)
+
+
 def settle_heap() -> None:
     """Leave what has been imported and built out of later garbage collections.
 

@@ -20,6 +20,13 @@ seed: 0  # default: 0
 ## Samples of one forward and backward on each machine; a volunteer with little memory may say otherwise.
 microbatch_size: 8  # default: 8
 
+## Who may take part. open: whoever has the invite that the backbone prints. invite_only: people whom you invite by name
+## with 'collab-peer invite'; every message of anybody else is refused.
+access: open  # default: open
+
+## Trainers that have seen no backbone, and nothing of you, for so many hours keep their state, say so and stop.
+orphan_after_h: 24.0  # default: 24.0
+
 ## Everybody stops after this many epochs; an epoch is one global optimiser step. null: train until somebody stops it.
 until_epoch: 300  # default: null
 

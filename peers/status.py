@@ -3,9 +3,7 @@
 import asyncio
 import json
 import math
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from collab.errors import NetworkError
@@ -15,9 +13,9 @@ from collab.net.refusal_report import fetch_report
 from collab.swarm.invite import Invite
 from collab.swarm.progress import ProgressBoard, SwarmView
 from collab.types import PeerId, Reachability
-from peers.backbone import newest_evaluation, swarm_loss
 from peers.joining import Relay
-from peers.places import DataDir
+from peers.places import claim_data_dir
+from peers.summary import newest_evaluation, swarm_loss
 from peers.wiring import Reach, invite_from, start_from_invite
 
 MAX_ASKED = 64
@@ -29,11 +27,9 @@ MAX_LINES = 20
 async def show_status(invite_text: str, *, as_json: bool) -> None:
     """Look at the swarm once, as a guest that dials and is never dialled, and print what it says."""
     invite = invite_from(invite_text)
-    with tempfile.TemporaryDirectory(prefix="collab-status-") as folder:
-        async with start_from_invite(invite, DataDir(Path(folder)), Reach(asked_for=Reachability.CLIENT), Relay()) as (
-            started,
-            bundle,
-        ):
+    with claim_data_dir(None, invite.run_id, "guest") as place:  # one key for all looks: an invite is for few devices
+        reach = Reach(asked_for=Reachability.CLIENT)
+        async with start_from_invite(invite, place, reach, Relay()) as (started, bundle):
             view = await ProgressBoard(started.ports, started.identity, bundle.fingerprint).refresh()
             refusals = await ask_for_refusals(started.ports.transport, view)
     report = status_report(invite, view, refusals)

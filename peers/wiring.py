@@ -67,6 +67,7 @@ async def start_from_invite(
         bootstrap=invite.addresses,
         limits=reach.limits,
         clock_error_s=reach.clock_error_s,
+        papers=invite.papers,
         reach=reach.asked_for,
     )
     async with open_run(invite, settings, observer) as opened:

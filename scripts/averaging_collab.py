@@ -15,10 +15,11 @@ from averaging_setup import Assignment, Part
 from collab.averaging.assembly import Expected
 from collab.averaging.assistant import Assistant
 from collab.averaging.base import Committed, Contribution
+from collab.averaging.calls import Call, Reply
 from collab.averaging.contribution_plan import Policy
-from collab.averaging.messages import Call, Group, Reply
+from collab.averaging.messages import Group
 from collab.averaging.round import RoundEngine
-from collab.averaging.settings import RoundSettings
+from collab.averaging.settings import FixedTerms, RoundSettings
 from collab.clock import SystemClock
 from collab.compression.base import codec_by_name
 from collab.compute import ThreadCompute
@@ -236,7 +237,7 @@ class CollabEngine:
                 fingerprint="bench",
                 policy=POLICIES[self._work.codec],
                 can_reduce=self._work.part is not Part.CLIENT,
-                target_samples=TARGET_SAMPLES,
+                terms=FixedTerms(TARGET_SAMPLES),
             ),
             leaders=everybody.leaders,
             roster=everybody.roster,

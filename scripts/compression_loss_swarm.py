@@ -19,10 +19,10 @@ from compression_loss_groups import Course, GroupWatch
 from netlab_links import Link
 
 from collab.averaging.assembly import Expected
+from collab.averaging.calls import Call, Reply
 from collab.averaging.contribution_plan import Policy
-from collab.averaging.messages import Call, Reply
 from collab.averaging.round import RoundEngine
-from collab.averaging.settings import RoundSettings
+from collab.averaging.settings import FixedTerms, RoundSettings
 from collab.config import parse_run
 from collab.data.sampling import SampleSampler
 from collab.metrics.records import RoundEnded
@@ -118,7 +118,7 @@ class Quota:
     def __init__(self, replica: Replica, samples: int) -> None:
         self._replica, self._samples = replica, samples
 
-    async def has_reached(self, target_samples: int) -> bool:
+    async def has_reached(self, target_samples: float) -> bool:
         return self._replica.samples >= self._samples
 
 
@@ -217,9 +217,10 @@ class LossSwarm:
             peers, [p for p, part in zip(peers, self._parts, strict=True) if part is not Part.CLIENT]
         )
         can_reduce = self._parts[index] is not Part.CLIENT
+        run, terms = self._bundle.run, FixedTerms(float(self._bundle.run.strategy.target_batch_size))
         return RoundEngine(
             ports,
-            RoundSettings.of(self._bundle.run, self._bundle.fingerprint, can_reduce=can_reduce),
+            RoundSettings.of(run, self._bundle.fingerprint, terms, can_reduce=can_reduce),
             leaders=everybody.leaders,
             roster=everybody.roster,
             attend=everybody.attend,
@@ -238,7 +239,7 @@ class LossSwarm:
     async def _train(self, index: int, ports: Ports, engine: RoundEngine) -> None:
         replica, run, quota = self._replicas[index], self._bundle.run, self._setup.microbatches * MICROBATCH_SIZE
         sampler = SampleSampler(self._task.num_samples, seed=run.seed, peer_id=ports.transport.peer_id)
-        strategy = build_strategy(run.strategy)
+        strategy = build_strategy(run.strategy, lambda _: run.strategy.target_batch_size)
         swarm = strategies.Swarm(
             peer_id=ports.transport.peer_id,
             progress=Quota(replica, quota),

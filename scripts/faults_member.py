@@ -17,9 +17,9 @@ from averaging_life import Life
 from faults_setup import Place
 
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
-from collab.averaging.messages import NOT_COMING, Call, Reply
+from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.round import RoundEngine
-from collab.averaging.settings import RoundSettings
+from collab.averaging.settings import FixedTerms, RoundSettings
 from collab.averaging.standing import Standing
 from collab.concurrency import Background
 from collab.metrics.records import Event, PeerRefused, Phase, PhaseReached, RoundEnded
@@ -146,7 +146,7 @@ class Member:
         leaders = self._membership.leaders
         self._engine = RoundEngine(
             ports,
-            RoundSettings(fingerprint=FINGERPRINT, policy="exact", can_reduce=True, target_samples=TARGET_SAMPLES),
+            RoundSettings(fingerprint=FINGERPRINT, policy="exact", can_reduce=True, terms=FixedTerms(TARGET_SAMPLES)),
             leaders=leaders,
             roster=self._membership.roster,
             attend=self._attend,

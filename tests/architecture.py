@@ -13,8 +13,11 @@ from dataclasses import dataclass, replace
 PURE, PORTS, SERVICES, STRATEGIES, LEARNING, ADAPTERS, FRONT, PEERS = range(8)
 LAYERS = {
     "collab.types": PURE,
+    "collab.version": PURE,
     "collab.errors": PURE,
     "collab.config": PURE,
+    "collab.yaml_text": PURE,
+    "collab.foreign": PURE,
     "collab.concurrency": PURE,
     "collab.compression": PURE,
     "collab.net.wire": PURE,

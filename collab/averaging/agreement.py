@@ -13,6 +13,7 @@ from collab.net.wire import Message
 from collab.types import Lineage, PeerId
 
 MAX_MEMBERS = 256
+MAX_MARK_CHARACTERS = 16
 MAX_WEIGHT = float(1 << 53)
 """Samples; beyond this a float no longer counts them one by one, and a sum over a group stays far from Inf."""
 
@@ -36,6 +37,8 @@ class CommitRecord:
     """SHA-256 of the encoded result of each piece."""
     gaps: tuple[tuple[PeerId, int, int], ...] = ()
     """Contributors of whom something is missing in the mean: peer, first element, element behind the last."""
+    terms: str = ""
+    """Mark of the organiser's orders that count for this step; empty: none does."""
 
     @property
     def weight(self) -> float:
@@ -71,7 +74,8 @@ class CommitRecord:
         return Lineage(hashlib.sha256(json.dumps(self.to_fields(), separators=(",", ":")).encode()).hexdigest())
 
     def to_fields(self) -> dict[str, Any]:
-        """As plain values for a message."""
+        """As plain values for a message. What nobody has ordered is not in it, nor in the digest of it."""
+        terms = {"terms": self.terms} if self.terms else {}
         return {
             "round_id": self.round_id,
             "epoch": self.epoch,
@@ -81,6 +85,7 @@ class CommitRecord:
             "pieces": [list(piece) for piece in self.pieces],
             "digests": list(self.digests),
             "gaps": [list(gap) for gap in self.gaps],
+            **terms,
         }
 
     @classmethod
@@ -100,9 +105,12 @@ class CommitRecord:
             pieces=tuple((PeerId(peer), start, stop) for peer, start, stop in message.rows("pieces", str, int, int)),
             digests=message.texts("digests"),
             gaps=tuple((PeerId(peer), start, stop) for peer, start, stop in message.rows("gaps", str, int, int)),
+            terms=message.get("terms", str) if "terms" in fields else "",
         )
         if max(len(record.contributors), len(record.members)) > MAX_MEMBERS:
             raise BadMessage(f"commit record names more peers than a group has, at most {MAX_MEMBERS}")
+        if len(record.terms) > MAX_MARK_CHARACTERS:
+            raise BadMessage(f"commit record with terms of {len(record.terms)} characters")
         if record.epoch < 0 or not record.members or len(set(record.members)) != len(record.members):
             raise BadMessage("commit record has a negative epoch, no member, or one twice")
         if not record.contributors or len(dict(record.contributors)) != len(record.contributors):

@@ -5,7 +5,8 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from collab.averaging.messages import Join, Reply
+from collab.averaging.calls import Reply
+from collab.averaging.messages import Join
 from collab.net.base import Stream
 from collab.types import Lineage, PeerId
 

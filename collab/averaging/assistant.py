@@ -5,13 +5,13 @@ import logging
 from collections.abc import Callable
 
 from collab.averaging.base import Committed
-from collab.averaging.messages import NOT_COMING, Call, Reply
+from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
 from collab.errors import CollabError
 from collab.ports import Ports
-from collab.swarm.bundle import Bundle
 from collab.swarm.membership import Membership
+from collab.swarm.statutes import Statutes
 from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
@@ -71,11 +71,11 @@ class Assistant:
             self._under_way.discard(call)
 
 
-def assisting_engine(ports: Ports, bundle: Bundle, membership: Membership, assistant: Assistant) -> RoundEngine:
+def assisting_engine(ports: Ports, statutes: Statutes, membership: Membership, assistant: Assistant) -> RoundEngine:
     """The round engine of a peer that leads and reduces for others, with ``assistant`` answering its calls."""
     return RoundEngine(
         ports,
-        RoundSettings.of(bundle.run, bundle.fingerprint, can_reduce=True),
+        RoundSettings.of(statutes.bundle.run, statutes.bundle.fingerprint, statutes.mandate, can_reduce=True),
         leaders=membership.leaders,
         roster=membership.roster,
         attend=assistant.attend,

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from collab.averaging.accounts import check_length
 from collab.averaging.base import Aborted
+from collab.averaging.calls import Call
 from collab.averaging.certificates import Certified
-from collab.averaging.messages import ROUND_PROTOCOL, Call, Group, Join
+from collab.averaging.messages import ROUND_PROTOCOL, Group, Join
 from collab.averaging.silence import Silence
 from collab.averaging.standing import History
 from collab.averaging.timeouts import MeasuredTimeouts
@@ -145,6 +146,8 @@ class Entry:
         ours = (group.epoch, group.lineage) == (join.epoch, join.lineage)
         if group.leader != leader or not ours or mine not in ([join.weight], [0.0]):  # 0: not in this round
             raise BadMessage(f"leader {leader} began another round than we joined")
+        if group.terms != join.terms:
+            raise BadMessage(f"leader {leader} began under other orders of the organiser than we joined with")
         if join.weight > 0 and group.num_elements != join.num_elements:
             raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")
         if join.num_elements == 0:

@@ -4,8 +4,8 @@ import asyncio
 import math
 from dataclasses import dataclass
 
+from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.deadlines import Arrivals
-from collab.averaging.messages import NOT_COMING, Call, Reply
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import IDLE_S, STANDING_PROTOCOL, History, Word
 from collab.averaging.timeouts import MeasuredTimeouts
@@ -140,7 +140,7 @@ class Following:
         samples = math.fsum(other.word.samples for other in counted if other.word)
         speed = math.fsum(other.word.samples_per_s for other in counted if other.word)
         timeout_s = self._timeouts.answer_s()
-        if samples >= self._settings.target_samples:
+        if samples >= self._settings.terms.target_batch_size(word.epoch):
             was_called = stander.called == word.history and not stander.has_declined
             await asyncio.gather(*(self._call(other, word.history) for other in together), return_exceptions=True)
             if not was_called:

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Assembly, Expected, Gathering, Roster
 from collab.averaging.ballots import Electorate, ballot_above
+from collab.averaging.calls import CALL_PROTOCOL, NOT_COMING, Call, Reply
 from collab.averaging.conduct import SPLIT, Conductor, abort_message
 from collab.averaging.course import Course
 from collab.averaging.deadlines import Arrivals
 from collab.averaging.following import Following
-from collab.averaging.messages import CALL_PROTOCOL, MAX_MEMBERS, NOT_COMING, Call, Group, Reply
+from collab.averaging.messages import MAX_MEMBERS, Group
 from collab.averaging.news import News
 from collab.averaging.planning import Planner
 from collab.averaging.settings import RoundSettings
@@ -64,9 +65,9 @@ class Leader:
         self._fingerprint, self._timeouts = settings.fingerprint, chair.timeouts
         self._news = News(ports)
         self._lateness = Arrivals(self._timeouts.fixed.gather_slack_s)
-        self._until_epoch = settings.until_epoch
+        self._terms = settings.terms
         self.silence = Silence(ports.clock.monotonic, self._timeouts.fixed.silence_s)
-        self._planner = Planner(settings.policy, settings.target_samples)
+        self._planner = Planner(settings.policy)
 
     async def lead(self, assembly: Assembly) -> CommitRecord | Mapping[PeerId, str]:
         """Take one assembly to its end; every joined stream has its verdict when this returns.
@@ -225,10 +226,11 @@ class Leader:
         if electors and not Electorate(electors).has_quorum(joins.keys() - gone_on):
             return f"only {len(joins.keys() & set(electors))} of the {len(electors)} who made the last step are here"
         num_elements = joins[min(contributors)].num_elements
-        is_last = assembly.epoch + 1 == self._until_epoch  # what is left out now would never come in
+        is_last = assembly.epoch + 1 == self._terms.until_epoch  # what is left out now would never come in
         speed = 0.0 if is_last else self._following.samples_per_s((assembly.epoch, assembly.lineage))
+        batch_s = self._terms.target_batch_size(assembly.epoch) / speed if speed > 0 else math.inf
         try:
-            plan = self._planner.plan(dict(sorted(joins.items())), num_elements, speed)
+            plan = self._planner.plan(dict(sorted(joins.items())), num_elements, batch_s)
         except ValueError as error:  # whatever members may say of themselves, they are to hear why there is no round
             return f"no plan can be made of what the members say: {error}"
         self._following.left_out = frozenset(m.peer for m in plan.members if m.weight < joins[m.peer].weight)
@@ -246,6 +248,7 @@ class Leader:
             result_codec=plan.result_codec,
             electors=electors,
             expected_s=plan.seconds if any(join.up_bytes_per_s > 0 for join in joins.values()) else 0.0,
+            terms=self._terms.mark_at(assembly.epoch),
             ballot_number=ballot_above((join.promised for join in joins.values()), self._transport.peer_id).number,
         )
 

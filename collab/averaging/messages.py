@@ -14,8 +14,6 @@ member -> leader   done      digests of all I hold, and who is missing in it
 leader -> member   prepare   the record that is to be: vote (vote, signed)
 leader -> member   commit    the record, certified by a quorum of votes | abort
 member -> reducer  parts     round id and job, then one message a part; the reducer answers with one result a part
-leader -> peer     call      a group for this epoch forms: are you coming?
-peer -> leader     coming    in so many seconds | not at all
 member -> member   verdict?  what became of this round?
 """
 
@@ -25,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collab.averaging.agreement import MAX_MEMBERS as MAX_MEMBERS, MAX_WEIGHT
+from collab.averaging.agreement import MAX_MARK_CHARACTERS, MAX_MEMBERS as MAX_MEMBERS, MAX_WEIGHT
 from collab.averaging.ballots import Ballot
 from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, SMALLEST_PART_ELEMENTS, Span, is_rate, is_tiling
 from collab.compression.base import all_codecs
@@ -35,7 +33,6 @@ from collab.types import Lineage, PeerId
 
 ROUND_PROTOCOL = "collab/round/3"
 PARTS_PROTOCOL = "collab/parts/2"
-CALL_PROTOCOL = "collab/call/1"
 VERDICT_PROTOCOL = "collab/verdict/3"
 
 MAX_ELEMENTS = 1 << 36
@@ -62,6 +59,8 @@ class Join:
     down_is_limit: bool = False
     promised: int = 0
     """Number of the highest ballot about this history that it has promised; 0: none."""
+    terms: str = ""
+    """Mark of the organiser's orders that it knows of for this step; empty: none."""
 
     def to_message(self) -> Message:
         fields = {
@@ -76,6 +75,7 @@ class Join:
             "down_bytes_per_s": self.down_bytes_per_s,
             "down_is_limit": self.down_is_limit,
             "promised": self.promised,
+            "terms": self.terms,
         }
         return Message("join", fields)
 
@@ -94,6 +94,7 @@ class Join:
             down_bytes_per_s=message.get("down_bytes_per_s", float),
             down_is_limit=message.get("down_is_limit", bool),
             promised=message.get("promised", int),
+            terms=message.get("terms", str),
         )
         if join.epoch < 0 or not 0 <= join.num_elements <= MAX_ELEMENTS:
             raise BadMessage(f"join with epoch {join.epoch} and {join.num_elements} elements")
@@ -104,62 +105,6 @@ class Join:
         if not (is_rate(join.up_bytes_per_s) and is_rate(join.down_bytes_per_s)):
             raise BadMessage(f"join with rates of {join.up_bytes_per_s} and {join.down_bytes_per_s} bytes/s")
         return join
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A leader asks a peer to come to the group of (epoch, lineage)."""
-
-    epoch: int
-    lineage: Lineage
-    patience_s: float
-    """So long the others will wait for a peer that is computing."""
-
-    def to_message(self) -> Message:
-        return Message("call", {"epoch": self.epoch, "lineage": self.lineage, "patience_s": self.patience_s})
-
-    @classmethod
-    def from_message(cls, message: Message) -> "Call":
-        """Raises ``BadMessage`` for anything malformed."""
-        call = cls(message.get("epoch", int), Lineage(message.get("lineage", str)), message.get("patience_s", float))
-        if message.kind != "call" or not 0 <= call.patience_s < math.inf:
-            raise BadMessage(f"{message.kind} instead of a call, with a patience of {call.patience_s} s")
-        return call
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What a peer answers to a call."""
-
-    is_coming: bool
-    comes_in_s: float = 0.0
-    """If it is coming."""
-    free_in_s: float = 0.0
-    """When its microbatch will be done; who would be too late then may come before with what it has, or not at all."""
-
-    def to_message(self) -> Message:
-        fields = {"coming": self.is_coming, "comes_in_s": self.comes_in_s, "free_in_s": self.free_in_s}
-        return Message("coming", fields)
-
-    @classmethod
-    def from_message(cls, message: Message) -> "Reply":
-        """Raises ``BadMessage`` for anything malformed."""
-        reply = cls(
-            is_coming=message.get("coming", bool),
-            comes_in_s=message.get("comes_in_s", float),
-            free_in_s=message.get("free_in_s", float),
-        )
-        if not (0 <= reply.comes_in_s < math.inf and 0 <= reply.free_in_s < math.inf):
-            raise BadMessage(f"a peer announces itself in {reply.comes_in_s} s, and is free in {reply.free_in_s} s")
-        return reply
-
-    def after(self, seconds: float) -> "Reply":
-        """The same answer some time later."""
-        comes_in_s, free_in_s = max(self.comes_in_s - seconds, 0.0), max(self.free_in_s - seconds, 0.0)
-        return Reply(is_coming=self.is_coming, comes_in_s=comes_in_s, free_in_s=free_in_s)
-
-
-NOT_COMING = Reply(is_coming=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +142,8 @@ class Group:
     ballot_number: int = 1
     expected_s: float = 0.0
     """How long the plan takes, by the rates that were measured; 0: none was."""
+    terms: str = ""
+    """Mark of the organiser's orders that count for this step; empty: none does."""
 
     @property
     def reducers(self) -> tuple[PeerId, ...]:
@@ -240,6 +187,7 @@ class Group:
             "electors": list(self.electors),
             "ballot": self.ballot_number,
             "expected_s": self.expected_s,
+            "terms": self.terms,
         }
         return Message("begin", fields | {"digest": plan_digest(fields)})
 
@@ -261,6 +209,7 @@ class Group:
             electors=tuple(PeerId(peer) for peer in message.texts("electors")),
             ballot_number=message.get("ballot", int),
             expected_s=message.get("expected_s", float),
+            terms=message.get("terms", str),
         )
         group._check()
         if group.digest != message.get("digest", str):
@@ -288,6 +237,8 @@ class Group:
             raise BadMessage("begin has a reducer that is no member, or cannot be one")
         if not 0 < self.ballot_number < MAX_BALLOT or not 0 <= self.expected_s < math.inf:
             raise BadMessage(f"begin with ballot {self.ballot_number}, expected to take {self.expected_s} s")
+        if len(self.terms) > MAX_MARK_CHARACTERS:
+            raise BadMessage(f"begin with terms of {len(self.terms)} characters")
         if len(set(self.electors)) != len(self.electors) or len(self.electors) > MAX_MEMBERS:
             raise BadMessage("begin names an elector twice, or too many")
 

@@ -41,33 +41,29 @@ class Plan:
 class Planner:
     """Makes the plans of one leader's rounds, and keeps one while nothing that matters has changed."""
 
-    def __init__(self, policy: Policy, target_samples: float) -> None:
-        """
-        Args:
-            target_samples: of a batch of the whole swarm; with the members' speeds it tells how long one takes.
-        """
-        self._policy, self._target = policy, target_samples
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
         self._basis: dict[PeerId, Join] = {}
         self._plan: Plan | None = None
 
-    def plan(self, joins: Mapping[PeerId, Join], num_elements: int, samples_per_s: float) -> Plan:
+    def plan(self, joins: Mapping[PeerId, Join], num_elements: int, batch_s: float) -> Plan:
         """The plan for these members, in their order; at least one contributes and one can reduce.
 
         A peer whose upload would cost the others more time than its samples are worth follows this round without
         contributing. What it has accumulated grows with every round, and so does its worth, until it is let in.
 
         Args:
-            samples_per_s: of all trainers together; 0: not known, and nobody is left out.
+            batch_s: in which all trainers together compute a batch; infinite: not known, and nobody is left out.
         """
         if self._plan is None or self._plan.leaves_out or not _are_alike(self._basis, joins):
-            self._basis, self._plan = dict(joins), self._made(joins, num_elements, samples_per_s)
+            self._basis, self._plan = dict(joins), self._made(joins, num_elements, batch_s)
         plan = self._plan
         members = tuple(
             replace(member, weight=joins[member.peer].weight if member.weight > 0 else 0.0) for member in plan.members
         )
         return replace(plan, members=members)
 
-    def _made(self, joins: Mapping[PeerId, Join], num_elements: int, samples_per_s: float) -> Plan:
+    def _made(self, joins: Mapping[PeerId, Join], num_elements: int, batch_s: float) -> Plan:
         ups = assumed_rates(
             {peer: (join.up_bytes_per_s, join.up_is_limit) for peer, join in joins.items()}, UP_HEADROOM
         )
@@ -87,7 +83,7 @@ class Planner:
             for peer, join in joins.items()
         ]
         sizes = {codec.name: codec.encoded_bytes(1 << 20) / (1 << 20) for codec in all_codecs()}
-        accumulate_s = self._target / samples_per_s if samples_per_s > 0 else None
+        accumulate_s = batch_s if batch_s < math.inf else None
         encoded_bytes = {name: num_elements * size for name, size in sizes.items()}
         contributions = plan_contributions(
             without_slow_receivers(known, encoded_bytes, self._policy, accumulate_s),

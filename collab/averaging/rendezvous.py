@@ -138,8 +138,11 @@ class Rendezvous:
     def _refusal(self, peer: PeerId, join: Join) -> str:
         if join.fingerprint != self._settings.fingerprint:
             return f"your run's fingerprint is {join.fingerprint}, this run's is {self._settings.fingerprint}"
-        if join.weight > self._settings.max_weight:
-            return f"a weight of {join.weight} samples is over the limit of {self._settings.max_weight}"
+        max_weight = self._settings.max_weight(join.epoch)
+        if join.weight > max_weight:
+            return f"a weight of {join.weight} samples is over the limit of {max_weight}"
+        if join.terms != self._settings.terms.mark_at(join.epoch):
+            return f"we do not know the same orders of the organiser about epoch {join.epoch}"
         if self._left_out.get((join.epoch, join.lineage), {}).get(peer) in FAULTS:
             return f"your part made an attempt at epoch {join.epoch} fail; you can take part in the next epoch"
         return ""

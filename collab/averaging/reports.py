@@ -73,6 +73,7 @@ def record_of(group: Group, division: Division, reports: Reports, gaps: tuple[Ga
         pieces=tuple((job.span.reducer, *division.extent(index)) for index, job in jobs),
         digests=tuple(_digest(reports, index) for index, _ in jobs),
         gaps=tuple(gap for gap in gaps if gap[0] in names),
+        terms=group.terms,
     )
 
 

@@ -13,6 +13,7 @@ from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Roster
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
 from collab.averaging.butterfly import Butterfly
+from collab.averaging.calls import CALL_PROTOCOL, NOT_COMING, Call, Reply
 from collab.averaging.certificates import Certified
 from collab.averaging.desk import Desk, Verdict
 from collab.averaging.electors import Electors, electorate_of
@@ -23,7 +24,7 @@ from collab.averaging.following import Following
 from collab.averaging.group import Chair
 from collab.averaging.history import History
 from collab.averaging.holding import Holding
-from collab.averaging.messages import CALL_PROTOCOL, NOT_COMING, ROUND_PROTOCOL, Call, Group, Join, Reply
+from collab.averaging.messages import ROUND_PROTOCOL, Group, Join
 from collab.averaging.news import News
 from collab.averaging.notary import Notary
 from collab.averaging.participation import Participation
@@ -123,7 +124,7 @@ class RoundEngine:
 
     async def average(self, contribution: Contribution) -> Outcome:
         """See ``Averager``. What was accumulated for very long counts as no more than what nobody would refuse."""
-        weight, weights = min(contribution.weight, self._settings.max_weight), contribution.weights
+        weight, weights = min(contribution.weight, self._settings.max_weight(contribution.epoch)), contribution.weights
         bring = Bring(contribution.vector, weights.at_most(weight) if weights is not None else None)
         join = self._application(contribution.epoch, contribution.lineage, len(contribution.vector), weight)
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
@@ -158,6 +159,7 @@ class RoundEngine:
             num_elements=num_elements,
             weight=weight,
             can_reduce=self._settings.can_reduce,
+            terms=self._settings.terms.mark_at(epoch),
             **self.links.measured(),
         )
 

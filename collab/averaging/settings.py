@@ -1,6 +1,7 @@
 """What a peer's part in rounds depends on."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from collab.averaging.contribution_plan import Policy
 from collab.averaging.timeouts import FIRST, RoundTimeouts
@@ -8,6 +9,39 @@ from collab.config import Run
 
 MAX_WEIGHT_IN_TARGETS = 16.0
 """What a peer brings counts as at most this many target batches; one that claims more is refused."""
+
+
+class Terms(Protocol):
+    """What the organiser may change from one step of a run to the next."""
+
+    def mark_at(self, epoch: int) -> str:
+        """Names all that counts for the step after ``epoch`` ones, beside the run file; empty: nothing does."""
+        ...
+
+    def target_batch_size(self, epoch: int) -> float:
+        """Samples of the swarm's batch for that step."""
+        ...
+
+    @property
+    def until_epoch(self) -> int | None:
+        """At which the run ends; nobody is left out of its last round."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedTerms:
+    """Implements ``Terms``: of a run that nobody can change."""
+
+    target_samples: float
+    until_epoch: int | None = None
+
+    def mark_at(self, epoch: int) -> str:
+        """Nothing was ever changed."""
+        return ""
+
+    def target_batch_size(self, epoch: int) -> float:
+        """The same for all steps."""
+        return self.target_samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,10 +52,8 @@ class RoundSettings:
     policy: Policy
     """How exactly vectors travel."""
     can_reduce: bool
-    target_samples: float
-    """Of the swarm's batch; a contribution much heavier than that is refused as absurd."""
-    until_epoch: int | None = None
-    """At which the run ends; nobody is left out of its last round."""
+    terms: Terms
+    """Among them the swarm's batch; a contribution much heavier than that is refused as absurd."""
     reduction: str = "mean"
     """Rule by which contributions become one."""
     max_share: float = 1.0
@@ -29,19 +61,17 @@ class RoundSettings:
     timeouts: RoundTimeouts = FIRST
 
     @classmethod
-    def of(cls, run: Run, fingerprint: str, *, can_reduce: bool) -> "RoundSettings":
+    def of(cls, run: Run, fingerprint: str, terms: Terms, *, can_reduce: bool) -> "RoundSettings":
         """As the run file says."""
         return cls(
             fingerprint=fingerprint,
             policy=run.averaging.compression,
             can_reduce=can_reduce,
-            target_samples=float(run.strategy.target_batch_size),
-            until_epoch=run.until_epoch,
+            terms=terms,
             reduction=run.averaging.reduction,
             max_share=run.averaging.max_share,
         )
 
-    @property
-    def max_weight(self) -> float:
+    def max_weight(self, epoch: int) -> float:
         """Samples; a heavier contribution is refused."""
-        return MAX_WEIGHT_IN_TARGETS * self.target_samples
+        return MAX_WEIGHT_IN_TARGETS * self.terms.target_batch_size(epoch)

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from collab.averaging.messages import Call, Reply
+from collab.averaging.calls import Call, Reply
 from collab.averaging.silence import Silence
 from collab.averaging.timeouts import MeasuredTimeouts
 from collab.errors import BadMessage, NetworkError, TimedOut

@@ -61,6 +61,7 @@ def save_checkpoint(
     state = {
         "epoch": snapshot.epoch,
         "lineage": snapshot.lineage,
+        "era": snapshot.era,
         "fingerprint": fingerprint,
         "metrics": dict(metrics),
         "scalars": dict(snapshot.scalars),
@@ -130,10 +131,32 @@ def load_checkpoint(path: Path, *, fingerprint: str) -> Snapshot:
             for name, tensor in safetensors.numpy.load(contents[f"{prefix}.safetensors"]).items()
         }
         return Snapshot(
-            epoch=int(state["epoch"]), lineage=Lineage(state["lineage"]), tensors=tensors, scalars=state["scalars"]
+            epoch=int(state["epoch"]),
+            lineage=Lineage(state["lineage"]),
+            tensors=tensors,
+            scalars=state["scalars"],
+            era=str(state.get("era", "")),
         )
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
         raise CorruptState(f"{path} cannot be read: {error!r}") from error
+
+
+def set_aside(root: Path, mark: str) -> None:
+    """Move all checkpoints to a folder that is named for a rollback: kept, and never loaded by themselves.
+
+    Raises:
+        CheckpointFailed: they cannot be moved.
+    """
+    aside = root / f"before-rollback-{mark}"
+    try:
+        for path in list_checkpoints(root):
+            aside.mkdir(exist_ok=True)
+            path.rename(aside / path.name)
+    except OSError as error:
+        raise CheckpointFailed(
+            f"the checkpoints in {root} cannot be moved to {aside.name}: {error.strerror or error}",
+            hint="make the directory writable",
+        ) from error
 
 
 def prune(root: Path, keep: int) -> None:

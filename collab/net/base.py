@@ -80,6 +80,33 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Barred:
+    """Why a peer may not take part."""
+
+    reason: str
+    """One word for counters."""
+    text: str
+    """For the person behind it."""
+
+
+class Door(Protocol):
+    """Who may open streams to us."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody comes in without a pass."""
+        ...
+
+    def barred(self, peer: PeerId, credential: bytes) -> Barred | None:
+        """Why ``peer`` may not come in; None: it may.
+
+        Args:
+            credential: what it showed now; empty: nothing.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One value in the directory."""
 

@@ -7,41 +7,33 @@ runs; a handler that a peer's message ends is counted against that peer. Nobody 
 import logging
 import math
 from collections import OrderedDict
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from collab.errors import BadMessage, BadPart, NetworkError, TooMany, VersionMismatch
+from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed, TooMany, VersionMismatch
 from collab.metrics.records import Event, PeerRefused
 from collab.net.around import AroundStream, AroundTransport
 from collab.net.base import Handler, Stream, Transport
-from collab.net.quotas import LIMITS, SMALL_BYTES, Limits, Pace, Quota
+from collab.net.greeting import GREETING, barred_message, credential_in
+from collab.net.quotas import LIMITS, SMALL_BYTES, Bucket, Limits, Quota
 from collab.net.wire import Message
-from collab.ports import Clock, Observer
+from collab.ports import Clock, Entrance, Observer
+from collab.swarm.order_exchange import ORDERS_PROTOCOL
+from collab.swarm.time_sync import PROTOCOL as TIME_PROTOCOL
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
+GREETING_S = 10.0
+"""For a peer's first word, where nobody comes in without one."""
+EXCEPTIONS = frozenset({("banned", ORDERS_PROTOCOL), ("pass_expired", TIME_PROTOCOL)})
+"""What the banned may still ask for: the organiser's word that they are. And whose clock is wrong: the time."""
+ASKED_AGAIN_S = 30.0
+"""So often the door is asked about a peer whose stream stays open."""
 SAME_S = 5.0
 """A round tells of what it refuses before the handler ends, by no more than an answer takes: one offence, not two."""
 UNKNOWN_EPOCH = -1
-
-
-class Bucket:
-    """So many at once, and so many a second."""
-
-    __slots__ = ("_at_s", "_left", "_pace")
-
-    def __init__(self, pace: Pace, now_s: float) -> None:
-        self._pace, self._left, self._at_s = pace, float(pace.burst), now_s
-
-    def take(self, now_s: float) -> bool:
-        """One more; False: it is one too many, and is not counted."""
-        self._left = min(self._left + (now_s - self._at_s) * self._pace.per_s, self._pace.burst)
-        self._at_s = now_s
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
 
 
 class _Use:
@@ -79,12 +71,16 @@ _visit: ContextVar[_Visit | None] = ContextVar("visit", default=None)
 class Guard:
     """Keeps one peer's visitors within their quotas; implements ``Observer``, so that it knows what others refuse."""
 
-    def __init__(self, clock: Clock, observer: Observer, limits: Limits = LIMITS) -> None:
+    def __init__(
+        self, clock: Clock, observer: Observer, limits: Limits = LIMITS, entrance: Entrance | None = None
+    ) -> None:
         """
         Args:
             observer: is told of every refusal, and of all else that happens.
+            entrance: says who may come in at all; None: everybody.
         """
         self._clock, self._observer, self._limits = clock, observer, limits
+        self._entrance = entrance or Entrance()
         self._here: dict[PeerId, _Visitor] = {}
         """With open streams: no more than there are streams."""
         self._quiet: OrderedDict[PeerId, _Visitor] = OrderedDict()
@@ -117,8 +113,10 @@ class Guard:
         self._enter(peer, visitor, use)
         visit = _Visit(peer)
         _visit.set(visit)  # in this stream's own task, and in all that it starts
+        counted = _CountedStream(stream, use, self._clock, self._entrance)
         try:
-            await handler(_CountedStream(stream, use, self._clock))
+            if not await self._is_barred(protocol, counted):
+                await handler(counted)
         except Exception as error:
             self._note(visit, visitor, protocol, error)
             raise
@@ -156,6 +154,22 @@ class Guard:
             self._keep(peer, visitor)
 
     # -- refusing ----------------------------------------------------------------------------------------------------
+
+    async def _is_barred(self, protocol: str, stream: "_CountedStream") -> bool:
+        """Ask the door, where it is closed with what the peer says first; whoever is barred is told why."""
+        door = self._entrance.door
+        if door is None:
+            return False
+        if door.is_closed:
+            await stream.listen(timeout_s=GREETING_S)
+        barred = door.barred(stream.remote, stream.credential)
+        if barred is None or (barred.reason, protocol) in EXCEPTIONS:
+            return False
+        self._refuse(stream.remote, barred.reason, f"a stream of {protocol} is refused: {barred.text}")
+        with suppress(NetworkError):
+            await stream.send(barred_message(barred), timeout_s=GREETING_S)
+            await stream.receive(timeout_s=GREETING_S)  # it has heard, and closes
+        return True
 
     def _refusal(self, visitor: _Visitor, use: _Use, quota: Quota) -> str:
         """Why one more stream is too many; empty: it is not."""
@@ -201,18 +215,55 @@ def reason_of(error: BaseException) -> str:
 
 
 class _CountedStream(AroundStream):
-    """Implements ``Stream``: small messages of one peer, of which there can be too many."""
+    """Implements ``Stream``: small messages of one peer, of which there can be too many, after its greeting."""
 
-    def __init__(self, stream: Stream, use: _Use, clock: Clock) -> None:
+    def __init__(self, stream: Stream, use: _Use, clock: Clock, entrance: Entrance) -> None:
         super().__init__(stream)
-        self._use, self._clock = use, clock
+        self._use, self._clock, self._entrance = use, clock, entrance
+        self._asked = entrance.changes, clock.monotonic()
+        self._first: Message | None = None
+        """Heard before the handler asks for it."""
+        self._is_greeted = False
+        self.credential = b""
+        """What the peer has shown on this stream."""
+
+    async def listen(self, *, timeout_s: float) -> None:
+        """Hear the peer's first word; if that is a greeting, only that."""
+        message = await self._receive(timeout_s=timeout_s)
+        self._is_greeted = True
+        if message.kind == GREETING:
+            self.credential = credential_in(message)
+        else:
+            self._first = message
 
     async def receive(self, *, timeout_s: float) -> Message:
+        if not self._is_greeted:
+            await self.listen(timeout_s=timeout_s)
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        return await self._receive(timeout_s=timeout_s)
+
+    async def _receive(self, *, timeout_s: float) -> Message:
         message = await super().receive(timeout_s=timeout_s)
         if len(message.payload) < SMALL_BYTES and not self._use.messages.take(self._clock.monotonic()):
             self.close()
             raise TooMany(f"{self.remote} sends more small messages than any honest peer")
+        await self._ask_again()
         return message
+
+    async def _ask_again(self) -> None:
+        """Whether the peer may still be here: it may have been banned, and its invite may have ended."""
+        changes, asked_s = self._asked
+        now_s, door = self._clock.monotonic(), self._entrance.door
+        if door is None or (changes == self._entrance.changes and now_s - asked_s < ASKED_AGAIN_S):
+            return
+        self._asked = self._entrance.changes, now_s
+        if (barred := door.barred(self.remote, b"")) is not None:
+            with suppress(NetworkError):
+                await self.send(barred_message(barred), timeout_s=GREETING_S)
+            self.close()
+            raise StreamClosed(f"{self.remote} may not be here any more: {barred.text}")
 
 
 class GuardedTransport(AroundTransport):

@@ -7,8 +7,9 @@ in. A peer that needs more than its quota is refused, loses nothing but that str
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from collab.averaging.calls import CALL_PROTOCOL
 from collab.averaging.history import RESULTS_PROTOCOL
-from collab.averaging.messages import CALL_PROTOCOL, PARTS_PROTOCOL, ROUND_PROTOCOL, VERDICT_PROTOCOL
+from collab.averaging.messages import PARTS_PROTOCOL, ROUND_PROTOCOL, VERDICT_PROTOCOL
 from collab.averaging.plan import LARGEST_PART_ELEMENTS
 from collab.averaging.probe import PROBE_PROTOCOL
 from collab.averaging.probe_traffic import LARGEST_PART_BYTES
@@ -17,10 +18,13 @@ from collab.net.wire import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, Largest
 from collab.swarm.bundle import BUNDLE_PROTOCOL
 from collab.swarm.donation import STATE_PROTOCOL
 from collab.swarm.handover import HANDOVER_PROTOCOL
+from collab.swarm.order_exchange import ORDERS_PROTOCOL
 from collab.swarm.time_sync import PROTOCOL as TIME_PROTOCOL
 
 REPORT_PROTOCOL = "collab/refusals/1"
 """See ``refusal_report``."""
+HELLO_PROTOCOL = "collab/hello/1"
+"""See ``hello``."""
 REACH_PROTOCOL = "collab/reach/1"
 """See ``dial_back``."""
 SMALL_BYTES = 1 << 10
@@ -35,6 +39,24 @@ class Pace:
 
     burst: int
     per_s: float
+
+
+class Bucket:
+    """So many at once, and so many a second."""
+
+    __slots__ = ("_at_s", "_left", "_pace")
+
+    def __init__(self, pace: Pace, now_s: float) -> None:
+        self._pace, self._left, self._at_s = pace, float(pace.burst), now_s
+
+    def take(self, now_s: float) -> bool:
+        """One more; False: it is one too many, and is not counted."""
+        self._left = min(self._left + (now_s - self._at_s) * self._pace.per_s, self._pace.burst)
+        self._at_s = now_s
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +120,14 @@ QUOTAS: Mapping[str, Quota] = {
     # Once in a process's life each; a process that cannot start is started again every few seconds.
     BUNDLE_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     TIME_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
+    # Once for each order that a peer hears of; the organiser brings them, a thousand at most, of 768 bytes.
+    ORDERS_PROTOCOL: Quota(
+        open_streams=4,
+        streams=Pace(burst=32, per_s=1.0),
+        largest=Largest(header_bytes=MAX_HEADER_BYTES, payload_bytes=0),
+    ),
     HANDOVER_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
+    HELLO_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     REPORT_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     # Once in a process's life, too, and each costs us a connection to the asker.
     REACH_PROTOCOL: Quota(open_streams=2, streams=Pace(burst=8, per_s=0.2)),

@@ -14,7 +14,9 @@ from collab.metrics.refusals import Refusals
 from collab.net.base import Transport
 from collab.net.bootstrap import dial_any, stay_connected
 from collab.net.dial_back import DialBack
+from collab.net.greeting import GreetingTransport
 from collab.net.guard import Guard, GuardedTransport
+from collab.net.hello import check_version, serve_hello
 from collab.net.hivemind_net import (
     HivemindDirectory,
     HivemindTransport,
@@ -27,7 +29,8 @@ from collab.net.listening import tcp_port_in
 from collab.net.loopback import LoopbackTransport
 from collab.net.reaching import find_reach, keep_places, reserve_places
 from collab.net.refusal_report import serve_report
-from collab.ports import NO_LIMITS, LinkLimits, Observer, Ports
+from collab.ports import NO_LIMITS, Entrance, LinkLimits, Observer, Ports
+from collab.swarm.access import Papers
 from collab.swarm.bundle import Bundle, fetch_bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.invite import Invite
@@ -58,6 +61,8 @@ class StartupSettings:
     """How others can reach this machine, if its owner says so; None: they are asked to try."""
     fingerprint: str = ""
     """Of the run, whose peers are asked, too; empty: only bootstrap peers are."""
+    papers: Papers | None = None
+    """What an invite gives to show; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +116,7 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
         connected.tasks.create_task(stay_connected(connected.daemon, directory, settings.bootstrap))
         ports = within_limits(connected.ports(directory), settings.limits)
         await serve_report(connected.transport, connected.refusals)
+        await serve_hello(connected.transport)
         if not network.is_client:
             await DialBack(connected.daemon, connected.clock).serve(connected.transport)
         yield Started(
@@ -135,6 +141,7 @@ class _Connected:
     clock: SystemClock
     compute: ThreadCompute
     guard: Guard
+    entrance: Entrance
     refusals: Refusals
     tasks: Background
     bootstrap_peers: tuple[PeerId, ...]
@@ -152,6 +159,7 @@ class _Connected:
             directory=directory,
             keys=self.identity,
             observer=self.guard,
+            entrance=self.entrance,
             rng=random.Random(random.SystemRandom().getrandbits(64)),
         )
 
@@ -163,8 +171,11 @@ async def _connected(settings: StartupSettings, identity: Identity, observer: Ob
         tasks = await stack.enter_async_context(Background())
         clock = SystemClock(error_s=settings.clock_error_s)
         refusals = Refusals(observer, clock)
-        guard = Guard(clock, refusals)
-        transport = LoopbackTransport(GuardedTransport(daemon, guard), tasks)
+        entrance = Entrance()
+        if (papers := settings.papers) is not None:
+            entrance.credential = papers.credentials(identity.peer_id, clock.now).current
+        guard = Guard(clock, refusals, entrance=entrance)
+        transport = LoopbackTransport(GreetingTransport(GuardedTransport(daemon, guard), entrance), tasks)
         peers = await dial_any(daemon, settings.bootstrap, settings.bootstrap_timeout_s)
         offset_s = await measure_offset(transport, clock, peers, timeout_s=TIME_TIMEOUT_S) or 0.0
         clock.correct(offset_s)
@@ -181,6 +192,7 @@ async def _connected(settings: StartupSettings, identity: Identity, observer: Ob
             clock=clock,
             compute=compute,
             guard=guard,
+            entrance=entrance,
             refusals=refusals,
             tasks=tasks,
             bootstrap_peers=tuple(peers),
@@ -224,10 +236,12 @@ async def open_run(
     """Get into the swarm that ``invite`` names, and learn its run.
 
     Raises:
+        VersionMismatch: the swarm is of another version of this package.
         RunMismatch, ConfigError: the swarm serves another run, or one that this version cannot read.
         BootstrapFailed: see ``start_peer``.
     """
     async with start_peer(replace(settings, fingerprint=invite.fingerprint), observer) as started:
+        await check_version(started.ports.transport, started.bootstrap_peers)
         bundle = await fetch_bundle(started.ports.transport, list(started.bootstrap_peers), invite.fingerprint)
         yield started, bundle
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from collab.concurrency import Background
 from collab.metrics.records import Event
+from collab.net.greeting import GreetingTransport
 from collab.net.guard import Guard, GuardedTransport
 from collab.net.loopback import LoopbackTransport
 from collab.net.memory_net import MemoryDirectory, MemoryNetwork, MemoryTransport
@@ -234,9 +235,10 @@ class World:
 
     async def _live(self, main: Main, ports: Ports) -> Any:
         """One peer's life, with streams to itself and a guard for those of others, as a real one has them."""
-        guard = Guard(ports.clock, ports.observer, self.limits)
+        guard = Guard(ports.clock, ports.observer, self.limits, ports.entrance)
         async with Background() as tasks:
-            transport = LoopbackTransport(GuardedTransport(ports.transport, guard), tasks)
+            greeting = GreetingTransport(GuardedTransport(ports.transport, guard), ports.entrance)
+            transport = LoopbackTransport(greeting, tasks)
             return await main(replace(ports, transport=transport, observer=guard))
 
     def _watch(self, peer: SimPeer) -> None:

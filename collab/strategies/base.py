@@ -16,6 +16,8 @@ from collab.types import Lineage, PeerId, Vector
 
 T = TypeVar("T")
 Spans = tuple[tuple[int, int], ...]
+Target = Callable[[int], float]
+"""Samples of the swarm's batch for the step after so many: the organiser may change it while the run goes on."""
 NOTHING: Spans = ()
 
 
@@ -63,15 +65,17 @@ class Replica(Protocol):
         """
         ...
 
-    def step(self, gradient: Vector, lineage: Lineage) -> None:
-        """One optimiser step; the replica is then one epoch further, on ``lineage``."""
+    def step(self, gradient: Vector, lineage: Lineage, terms: str | None = None) -> None:
+        """One optimiser step, under the terms that its round names; the replica is then one epoch further, on
+        ``lineage``. None: no round, and the terms that this peer knows of.
+        """
         ...
 
 
 class Progress(Protocol):
     """How far the swarm is towards its next step."""
 
-    async def has_reached(self, target_samples: int) -> bool:
+    async def has_reached(self, target_samples: float) -> bool:
         """Whether all trainers of our history together have ``target_samples``, as far as they have said."""
         ...
 

@@ -3,11 +3,22 @@
 import numpy as np
 
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome
-from collab.strategies.base import NOTHING, Decision, OutOfStep, Ready, Replica, Stepped, Swarm, Waiting, clip_to_norm
+from collab.strategies.base import (
+    NOTHING,
+    Decision,
+    OutOfStep,
+    Ready,
+    Replica,
+    Stepped,
+    Swarm,
+    Target,
+    Waiting,
+    clip_to_norm,
+)
 
 
 class Dedloc:
-    """Accumulate until the swarm has ``target_batch_size`` samples, average, take one step.
+    """Accumulate until the swarm has its target batch of samples, average, take one step.
 
     Update rule, with s_i samples and mean gradient g_i on peer i::
 
@@ -27,11 +38,11 @@ class Dedloc:
 
     follows_swarm = True
 
-    def __init__(self, *, target_batch_size: int, max_gradient_norm: float | None) -> None:
-        self._target, self._max_norm = target_batch_size, max_gradient_norm
+    def __init__(self, *, target: Target, max_gradient_norm: float | None) -> None:
+        self._target, self._max_norm = target, max_gradient_norm
 
     async def after_microbatch(self, replica: Replica, swarm: Swarm) -> Decision:
-        if not await swarm.progress.has_reached(self._target) or replica.samples == 0:
+        if not await swarm.progress.has_reached(self._target(replica.epoch)) or replica.samples == 0:
             return Waiting()
         return Ready()
 
@@ -64,4 +75,5 @@ class Dedloc:
         )
 
     def apply(self, replica: Replica, committed: Committed) -> None:
-        replica.step(clip_to_norm(committed.mean.astype(np.float32, copy=False), self._max_norm), committed.lineage)
+        gradient = clip_to_norm(committed.mean.astype(np.float32, copy=False), self._max_norm)
+        replica.step(gradient, committed.lineage, committed.record.terms)

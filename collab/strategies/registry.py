@@ -1,13 +1,27 @@
 """Strategies by the word in the run file."""
 
+from collections.abc import Collection
+
 from collab import config
-from collab.strategies.base import Strategy
+from collab.foreign import load_class
+from collab.strategies.base import Strategy, Target
 from collab.strategies.dedloc import Dedloc
 from collab.strategies.solo import Solo
 
 
-def build_strategy(section: config.Strategy) -> Strategy:
-    """The strategy that a run file's section describes."""
+def build_strategy(section: config.Strategy, target: Target, allowed: Collection[str] = ()) -> Strategy:
+    """The strategy that a run file's section describes, with the target batch as it is at each epoch.
+
+    Args:
+        allowed: modules of others that the owner of this machine has allowed.
+
+    Raises:
+        ConfigError: the strategy's module is not allowed, not here, or another one than the run's.
+    """
+    if isinstance(section, config.ForeignStrategy):
+        kind = load_class(section.module, section.sha256, section.class_name, allowed)
+        made: Strategy = kind(target=target, **section.options)
+        return made
     if isinstance(section, config.Solo):
-        return Solo(target_batch_size=section.target_batch_size, max_gradient_norm=section.max_gradient_norm)
-    return Dedloc(target_batch_size=section.target_batch_size, max_gradient_norm=section.max_gradient_norm)
+        return Solo(target=target, max_gradient_norm=section.max_gradient_norm)
+    return Dedloc(target=target, max_gradient_norm=section.max_gradient_norm)

@@ -4,7 +4,7 @@ import hashlib
 
 from collab.averaging.agreement import local_lineage
 from collab.averaging.base import Committed, Outcome
-from collab.strategies.base import Decision, Replica, Stepped, Swarm, Waiting, clip_to_norm
+from collab.strategies.base import Decision, Replica, Stepped, Swarm, Target, Waiting, clip_to_norm
 
 ALONE = "a peer that trains alone takes no part in rounds"
 
@@ -12,18 +12,18 @@ ALONE = "a peer that trains alone takes no part in rounds"
 class Solo:
     """Plain large-batch training on one machine; nothing is sent.
 
-    Update rule: ``w <- optimiser(w, clip(g))`` as soon as the peer itself has ``target_batch_size`` samples.
+    Update rule: ``w <- optimiser(w, clip(g))`` as soon as the peer itself has the target batch of samples.
 
     A lost round cannot happen.
     """
 
     follows_swarm = False
 
-    def __init__(self, *, target_batch_size: int, max_gradient_norm: float | None) -> None:
-        self._target, self._max_norm = target_batch_size, max_gradient_norm
+    def __init__(self, *, target: Target, max_gradient_norm: float | None) -> None:
+        self._target, self._max_norm = target, max_gradient_norm
 
     async def after_microbatch(self, replica: Replica, swarm: Swarm) -> Decision:
-        if replica.samples < self._target:
+        if replica.samples < self._target(replica.epoch):
             return Waiting()
         ours = await swarm.worker.run(replica.hand_over)
         gradient = clip_to_norm(ours.mean, self._max_norm)

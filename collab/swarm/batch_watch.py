@@ -26,7 +26,7 @@ class BatchWatch:
         self._called = history
         self._call_came.set()
 
-    async def has_reached(self, target_samples: int) -> bool:
+    async def has_reached(self, target_samples: float) -> bool:
         """See ``Progress``. Waits for the leader's call when it should come before half a microbatch is computed."""
         record = self.tell()
         history = (record.epoch, record.lineage)

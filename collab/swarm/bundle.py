@@ -9,7 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from collab.config import Run, fingerprint, parse_run
-from collab.errors import BadMessage, BootstrapFailed, ConfigError, NetworkError, RunMismatch
+from collab.errors import AccessDenied, BadMessage, BootstrapFailed, ConfigError, NetworkError, RunMismatch
 from collab.net.base import Stream, Transport
 from collab.net.pieces import receive_bytes, send_bytes
 from collab.net.wire import Message
@@ -17,7 +17,7 @@ from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
-BUNDLE_PROTOCOL = "collab/run/2"
+BUNDLE_PROTOCOL = "collab/run/3"
 TIMEOUT_S = 20.0
 MAX_ASSETS = 16
 MAX_ASSET_BYTES = 64 << 20
@@ -30,6 +30,8 @@ class Bundle:
     run: Run
     assets: Mapping[str, bytes]
     """A copy of what was given, and read-only: the fingerprint holds for good."""
+    owner: PeerId = PeerId("")
+    """Key whose orders count; empty: nobody owns the run."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "assets", MappingProxyType(dict(self.assets)))
@@ -37,7 +39,8 @@ class Bundle:
     @cached_property
     def fingerprint(self) -> str:
         """64 hex digits; two peers with equal ones mean the same run. Computed once: assets may be large."""
-        return fingerprint(self.run, {name: hashlib.sha256(data).hexdigest() for name, data in self.assets.items()})
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in self.assets.items()}
+        return fingerprint(self.run, digests, self.owner)
 
 
 async def serve_bundle(transport: Transport, bundle: Bundle) -> None:
@@ -45,7 +48,7 @@ async def serve_bundle(transport: Transport, bundle: Bundle) -> None:
 
     async def answer(stream: Stream) -> None:
         await stream.receive(timeout_s=TIMEOUT_S)
-        fields = {"run": bundle.run.model_dump_json(), "assets": list(bundle.assets)}
+        fields = {"run": bundle.run.model_dump_json(), "assets": list(bundle.assets), "owner": bundle.owner}
         await stream.send(Message("run", fields), timeout_s=TIMEOUT_S)
         for name, data in bundle.assets.items():
             await stream.send(Message("asset", {"name": name, "num_bytes": len(data)}), timeout_s=TIMEOUT_S)
@@ -61,12 +64,17 @@ async def fetch_bundle(transport: Transport, peers: list[PeerId], expected_finge
     Raises:
         RunMismatch: a peer serves another run; both fingerprints are named.
         ConfigError: the run needs a newer version of this package.
+        AccessDenied: this peer may not take part.
         BootstrapFailed: nobody answered.
     """
-    failures = []
+    failures: list[str] = []
+    denied: AccessDenied | None = None
     for peer in peers:
         try:
             bundle = await _fetch_from(transport, peer)
+        except AccessDenied as error:
+            denied = error
+            continue
         except NetworkError as error:
             failures.append(f"  {peer}: {error.message}")
             continue
@@ -77,6 +85,8 @@ async def fetch_bundle(transport: Transport, peers: list[PeerId], expected_finge
                 hint="ask the organiser for a fresh invite: the run file was changed after yours was made",
             )
         return bundle
+    if denied is not None:
+        raise denied
     raise BootstrapFailed(
         "nobody could tell what the run is:\n" + "\n".join(failures), hint="ask the organiser for help"
     )
@@ -104,6 +114,6 @@ async def _fetch_from(transport: Transport, peer: PeerId) -> Bundle:
                 raise BadMessage(f"the asset {name!r} of {num_bytes} bytes is over the limit of {MAX_ASSET_BYTES}")
             assets[name] = bytes(await receive_bytes(stream, num_bytes, timeout_s=TIMEOUT_S))
         await stream.send(Message("thanks"), timeout_s=TIMEOUT_S)
-        return Bundle(run, assets)
+        return Bundle(run, assets, PeerId(answer.get("owner", str)))
     finally:
         stream.close()

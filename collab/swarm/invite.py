@@ -1,6 +1,7 @@
 """Invites: all that a volunteer needs, in one word that survives copying.
 
-``collab1-`` + base64url(msgpack fields + the owner's signature + 4 bytes of checksum).
+``collab2-`` + base64url(msgpack fields + the owner's signature + 4 bytes of checksum). An invite for one person holds a
+key, too: keep it like a password.
 """
 
 import base64
@@ -10,11 +11,13 @@ from dataclasses import dataclass
 
 import msgpack
 
-from collab.errors import InviteError
+from collab.errors import BadMessage, InviteError
+from collab.swarm.access import Papers, read_grant
 from collab.swarm.identity import Identity, is_signed_by
 from collab.types import PeerId
 
-PREFIX = "collab1-"
+PREFIX = "collab2-"
+OLDER_PREFIXES = ("collab1-",)
 CHECKSUM_BYTES = 4
 ASK_AGAIN = "copy the whole invite again, or ask the organiser for a new one"
 
@@ -29,6 +32,8 @@ class Invite:
     """Key that signed the invite."""
     addresses: tuple[str, ...]
     """Multiaddresses of bootstrap peers, best first."""
+    papers: Papers | None = None
+    """What shows that the owner has invited one person; None: an invite for everybody."""
 
 
 def write_invite(invite: Invite, owner: Identity) -> str:
@@ -39,7 +44,8 @@ def write_invite(invite: Invite, owner: Identity) -> str:
     """
     if owner.peer_id != invite.owner:
         raise ValueError("an invite is signed by the owner it names")
-    body: bytes = msgpack.packb([invite.run_id, invite.fingerprint, invite.owner, list(invite.addresses)])
+    papers = [] if invite.papers is None else [invite.papers.grant, invite.papers.key.key.private_bytes_raw()]
+    body: bytes = msgpack.packb([invite.run_id, invite.fingerprint, invite.owner, list(invite.addresses), papers])
     signed: bytes = msgpack.packb([body, owner.sign(body)])
     checked = signed + hashlib.sha256(signed).digest()[:CHECKSUM_BYTES]
     return PREFIX + base64.urlsafe_b64encode(checked).decode().rstrip("=")
@@ -52,6 +58,8 @@ def read_invite(text: str) -> Invite:
         InviteError: it is cut, garbled, of another version, or not signed by the owner it names.
     """
     word = "".join(text.split())
+    if word.startswith(OLDER_PREFIXES):
+        raise InviteError("the invite was made by an older version of collab", hint="ask the organiser for a new one")
     if not word.startswith(PREFIX):
         raise InviteError(f"an invite begins with {PREFIX!r}, got {word[:12]!r}", hint=ASK_AGAIN)
     encoded = word.removeprefix(PREFIX)
@@ -66,15 +74,18 @@ def read_invite(text: str) -> Invite:
         raise InviteError("the invite is cut or garbled: its checksum does not match", hint=ASK_AGAIN)
     try:
         body, signature = msgpack.unpackb(signed)
-        run_id, fingerprint, owner, addresses = msgpack.unpackb(body)
+        run_id, fingerprint, owner, addresses, papers = msgpack.unpackb(body)
         invite = Invite(
             run_id=str(run_id),
             fingerprint=str(fingerprint),
             owner=PeerId(str(owner)),
             addresses=tuple(map(str, addresses)),
+            papers=Papers(grant=papers[0], key=Identity.from_seed(papers[1])) if papers else None,
         )
         is_signed = is_signed_by(invite.owner, body, signature)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        if invite.papers is not None and is_signed:
+            read_grant(invite.papers.grant, invite.fingerprint, invite.owner)
+    except (ValueError, TypeError, IndexError, BadMessage, msgpack.UnpackException) as error:
         raise InviteError("the invite's content is malformed", hint=ASK_AGAIN) from error
     if not is_signed:
         raise InviteError("the invite is not signed by the owner it names", hint="do not use it; ask the organiser")

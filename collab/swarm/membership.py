@@ -44,6 +44,8 @@ class Membership:
         self._presence = Presence(clock.monotonic)
         self._since_s = 0.0
         """Swarm time at which we reached our present epoch."""
+        self._backbone_s = clock.monotonic()
+        """When a backbone was seen last."""
 
     @property
     def view(self) -> SwarmView:
@@ -62,8 +64,19 @@ class Membership:
         self._reading.add(self._clock.monotonic() - began_s)
         seated = [record.peer for record in view.records if record.has_seat]
         seatless = [record.peer for record in view.records if not record.has_seat]
+        if self.backbones():
+            self._backbone_s = self._clock.monotonic()
         self._presence.looked(seated, view.left, [record.peer for record in self.backbones()], seatless)
         return view
+
+    @property
+    def era(self) -> str:
+        """Of the states that count: mark of the last rollback that we know of."""
+        return self._board.era
+
+    def without_backbone_s(self) -> float:
+        """For how long no backbone was seen."""
+        return self._clock.monotonic() - self._backbone_s
 
     def note_step(self) -> None:
         """Our replica has just reached its present epoch."""
@@ -97,7 +110,7 @@ class Membership:
 
     # -- strategies' Progress ----------------------------------------------------------------------------------------
 
-    async def has_reached(self, target_samples: int) -> bool:
+    async def has_reached(self, target_samples: float) -> bool:
         """As far as the records say. Asks the directory only when the target is in sight, and does not wait for it
         longer than for half a microbatch; the answer is there after the next one, and until one has come, nobody waits
         again. ``keep_alive`` does the asking.
@@ -211,7 +224,8 @@ class Membership:
         others = SwarmView(tuple(r for r in self.view.records if r.peer != me), self.view.at_s)
         consensus = others.consensus()
         trainers = [record.peer for record in others.trainers(*consensus)] if consensus else []
-        return trainers + [record.peer for record in others.records if record.role is Role.BACKBONE]
+        able = [record for record in others.records if record.role is Role.BACKBONE and record.era == self._board.era]
+        return trainers + [record.peer for record in able]
 
     def dialable(self) -> list[PeerId]:
         """Other peers that can be dialled, backbones first."""

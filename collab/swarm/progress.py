@@ -14,6 +14,7 @@ from collab.errors import BadMessage, NetworkError
 from collab.ports import Ports
 from collab.swarm.identity import Identity
 from collab.swarm.records import PeerRecord, PeerState, pack_record, unpack_record
+from collab.swarm.statutes import Statutes
 from collab.types import Lineage, PeerId, Role
 
 logger = logging.getLogger(__name__)
@@ -91,8 +92,12 @@ class SwarmView:
 class ProgressBoard:
     """Publishes our record and reads everybody's."""
 
-    def __init__(self, ports: Ports, identity: Identity, fingerprint: str) -> None:
-        self._ports, self._identity, self._fingerprint = ports, identity, fingerprint
+    def __init__(self, ports: Ports, identity: Identity, fingerprint: str, statutes: Statutes | None = None) -> None:
+        """
+        Args:
+            statutes: whose word counts; None: everybody's, as for one who only looks.
+        """
+        self._ports, self._identity, self._fingerprint, self._statutes = ports, identity, fingerprint, statutes
         self._key = f"{fingerprint[:32]}.peers"
         self._latest: PeerRecord | None = None
         self._published_s = -math.inf
@@ -110,6 +115,8 @@ class ProgressBoard:
 
     async def publish(self, record: PeerRecord) -> None:
         """Store our record; a directory that does not answer is logged, and the next heartbeat tries again."""
+        if self._statutes is not None:
+            record = self._statutes.stamped(record)
         self._latest = record
         self._published_s = self._ports.clock.monotonic()
         try:
@@ -139,7 +146,7 @@ class ProgressBoard:
             except BadMessage as error:
                 logger.debug("record refused peer=%s reason=%s", subkey, error)
                 continue
-            if record.fingerprint == self._fingerprint and is_fresh(record, now):
+            if record.fingerprint == self._fingerprint and is_fresh(record, now) and self._counts(record):
                 if record.state is PeerState.LEFT:
                     left[record.peer] = record.epoch
                 else:
@@ -149,6 +156,14 @@ class ProgressBoard:
         left = {peer: epoch for peer, epoch in left.items() if peer not in records}
         self._view = SwarmView(tuple(records[peer] for peer in sorted(records)), now, left)
         return self._view
+
+    @property
+    def era(self) -> str:
+        """Of the states that count."""
+        return self._statutes.mandate.era if self._statutes is not None else ""
+
+    def _counts(self, record: PeerRecord) -> bool:
+        return self._statutes is None or self._statutes.counts(record)
 
 
 def is_fresh(record: PeerRecord, now: float) -> bool:

@@ -1,7 +1,7 @@
 """What peers tell each other through the directory: signed, bounded, expiring."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import cache, lru_cache
 from typing import Any, get_type_hints
@@ -15,6 +15,7 @@ from collab.types import Lineage, PeerId, Reachability, Role
 MAX_RECORD_BYTES = 2048
 """A record of ours takes about 500 bytes; the rest is room for names and addresses."""
 MAX_NAME_CHARACTERS = 40
+MAX_VERSION_CHARACTERS = 40
 RECORDS_REMEMBERED = 4096
 """Of at most ``MAX_RECORD_BYTES`` each."""
 
@@ -66,6 +67,14 @@ class PeerRecord:
     has_seat: bool = True
     """Whether it may vote about what follows its history. Not who was in that round in an earlier life: it may have
     voted since, and has forgotten."""
+    orders: int = 0
+    """Of the organiser's, that it knows."""
+    era: str = ""
+    """Mark of the rollback that its state comes from; empty: there was none."""
+    version: str = ""
+    """Of its package."""
+    credential: bytes = b""
+    """Its pass; empty: it was not invited by name."""
     reach: Reachability = Reachability.DIRECT
     """How it says that others get to it."""
 
@@ -106,6 +115,8 @@ def _checked(values: Any, peer: PeerId) -> PeerRecord:
     hints = _kinds()
     converted: dict[str, Any] = {}
     for field in fields(PeerRecord):
+        if field.name not in values and field.default is not MISSING:
+            continue  # of an older version; what a newer one says beyond this is not heard
         value, kind = values[field.name], hints[field.name]
         kind = getattr(kind, "__supertype__", kind)
         if kind is float and type(value) is int:
@@ -116,10 +127,12 @@ def _checked(values: Any, peer: PeerId) -> PeerRecord:
             raise BadMessage(f"record field {field.name} should be {kind.__name__}, got {type(value).__name__}")
         converted[field.name] = value
     record = PeerRecord(**converted)
-    numbers = (record.epoch, record.samples, record.total_samples, record.epochs_contributed)
+    numbers = (record.epoch, record.samples, record.total_samples, record.epochs_contributed, record.orders)
     speeds = (record.samples_per_s, record.microbatch_s, record.said_at)
     if record.peer != peer or min(numbers) < 0 or not all(math.isfinite(speed) and speed >= 0 for speed in speeds):
         raise BadMessage("record holds impossible values")
     if len(record.name) > MAX_NAME_CHARACTERS:
         raise BadMessage(f"name of {len(record.name)} characters is over the limit of {MAX_NAME_CHARACTERS}")
+    if len(record.version) > MAX_VERSION_CHARACTERS:
+        raise BadMessage(f"version of {len(record.version)} characters is over the limit of {MAX_VERSION_CHARACTERS}")
     return record

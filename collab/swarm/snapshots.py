@@ -6,7 +6,7 @@ A packed snapshot is one safetensors file and a manifest with the SHA-256 of eac
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ CHUNK_BYTES = 1 << 20
 MAX_SNAPSHOT_BYTES = 1 << 40
 SCALARS = "collab.scalars"
 """Key of the JSON scalars in the safetensors metadata."""
+ERA = "collab.era"
+"""Key of the era there."""
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -37,6 +39,13 @@ class Snapshot:
     """``model.<name>`` and ``optimizer.<name of parameter>.<key>``."""
     scalars: Mapping[str, Any]
     """What is no tensor in the optimiser's state, under the same names; JSON values."""
+    era: str = ""
+    """Mark of the rollback that it comes from; empty: there was none."""
+
+    def after_rollback(self, mark: str) -> "Snapshot":
+        """The same state as the beginning of another history: that of the rollback of this mark."""
+        lineage = hashlib.sha256(f"rollback:{self.lineage}:{mark}".encode()).hexdigest()
+        return replace(self, lineage=Lineage(lineage), era=mark)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +113,7 @@ def pack(snapshot: Snapshot, *, fingerprint: str) -> PackedSnapshot:
     """Serialise; the same snapshot gives the same bytes."""
     # asarray, since ascontiguousarray would turn a scalar tensor (a step count) into one of shape (1,)
     tensors = {name: np.asarray(snapshot.tensors[name], order="C") for name in sorted(snapshot.tensors)}
-    metadata = {SCALARS: json.dumps(snapshot.scalars, sort_keys=True)}
+    metadata = {SCALARS: json.dumps(snapshot.scalars, sort_keys=True)} | ({ERA: snapshot.era} if snapshot.era else {})
     data = safetensors.numpy.save(tensors, metadata)
     view = memoryview(data)
     digests = tuple(
@@ -147,10 +156,11 @@ def unpack(packed: PackedSnapshot) -> Snapshot:
     try:
         tensors = safetensors.numpy.load(packed.data)
         header_bytes = int.from_bytes(packed.data[:8], "little")
-        scalars = json.loads(json.loads(packed.data[8 : 8 + header_bytes]).get("__metadata__", {}).get(SCALARS, "{}"))
+        metadata = json.loads(packed.data[8 : 8 + header_bytes]).get("__metadata__", {})
+        scalars, era = json.loads(metadata.get(SCALARS, "{}")), str(metadata.get(ERA, ""))
         if not isinstance(scalars, dict):
             raise ValueError(f"its scalars are a {type(scalars).__name__}")
     except (safetensors.SafetensorError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptState(f"the snapshot of epoch {packed.manifest.epoch} is no safetensors file: {error}") from error
     manifest = packed.manifest
-    return Snapshot(epoch=manifest.epoch, lineage=manifest.lineage, tensors=tensors, scalars=scalars)
+    return Snapshot(epoch=manifest.epoch, lineage=manifest.lineage, tensors=tensors, scalars=scalars, era=era)

@@ -1,9 +1,9 @@
 """From a run file to a task."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from collab.config import CausalLMTask, ImageClassificationTask, Run
+from collab.config import CausalLMTask, ForeignTask, ImageClassificationTask, Run
 from collab.errors import DataError
 from collab.tasks.base import Task
 
@@ -32,12 +32,12 @@ def make_assets(run: Run, *, base_dir: Path, cache_dir: Path) -> dict[str, bytes
 
             return {TOKENIZER_FILE: make_tokenizer(run.task, seed=run.seed, base_dir=base_dir, cache_dir=cache_dir,
                                                    peer_id=_ORGANISER)}
-        case ImageClassificationTask():
+        case ImageClassificationTask() | ForeignTask():
             return {}
 
 
 def build_task(run: Run, *, assets: Mapping[str, bytes], cache_dir: Path, peer_id: str,
-               base_dir: Path | None = None) -> Task:
+               base_dir: Path | None = None, allowed: Collection[str] = ()) -> Task:
     """Make the task of a run.
 
     Args:
@@ -46,9 +46,10 @@ def build_task(run: Run, *, assets: Mapping[str, bytes], cache_dir: Path, peer_i
         cache_dir: where encoded text is kept; processes may share it.
         peer_id: decides which part of a streamed dataset this machine keeps.
         base_dir: where a relative ``task.data.path`` starts; the current directory unless given.
+        allowed: modules of others that the owner of this machine has allowed.
 
     Raises:
-        ConfigError: ``task.model`` is no model that can be built.
+        ConfigError: ``task.model`` is no model that can be built, or the task's module is not allowed or not here.
         DataError: the tokenizer is missing or cannot be used. Text is read later, when it is first needed.
     """
     match run.task:
@@ -65,3 +66,8 @@ def build_task(run: Run, *, assets: Mapping[str, bytes], cache_dir: Path, peer_i
             from collab.tasks.image_classification import ImageClassification
 
             return ImageClassification(run.task)
+        case ForeignTask():
+            from collab.foreign import load_class
+
+            made: Task = load_class(run.task.module, run.task.sha256, run.task.class_name, allowed)(**run.task.options)
+            return made

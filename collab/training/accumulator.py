@@ -183,6 +183,11 @@ class Accumulator:
             self._doubts |= rounds
             self._held = self._together(in_doubt, handed_over), None, later
 
+    def forget(self) -> None:
+        """All of it is worthless: it belongs to a history that does not count any more."""
+        with self._lock:
+            self._held, self._doubts = (None, None, None), frozenset()
+
     def settle(self, used: Spans, round_id: str = "") -> None:
         """What was handed over is in a step in the elements of ``used``, and accumulated as before elsewhere.
 

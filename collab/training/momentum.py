@@ -30,6 +30,10 @@ class Outgoing(Protocol):
         """What was brought last is in no step, unless one of ``rounds`` turns out to have used it."""
         ...
 
+    def forget(self) -> None:
+        """The history of all that was brought does not count any more."""
+        ...
+
     def settle(self, used: Spans, round_id: str = "") -> None:
         """A step has used what was brought last, or brought to ``round_id`` if that is in doubt, in these elements.
 
@@ -40,6 +44,9 @@ class Outgoing(Protocol):
 
 class PlainGradient:
     """Sends the mean gradient as it is; keeps nothing."""
+
+    def forget(self) -> None:
+        pass
 
     def bring(self, gradient: HandedOver, epoch: int) -> HandedOver:
         return gradient
@@ -107,6 +114,11 @@ class WorkerMomentum:
         """For each element the number of steps before the one that used it last: here not samples but epochs."""
         self._latest: _Sent | None = None
         self._doubted: deque[tuple[frozenset[str], _Sent]] = deque(maxlen=DOUBTS)
+
+    def forget(self) -> None:
+        with self._lock:
+            self._momentum = self._used_after = self._latest = None
+            self._doubted.clear()
 
     def bring(self, gradient: HandedOver, epoch: int) -> HandedOver:
         """The momentum as it will be if all of it is used; 0 in elements without samples."""

@@ -6,15 +6,15 @@
 import asyncio
 import logging
 import math
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from collab.averaging.base import Committed, Outcome
-from collab.averaging.messages import NOT_COMING, Call, Reply
+from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import Standing
+from collab.errors import Dismissed
 from collab.metrics.records import Notice
 from collab.ports import Ports
 from collab.strategies.base import Decision, OutOfStep, Ready, Stepped, Swarm, Waiting
@@ -22,15 +22,18 @@ from collab.strategies.registry import build_strategy
 from collab.swarm.batch_watch import BatchWatch
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.donation import StateServer
-from collab.swarm.handover import Offer, offer_state
 from collab.swarm.identity import Identity
 from collab.swarm.membership import Membership
+from collab.swarm.order_exchange import OrderExchange
 from collab.swarm.partial import Partial
 from collab.swarm.progress import ProgressBoard
 from collab.swarm.records import PeerState
+from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time
 from collab.training.beside import Beside, Patience
+from collab.training.departure import Departure
 from collab.training.disk_copy import DiskCopy
+from collab.training.dismissal import dismissal
 from collab.training.replica import MicrobatchReport, Replica
 from collab.training.state_sync import StateSync, Update
 from collab.training.teller import Teller
@@ -38,10 +41,8 @@ from collab.types import Lineage, PeerId, Reachability
 
 logger = logging.getLogger(__name__)
 
-URGENT_HANDOVER_S = 2.0
-"""For the last trainer to hand its state to a backbone when it is asked to leave."""
-FINAL_HANDOVER_S = 120.0
-"""The same when the run is finished and nobody is in a hurry."""
+DISMISSAL_LOOK_S = 1.0
+"""How soon a peer stops that is not wanted any more."""
 STALE_EPOCHS = 4
 """Whoever is further behind the swarm computes nothing until it has its state: such gradients lead nowhere."""
 SKIPS_BEFORE_RENEWAL = 8
@@ -59,6 +60,8 @@ class ParticipantSettings:
     """Finished after contributing to this many steps."""
     state_dir: Path | None = None
     """Where this peer keeps the run's state for its next life; None: nowhere."""
+    allowed_modules: tuple[str, ...] = ()
+    """Of others' code, what this machine's owner has allowed to run."""
 
 
 class Participant:
@@ -71,13 +74,17 @@ class Participant:
         self._settings = settings
         self.teller = Teller(ports, bundle.fingerprint, settings.name, replica, settings.reach)
         self.vitals = self.teller.vitals
-        self._strategy = build_strategy(bundle.run.strategy)
-        self.membership = Membership(
-            ProgressBoard(ports, identity, bundle.fingerprint), ports.clock, self.teller.record
-        )
+        self.statutes = Statutes(ports, bundle)
+        mandate = self.statutes.mandate
+        replica.rate_factor = mandate.rate_factor
+        self._strategy = build_strategy(bundle.run.strategy, mandate.target_batch_size, settings.allowed_modules)
+        board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
+        self.membership = Membership(board, ports.clock, self.teller.record)
         self._engine = RoundEngine(
             ports,
-            RoundSettings.of(bundle.run, bundle.fingerprint, can_reduce=settings.reach is Reachability.DIRECT),
+            RoundSettings.of(
+                bundle.run, bundle.fingerprint, mandate, can_reduce=settings.reach is Reachability.DIRECT
+            ),
             leaders=self.membership.leaders,
             roster=self.membership.roster,
             attend=self._attend,
@@ -91,6 +98,16 @@ class Participant:
         partial = Partial(root / "download", ports.compute) if root is not None else None
         self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, partial)
         self._copy = DiskCopy(ports, replica, root and root / "copies", bundle.fingerprint)
+        self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, root and root / "orders")
+        self._sync.orders = self._orders
+        self._departure = Departure(
+            ports=ports,
+            replica=replica,
+            teller=self.teller,
+            membership=self.membership,
+            engine=self._engine,
+            copy=self._copy,
+        )
         self._swarm = Swarm(
             peer_id=ports.transport.peer_id,
             progress=self._watch,
@@ -128,6 +145,9 @@ class Participant:
         has_stepped = await self._end_round(self._patience_s)
         if self._round.is_under_way or self._renewal.is_under_way:
             return has_stepped
+        if self.replica.era != self.statutes.mandate.era and self._strategy.follows_swarm:
+            await self.synchronise()
+            return has_stepped
         if report.skipped:
             await self._sit_out()
             return has_stepped
@@ -152,7 +172,7 @@ class Participant:
     @property
     def _patience_s(self) -> float:
         """For a round; the last one is waited for, since nobody could use what is computed beside it."""
-        is_last = self.replica.epoch + 1 == self.bundle.run.until_epoch
+        is_last = self.replica.epoch + 1 == self.statutes.mandate.until_epoch
         return math.inf if is_last else self._patience.limit_s()
 
     async def _end_round(self, patience_s: float) -> bool:
@@ -195,7 +215,9 @@ class Participant:
     async def begin(self) -> None:
         """Begin to answer other peers; joins no round yet."""
         transport = self.ports.transport
+        self._orders.restore()
         await self._copy.restore()
+        await self._orders.serve()
         await serve_time(transport, self.ports.clock)
         await serve_bundle(transport, self.bundle)
         await StateServer(transport, self._engine.links, self.bundle.fingerprint, self._sync.provide).serve()
@@ -209,6 +231,7 @@ class Participant:
             tasks.create_task(self._round.run())
             tasks.create_task(self._renewal.run())
             tasks.create_task(self._copy.run())
+            tasks.create_task(self._orders.run())
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -249,45 +272,22 @@ class Participant:
         self.membership.speak()
 
     async def leave(self, *, is_urgent: bool) -> None:
-        """Say goodbye, and let a backbone take the newest state when it would leave with us. Leaving twice is fine.
+        """Say goodbye, and let a backbone take the newest state when it would leave with us. Leaving twice is fine."""
+        await self._departure.leave(is_finished=self.is_finished, is_urgent=is_urgent)
 
-        Of several that leave at once each says so before it looks who stays: one at least sees that nobody does.
-        """
-        if self.vitals.state in (PeerState.LEAVING, PeerState.LEFT):
-            return
-        clock = self.ports.clock
-        give_up_s = clock.monotonic() + (URGENT_HANDOVER_S if is_urgent else FINAL_HANDOVER_S)
-        self.teller.free_from = self._engine.retire()
-        farewell = PeerState.LEAVING if self.teller.free_from is None else PeerState.LEFT
-        if self.is_finished:
-            await self._hand_over(give_up_s - clock.monotonic())
-        self.vitals.state = farewell
-        with suppress(TimeoutError):
-            async with asyncio.timeout((give_up_s - clock.monotonic()) / 2):
-                await self.membership.report()
-        if not self.is_finished and self.membership.is_last_trainer():
-            await self._hand_over(give_up_s - clock.monotonic())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(give_up_s - clock.monotonic()):
-                await self._copy.save()
+    def unwanted(self) -> Dismissed | None:
+        """Why this peer must stop; None: it may go on."""
+        return dismissal(self.ports, self.statutes, self.membership, self.replica.epoch)
 
-    async def _hand_over(self, timeout_s: float) -> None:
-        """Our state to a backbone that is behind it, unless the swarm has gone on without us."""
-        epoch, backbones = self.replica.epoch, self.membership.backbones()
-        if not self.replica.lineage or self.membership.is_out_of_step():
-            return
-        behind = [record.peer for record in backbones if record.checkpoint_epoch < epoch]
-        eval_loss = self.vitals.eval_loss if self.vitals.eval_epoch == epoch else math.nan
-        offer = Offer(self.bundle.fingerprint, epoch, eval_loss)
-        if behind and not await offer_state(self.ports.transport, behind, offer, timeout_s):
-            text = f"no backbone took our state of epoch {epoch} in time"
-            hint = f"the run will go on from epoch {max(record.checkpoint_epoch for record in backbones)}"
-            self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint, is_problem=True))
+    async def dismissed(self) -> None:
+        """Returns when this peer must stop, whatever it is waiting for."""
+        while self.unwanted() is None:
+            await asyncio.sleep(DISMISSAL_LOOK_S)
 
     @property
     def is_finished(self) -> bool:
         """Whether there is nothing left to do for this machine."""
-        until, mine = self.bundle.run.until_epoch, self._settings.max_epochs
+        until, mine = self.statutes.mandate.until_epoch, self._settings.max_epochs
         return (until is not None and self.replica.epoch >= until) or (
             mine is not None and self.vitals.epochs_contributed >= mine
         )

@@ -28,6 +28,8 @@ QUANTISATION_KEYS = ("qmap", "absmax")
 
 
 LossFunction = Callable[[torch.nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
+RateFactor = Callable[[int, str | None], float]
+"""From an epoch and the mark of the terms of its step; None: those that this peer knows of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +71,12 @@ class Replica:
         self.model, self.optimizer = model, optimizer
         self.layout = VectorLayout(model)
         self.epoch = 0
-        self.lineage = Lineage("")
+        self.lineage, self.era = Lineage(""), ""
         self._schedule, self._device, self._precision = schedule, device, precision
         self._scale = LossScale() if precision is Precision.FLOAT16 else None
         self._base_rates = [float(group["lr"]) for group in optimizer.param_groups]
+        self.rate_factor: RateFactor = lambda _epoch, _terms: 1.0
+        """What the organiser has made of the learning rate since the run began."""
         self._gradient = Accumulator(self.layout.num_elements, device)
         self._outgoing = PlainGradient() if outgoing is None else outgoing
 
@@ -100,7 +104,8 @@ class Replica:
     @property
     def learning_rate(self) -> float:
         """Of the next step, first parameter group."""
-        return self._base_rates[0] * learning_rate_factor(self._schedule, self.epoch)
+        factor = learning_rate_factor(self._schedule, self.epoch) * self.rate_factor(self.epoch, None)
+        return self._base_rates[0] * factor
 
     def accumulate(self, batch: Batch, loss_function: LossFunction) -> MicrobatchReport:
         """Forward and backward on ``batch``; adds its gradient, weighted by samples, if all of it is finite."""
@@ -168,16 +173,23 @@ class Replica:
             self._gradient.hand_over()
         self.settle(used, round_id)
 
+    def forget(self) -> None:
+        """Our history, and all that was accumulated on it, does not count any more."""
+        self._gradient.forget()
+        self._outgoing.forget()
+        self.lineage = Lineage("")
+
     # -- the global step ---------------------------------------------------------------------------------------------
 
-    def step(self, gradient: Vector, lineage: Lineage) -> None:
+    def step(self, gradient: Vector, lineage: Lineage, terms: str | None = None) -> None:
         """One optimiser step with ``gradient``; afterwards the replica is one epoch further on ``lineage``.
 
         Args:
             gradient: [num_elements] float32, finite. Equal bytes on equal replicas give equal replicas.
+            terms: mark of the organiser's orders under which the swarm takes this step; None: those that we know of.
         """
+        factor = learning_rate_factor(self._schedule, self.epoch) * self.rate_factor(self.epoch, terms)
         self.layout.scatter_gradients(gradient)
-        factor = learning_rate_factor(self._schedule, self.epoch)
         for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
             group["lr"] = base * factor
         self.optimizer.step()
@@ -199,7 +211,7 @@ class Replica:
                     tensors[f"optimizer.{name}.{key}"] = _to_numpy(value)
                 else:
                     scalars[f"optimizer.{name}.{key}"] = value
-        return Snapshot(epoch=self.epoch, lineage=self.lineage, tensors=tensors, scalars=scalars)
+        return Snapshot(epoch=self.epoch, lineage=self.lineage, tensors=tensors, scalars=scalars, era=self.era)
 
     def load(self, snapshot: Snapshot) -> None:
         """Take over a snapshot. What was accumulated stays: it is this peer's own work.
@@ -224,7 +236,7 @@ class Replica:
             for name, tensor in own.items():
                 tensor.copy_(torch.from_numpy(np.array(theirs[name])))
         self.optimizer.load_state_dict(state)
-        self.epoch, self.lineage = snapshot.epoch, snapshot.lineage
+        self.epoch, self.lineage, self.era = snapshot.epoch, snapshot.lineage, snapshot.era
 
     def _optimizer_state(self, snapshot: Snapshot) -> dict[str, Any]:
         """``state_dict`` for the optimiser: its own groups with the snapshot's state."""

@@ -14,6 +14,7 @@ from collab.metrics.records import Notice, Phase, PhaseReached, StateFetched
 from collab.ports import Ports
 from collab.strategies.base import NOTHING, Spans, Strategy
 from collab.swarm.membership import Membership
+from collab.swarm.order_exchange import OrderExchange
 from collab.swarm.partial import Partial
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
 from collab.swarm.state_transfer import Wanted, fetch_state
@@ -64,6 +65,8 @@ class StateSync:
         self._kept: Snapshot | None = None
         self._packed: PackedSnapshot | None = None
         self._packing = asyncio.Lock()
+        self.orders: OrderExchange | None = None
+        """Fetches the organiser's orders that missed rounds were taken under."""
 
     async def gather(self) -> Update:
         """Fetch what takes us to the swarm's state: the rounds that we missed, else the state as a whole.
@@ -75,6 +78,10 @@ class StateSync:
         )
         attempts = 0
         await self._membership.report()
+        if self.orders is not None:
+            await self.orders.level()
+        if self._is_rolled_back():
+            await self._ports.compute.run(self._replica.forget)
         while not (update := await self.missed()).rounds:
             if self._is_level():
                 await self._engine.learn_maker(self._membership.donors(), self._replica.lineage)
@@ -91,6 +98,9 @@ class StateSync:
                 await asyncio.sleep(SYNC_PAUSE_S)
                 await self._membership.report()
         return update
+
+    def _is_rolled_back(self) -> bool:
+        return bool(self._replica.lineage) and self._replica.era != self._membership.era
 
     def _is_level(self) -> bool:
         """Whether nobody has anything newer than what we hold, perhaps from an earlier life."""
@@ -126,10 +136,13 @@ class StateSync:
         while True:
             peers = self._membership.trainers_ahead(epoch)
             committed = await self._engine.history.fetch(peers, epoch, lineage, num_elements)
-            if committed is None:
+            if committed is None or not await self._knows_terms(committed.record.terms, peers):
                 return tuple(rounds)
             rounds.append(committed)
             epoch, lineage = epoch + 1, committed.lineage
+
+    async def _knows_terms(self, mark: str, peers: list[PeerId]) -> bool:
+        return self.orders is None or await self.orders.knows(mark, peers)
 
     async def _used_of_ours(self) -> tuple[Spans, str]:
         """Before we leave our history for another state: what the round after it has used of what we still hold."""
@@ -146,6 +159,8 @@ class StateSync:
         started_s = self._ports.clock.monotonic()
         packed, donors = await self._fetch_packed()
         snapshot = await self._ports.compute.beside(lambda: unpack(packed))
+        if snapshot.era != self._membership.era:
+            raise NoDonor(f"the state of epoch {snapshot.epoch} was rolled back", hint="whoever has another is asked")
         fetched = StateFetched(
             at_s=self._ports.clock.now(),
             donors=donors,

@@ -50,6 +50,7 @@ class Teller:
             eval_loss=vitals.eval_loss,
             said_at=self._ports.clock.now(),
             has_seat=self.has_seat(replica.lineage),
+            era=replica.era,
             reach=self._reach,
         )
 

@@ -23,29 +23,37 @@ class Trainer:
         self._sampler = SampleSampler(task.num_samples, seed=run.seed, peer_id=ports.transport.peer_id)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Train until ``stop`` is set, the run is finished, or this machine has given what it offered."""
+        """Train until ``stop`` is set, the run is finished, or this machine has given what it offered.
+
+        Raises:
+            Dismissed: this peer is banned or too old, or nobody runs the run any more; it has left in good order.
+        """
         await self.participant.begin()
         await run_until_first(self.participant.keep_alive(), self._train_and_leave(stop))
 
     async def _train_and_leave(self, stop: asyncio.Event) -> None:
         training = asyncio.create_task(self._train(stop))
         stopping = asyncio.create_task(stop.wait())
+        dismissing = asyncio.create_task(self.participant.dismissed())
         try:
-            await asyncio.wait((training, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if stopping.done():
+            await asyncio.wait((training, stopping, dismissing), return_when=asyncio.FIRST_COMPLETED)
+            if not training.done():
                 await asyncio.wait((training,), timeout=LEAVE_GRACE_S)
             if training.done():
                 training.result()  # raises what it raised
         finally:
-            training.cancel()
-            stopping.cancel()
-            await asyncio.gather(training, stopping, return_exceptions=True)
-        await self.participant.leave(is_urgent=stop.is_set())
+            for task in (training, stopping, dismissing):
+                task.cancel()
+            await asyncio.gather(training, stopping, dismissing, return_exceptions=True)
+        dismissed = None if self.participant.is_finished else self.participant.unwanted()
+        await self.participant.leave(is_urgent=stop.is_set() or dismissed is not None)
+        if dismissed is not None:
+            raise dismissed
 
     async def _train(self, stop: asyncio.Event) -> None:
         await self.participant.measure_link()
         await self.participant.synchronise()
-        while not (stop.is_set() or self.participant.is_finished):
+        while not (stop.is_set() or self.participant.is_finished or self.participant.unwanted()):
             sample_ids = self._sampler.next(self._microbatch_size)
             report = await self._accumulate(sample_ids)
             if await self.participant.after_microbatch(report) and self.participant.is_checkpoint_due:

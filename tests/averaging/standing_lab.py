@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.following import Following
-from collab.averaging.messages import NOT_COMING, Call, Reply
-from collab.averaging.settings import RoundSettings
+from collab.averaging.settings import FixedTerms, RoundSettings
 from collab.averaging.standing import STANDING_PROTOCOL, History, Standing, Word
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.concurrency import Background
@@ -58,7 +58,7 @@ class Lab:
         return list(self.leaders)
 
     async def add_leader(self, name: str) -> Following:
-        settings = RoundSettings(fingerprint="f", policy="exact", can_reduce=True, target_samples=TARGET)
+        settings = RoundSettings(fingerprint="f", policy="exact", can_reduce=True, terms=FixedTerms(TARGET))
         ports = make_ports(self.network.join(name))
         following = Following(ports, settings, MeasuredTimeouts(ports.clock.monotonic, FIRST))
         await following.serve()

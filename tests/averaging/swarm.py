@@ -9,10 +9,10 @@ from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Expected
 from collab.averaging.assistant import Assistant
 from collab.averaging.base import Contribution, Outcome
+from collab.averaging.calls import Call, Reply
 from collab.averaging.contribution_plan import Policy
-from collab.averaging.messages import Call, Reply
 from collab.averaging.round import RoundEngine
-from collab.averaging.settings import MAX_WEIGHT_IN_TARGETS, RoundSettings
+from collab.averaging.settings import MAX_WEIGHT_IN_TARGETS, FixedTerms, RoundSettings
 from collab.ports import Ports
 from collab.types import Lineage, PeerId, Vector
 from tests.fakes import FakeNetwork, FakeObserver, make_ports
@@ -55,7 +55,7 @@ class Rounds:
             fingerprint=fingerprint,
             policy=self._policy,
             can_reduce=can_reduce,
-            target_samples=target,
+            terms=FixedTerms(target),
         )
         self.observers[name] = FakeObserver()
         self.ports[name] = replace(make_ports(self.network.join(name)), observer=self.observers[name])
@@ -73,7 +73,7 @@ class Rounds:
         """A peer that leads and reduces and has no vector."""
         self.helpers.add(PeerId(name))
         assistant = Assistant()
-        settings = RoundSettings(fingerprint="f", policy=self._policy, can_reduce=True, target_samples=TARGET)
+        settings = RoundSettings(fingerprint="f", policy=self._policy, can_reduce=True, terms=FixedTerms(TARGET))
         self.observers[name] = FakeObserver()
         self.ports[name] = replace(make_ports(self.network.join(name)), observer=self.observers[name])
         self.engines[name] = engine = RoundEngine(

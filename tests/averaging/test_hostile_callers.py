@@ -13,16 +13,8 @@ from collab.averaging.accounts import MOST_PARTS, Accounts
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assistant import AT_ONCE, FROM_ONE_LEADER, Assistant
 from collab.averaging.base import Aborted, Committed, Outcome
-from collab.averaging.messages import (
-    CALL_PROTOCOL,
-    PARTS_PROTOCOL,
-    ROUND_PROTOCOL,
-    Call,
-    Group,
-    Join,
-    Member,
-    plan_digest,
-)
+from collab.averaging.calls import CALL_PROTOCOL, Call
+from collab.averaging.messages import PARTS_PROTOCOL, ROUND_PROTOCOL, Group, Join, Member, plan_digest
 from collab.averaging.plan import SMALLEST_PART_ELEMENTS, Span
 from collab.averaging.round import RoundEngine
 from collab.compression.base import codec_by_name

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from collab.averaging.base import Aborted, Committed
-from collab.averaging.messages import CALL_PROTOCOL, ROUND_PROTOCOL, Group, Member
+from collab.averaging.calls import CALL_PROTOCOL
+from collab.averaging.messages import ROUND_PROTOCOL, Group, Member
 from collab.averaging.plan import Span
 from collab.errors import StreamClosed
 from collab.net.base import Stream

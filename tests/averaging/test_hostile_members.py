@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from collab.averaging.base import Aborted, Committed
-from collab.averaging.messages import CALL_PROTOCOL, PARTS_PROTOCOL, ROUND_PROTOCOL, Group, Join
+from collab.averaging.calls import CALL_PROTOCOL
+from collab.averaging.messages import PARTS_PROTOCOL, ROUND_PROTOCOL, Group, Join
 from collab.averaging.plan import PART_ELEMENTS
 from collab.averaging.timeouts import FIRST
 from collab.errors import NetworkError

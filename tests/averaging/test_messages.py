@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from collab.averaging.messages import (
-    MAX_ELEMENTS,
-    MAX_MEMBERS,
-    Group,
-    Join,
-    Member,
-    plan_digest,
-)
+from collab.averaging.messages import MAX_ELEMENTS, MAX_MEMBERS, Group, Join, Member, plan_digest
 from collab.averaging.plan import MAX_RATE, MIN_RATE, Span, is_tiling
 from collab.compression.base import codec_by_name
 from collab.errors import BadMessage

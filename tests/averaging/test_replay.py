@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from collab.averaging.base import Committed, Outcome
+from collab.averaging.calls import CALL_PROTOCOL
 from collab.averaging.history import RESULTS_PROTOCOL
-from collab.averaging.messages import CALL_PROTOCOL, PARTS_PROTOCOL, ROUND_PROTOCOL, VERDICT_PROTOCOL
+from collab.averaging.messages import PARTS_PROTOCOL, ROUND_PROTOCOL, VERDICT_PROTOCOL
 from collab.averaging.plan import PART_ELEMENTS
 from collab.averaging.probe import PROBE_PROTOCOL
 from collab.averaging.standing import STANDING_PROTOCOL, Standing, Word

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
+from collab.averaging.calls import NOT_COMING
 from collab.averaging.deadlines import ENOUGH
-from collab.averaging.messages import NOT_COMING
 from collab.averaging.standing import RETRY_S, STANDING_PROTOCOL, Word
 from collab.averaging.timeouts import FIRST
 from collab.errors import TimedOut

@@ -157,7 +157,7 @@ def test_what_is_no_message_of_ours_is_named_and_closes_the_stream(damage: bytes
         stream = await ports.transport.open(SERVER, "speak", timeout_s=10)
         first = await stream.receive(timeout_s=10)
         await asyncio.sleep(1)
-        frame = stream._inbox[0]
+        frame = stream._stream._inbox[0]
         frame.head = damage + frame.head[len(damage):]
         with pytest.raises(error):
             await stream.receive(timeout_s=10)

@@ -11,9 +11,9 @@ import numpy as np
 
 from collab.averaging.assembly import Expected
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
-from collab.averaging.messages import Call, Reply
+from collab.averaging.calls import Call, Reply
 from collab.averaging.round import RoundEngine
-from collab.averaging.settings import RoundSettings
+from collab.averaging.settings import FixedTerms, RoundSettings
 from collab.concurrency import Background
 from collab.net.wire import Message
 from collab.ports import Ports
@@ -205,7 +205,7 @@ class FaultyRounds:
                 calls.put_nowait((call, leader))
             return Reply(is_coming=True)
 
-        settings = RoundSettings(fingerprint="sim", policy="exact", can_reduce=index in REDUCING, target_samples=1e3)
+        settings = RoundSettings(fingerprint="sim", policy="exact", can_reduce=index in REDUCING, terms=FixedTerms(1e3))
         leaders = [self.peer_id(i) for i in self._leaders]
         return RoundEngine(ports, settings, leaders=lambda lineage, epoch: leaders, roster=roster, attend=attend)
 

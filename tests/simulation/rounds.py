@@ -11,10 +11,10 @@ import numpy as np
 from collab.averaging.assembly import Expected
 from collab.averaging.assistant import Assistant
 from collab.averaging.base import Committed, Contribution, Outcome, Superseded
+from collab.averaging.calls import Call, Reply
 from collab.averaging.contribution_plan import Policy
-from collab.averaging.messages import Call, Reply
 from collab.averaging.round import RoundEngine
-from collab.averaging.settings import RoundSettings
+from collab.averaging.settings import FixedTerms, RoundSettings
 from collab.averaging.shares import PeerLink, solve
 from collab.concurrency import Background
 from collab.errors import StreamClosed
@@ -214,7 +214,7 @@ class SimRounds:
             return assistant.attend(call, leader) if self.role(index) == "aux" else Reply(is_coming=True)
 
         settings = RoundSettings(
-            fingerprint="sim", policy=self.policy, can_reduce=self.role(index) != "client", target_samples=1e3
+            fingerprint="sim", policy=self.policy, can_reduce=self.role(index) != "client", terms=FixedTerms(1e3)
         )
         return RoundEngine(ports, settings, leaders=leaders, roster=roster, attend=attend)
 

@@ -14,16 +14,19 @@ from collab.ports import Ports
 from collab.simulation.churn import Churn
 from collab.simulation.links import Link
 from collab.simulation.peer import SimPeer
+from collab.simulation.virtual_time import EPOCH_S
 from collab.simulation.world import World
+from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
+from collab.swarm.orders import Statement
 from collab.tasks.base import Task
 from collab.tasks.registry import build_task
 from collab.training.genesis import build_replica, make_genesis
 from collab.training.participant import Participant, ParticipantSettings
 from collab.training.replica import Replica
 from collab.training.trainer import Trainer
-from collab.types import Reachability
+from collab.types import PeerId, Reachability, Role
 from peers.auxiliary import Auxiliary, AuxiliarySettings
 from peers.backbone import Backbone, BackboneSettings, Workshop
 
@@ -32,12 +35,14 @@ HOME = Link(up_bytes_per_s=2.5e6, down_bytes_per_s=12.5e6, latency_s=0.02)
 """20 Mbit/s up, 100 down, 20 ms one way."""
 RUN = """\
 run_id: simulated
+access: {access}
+orphan_after_h: {orphan_after_h}
 seed: 5
 microbatch_size: 8
 until_epoch: {until}
 task: {{name: image_classification, hidden_sizes: [16]}}
 optimizer: {optimizer}
-strategy: {{name: {strategy}, target_batch_size: {target}, max_gradient_norm: {max_norm}}}
+strategy: {{name: {strategy}, target_batch_size: {target}}}
 averaging: {{compression: {compression}, reduction: {reduction}, max_share: {max_share},
   worker_momentum: {worker_momentum}}}
 checkpoints: {{every_epochs: {every}}}
@@ -62,12 +67,18 @@ class SimSwarm:
         max_share: float = 1.0,
         worker_momentum: float = 0.0,
         max_norm: float | None = 1.0,
+        access: str = "open",
+        orphan_after_h: float = 24.0,
+        owner: Identity | None = None,
+        foreign: str = "",
     ) -> None:
-        sizes = {"until": until, "target": target, "every": every, "max_norm": json.dumps(max_norm)}
+        strategy = foreign or f"{strategy}, max_gradient_norm: {json.dumps(max_norm)}"
+        sizes = {"until": until, "target": target, "every": every}
         sends = {"compression": compression, "reduction": reduction, "worker_momentum": worker_momentum}
-        text = RUN.format(optimizer=optimizer, strategy=strategy, max_share=max_share, **sends, **sizes)
-        self.directory = directory
-        self.bundle = Bundle(parse_run(text, origin="the test"), {})
+        rules = {"access": access, "orphan_after_h": orphan_after_h}
+        text = RUN.format(optimizer=optimizer, strategy=strategy, max_share=max_share, **sends, **sizes, **rules)
+        self.directory, self.owner = directory, owner
+        self.bundle = Bundle(parse_run(text, origin="the test"), {}, owner.peer_id if owner else PeerId(""))
         self.task = build_task(self.bundle.run, assets={}, cache_dir=directory, peer_id="")
         self.world = World(seed)
         self.churn = Churn(self.world)
@@ -82,6 +93,8 @@ class SimSwarm:
 
         async def main(ports: Ports) -> None:
             identity = self._identity(index)
+            if self.owner is not None:
+                self._show(ports, self.papers("backbone", key=identity, role=Role.BACKBONE))
             settings = BackboneSettings(name="backbone", checkpoint_dir=self.directory / f"checkpoints-{index}")
             workshop = Workshop(
                 make_first_state=lambda: make_genesis(self.bundle, self.task),
@@ -104,17 +117,21 @@ class SimSwarm:
         task: Task | None = None,
         max_epochs: int | None = None,
         state_dir: Path | None = None,
+        papers: Papers | None = None,
+        allowed_modules: tuple[str, ...] = (),
     ) -> SimPeer:
         """A trainer; ``task`` may be one that misbehaves."""
         index = len(self.world.peers)
 
         async def main(ports: Ports) -> dict[str, Any]:
+            self._show(ports, papers)
             self.replicas[index] = replica = build_replica(self.bundle, self.task, torch.device("cpu"))
             settings = ParticipantSettings(
                 name=f"trainer-{index}",
                 reach=Reachability.CLIENT if client_mode else Reachability.DIRECT,
                 max_epochs=max_epochs,
                 state_dir=state_dir,
+                allowed_modules=allowed_modules,
             )
             self.participants[index] = Participant(ports, self._identity(index), self.bundle, replica, settings)
             self.stops[index] = asyncio.Event()
@@ -136,6 +153,39 @@ class SimSwarm:
             return auxiliary.assistant.rounds_committed
 
         return self.world.add_peer(main)
+
+    def papers(
+        self,
+        person: str,
+        *,
+        key: Identity,
+        role: Role = Role.TRAINER,
+        devices: int = 5,
+        ends_s: float = 1e9,
+        signer: Identity | None = None,
+    ) -> Papers:
+        """What the owner, or a forger, gives to one person; ``ends_s`` in virtual seconds."""
+        owner = signer or self.owner
+        assert owner is not None
+        grant = Grant(
+            fingerprint=self.bundle.fingerprint,
+            key=key.peer_id,
+            person=person,
+            devices=devices,
+            expires_at=EPOCH_S + ends_s,
+            role=role,
+        )
+        return Papers(grant=pack_grant(grant, owner), key=key)
+
+    def _show(self, ports: Ports, papers: Papers | None) -> None:
+        if papers is not None:
+            ports.entrance.credential = papers.credentials(ports.transport.peer_id, ports.clock.now).current
+
+    def order(self, what: Statement, *, backbone: int = 0) -> None:
+        """The organiser gives an order to a backbone, as its commands do."""
+        assert self.owner is not None
+        mandate = self.backbones[backbone].statutes.mandate
+        mandate.take(len(mandate.book.orders), [mandate.book.signed(what, self.owner, EPOCH_S + self.world.time_s)])
 
     def ask_to_leave(self, peer: SimPeer) -> None:
         """As Ctrl+C does."""

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from collab.averaging.base import Committed
-from collab.averaging.messages import CALL_PROTOCOL, PARTS_PROTOCOL, ROUND_PROTOCOL, VERDICT_PROTOCOL
+from collab.averaging.calls import CALL_PROTOCOL
+from collab.averaging.messages import PARTS_PROTOCOL, ROUND_PROTOCOL, VERDICT_PROTOCOL
 from collab.averaging.probe import PROBE_PROTOCOL
 from collab.averaging.standing import STANDING_PROTOCOL
 from collab.concurrency import Background

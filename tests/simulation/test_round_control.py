@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from collab.averaging.base import Aborted, Committed, Outcome
+from collab.averaging.calls import CALL_PROTOCOL, Reply
 from collab.averaging.deadlines import ENOUGH, FLOOR_S
-from collab.averaging.messages import CALL_PROTOCOL, ROUND_PROTOCOL, Reply
+from collab.averaging.messages import ROUND_PROTOCOL
 from collab.averaging.timeouts import FIRST
 from collab.net.base import Handler, Stream
 from collab.net.wire import Message

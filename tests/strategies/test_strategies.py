@@ -53,7 +53,7 @@ class FakeReplica:
         if used:
             self.samples = 0
 
-    def step(self, gradient: Vector, lineage: Lineage) -> None:
+    def step(self, gradient: Vector, lineage: Lineage, terms: str | None = None) -> None:
         self.weights = self.weights - gradient
         self.epoch, self.lineage = self.epoch + 1, lineage
 
@@ -99,7 +99,7 @@ def swarm(name: str, averager: FakeAverager, total: int = 1000) -> Swarm:
 
 
 def dedloc(target: int = 10, max_norm: float | None = None) -> Dedloc:
-    return Dedloc(target_batch_size=target, max_gradient_norm=max_norm)
+    return Dedloc(target=lambda _: target, max_gradient_norm=max_norm)
 
 
 # -- dedloc ------------------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_training_alone_is_plain_sgd() -> None:
     async def main() -> None:
         ours, model = replica(seeded(Plain)), seeded(Plain)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        strategy = Solo(target_batch_size=12, max_gradient_norm=0.5)
+        strategy = Solo(target=lambda _: 12, max_gradient_norm=0.5)
         alone = swarm("a", FakeAverager())
         for step in range(5):
             decisions = []
@@ -293,7 +293,7 @@ def test_training_alone_is_plain_sgd() -> None:
 def test_training_alone_makes_its_own_history_from_its_gradients() -> None:
     async def main() -> None:
         ours = FakeReplica([1, 2], 5)
-        strategy = Solo(target_batch_size=5, max_gradient_norm=None)
+        strategy = Solo(target=lambda _: 5, max_gradient_norm=None)
         await decide(strategy, ours, swarm("a", FakeAverager()))
         digest = hashlib.sha256(np.array([1, 2], np.float32).tobytes()).hexdigest()
         assert ours.lineage == local_lineage(Lineage("l"), digest)
@@ -305,7 +305,7 @@ def test_training_alone_makes_its_own_history_from_its_gradients() -> None:
 
 
 def test_training_alone_takes_part_in_no_round() -> None:
-    strategy = Solo(target_batch_size=5, max_gradient_norm=None)
+    strategy = Solo(target=lambda _: 5, max_gradient_norm=None)
     assert not strategy.follows_swarm
     with pytest.raises(ValueError, match="alone"):
         strategy.apply(FakeReplica([1, 1], 1), committed([1, 1], {PeerId("b"): 1.0}))
@@ -325,7 +325,7 @@ def test_a_run_file_s_section_makes_its_strategy_with_its_settings(
     section: config.Strategy, kind: type[Strategy]
 ) -> None:
     async def main() -> None:
-        strategy = build_strategy(section)
+        strategy = build_strategy(section, lambda _: section.target_batch_size)
         assert isinstance(strategy, kind)
         ours = FakeReplica([30, 40], 6)
         averager = FakeAverager(answer=committed([30, 40], {PeerId("a"): 7.0}))

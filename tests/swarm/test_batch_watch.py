@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.following import Following
-from collab.averaging.messages import NOT_COMING, Call, Reply
-from collab.averaging.settings import RoundSettings
+from collab.averaging.settings import FixedTerms, RoundSettings
 from collab.averaging.standing import STANDING_PROTOCOL, Standing
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.concurrency import Background
@@ -49,7 +49,7 @@ class Us:
 
     async def find_leader(self) -> None:
         """And stand with it."""
-        settings = RoundSettings(fingerprint=F, policy="exact", can_reduce=True, target_samples=float(TARGET))
+        settings = RoundSettings(fingerprint=F, policy="exact", can_reduce=True, terms=FixedTerms(float(TARGET)))
         leading = make_ports(self.network.join(LEADER))
         await Following(leading, settings, MeasuredTimeouts(leading.clock.monotonic, FIRST)).serve()
         self.leaders.append(LEADER)

@@ -54,7 +54,7 @@ def test_assets_are_hashed_once_and_cannot_change_afterwards(monkeypatch: pytest
     assets = {"tokenizer.json": b"{}"}
     bundle = Bundle(BUNDLE.run, assets)
     hashed: list[dict[str, str]] = []
-    monkeypatch.setattr("collab.swarm.bundle.fingerprint", lambda run, digests: hashed.append(digests) or "f")
+    monkeypatch.setattr("collab.swarm.bundle.fingerprint", lambda run, digests, owner: hashed.append(digests) or "f")
     assets["tokenizer.json"] = b"[]"
     assert bundle.assets == {"tokenizer.json": b"{}"}
     with pytest.raises(TypeError):

@@ -93,7 +93,7 @@ def test_any_other_text_is_an_invite_error(text: str) -> None:
 
 
 def test_an_invite_that_its_owner_did_not_sign_is_refused() -> None:
-    content = [INVITE.run_id, INVITE.fingerprint, INVITE.owner, list(INVITE.addresses)]
+    content = [INVITE.run_id, INVITE.fingerprint, INVITE.owner, list(INVITE.addresses), []]
     assert read_invite(forged(content)) == INVITE
     with pytest.raises(InviteError, match="not signed"):
         read_invite(forged(content, STRANGER))
@@ -101,7 +101,12 @@ def test_an_invite_that_its_owner_did_not_sign_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [[], 5, None, "text", ["r", "f"], ["r", "f", OWNER.peer_id, 5], ["r", "f", OWNER.peer_id, [], "more"], {}],
+    [
+        *([], 5, None, "text", {}, ["r", "f"], ["r", "f", OWNER.peer_id, []]),
+        *(["r", "f", OWNER.peer_id, 5, []], ["r", "f", OWNER.peer_id, [], [], "more"]),
+        *(["r", "f", OWNER.peer_id, [], 5], ["r", "f", OWNER.peer_id, [], [b"grant"]]),
+        *(["r", "f", OWNER.peer_id, [], [b"grant", b"seed"]], ["r", "f", OWNER.peer_id, [], [b"grant", bytes(32)]]),
+    ],
 )
 def test_an_invite_with_other_content_is_refused(content: Any) -> None:
     with pytest.raises(InviteError):

@@ -1,0 +1,165 @@
+"""Grants and passes: how a peer shows that the run's owner has invited the person behind it.
+
+The owner signs a *grant*: a person, a number of devices, an end, a role, and the public key of the invite. The invite
+holds the private half of that key, so whoever has the invite, and nobody else, can sign *passes* for devices with it.
+A pass is valid for minutes and its device renews it by itself; anybody can check it without asking anybody.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import msgpack
+
+from collab.errors import BadMessage
+from collab.net.wire import Message
+from collab.swarm.identity import Identity, is_signed_by
+from collab.types import PeerId, Role
+
+GRANT_TAG, PASS_TAG = "collab/grant/1", "collab/pass/1"
+PASS_LIFE_S = 600.0
+"""Of a device that has vanished: then another one of the same invite may take its place."""
+CLOCK_ERROR_S = 15.0
+"""A pass may be from so far in the future: as far as a record."""
+MAX_PASS_BYTES = 1024
+MAX_DEVICES = 100
+MAX_PERSON_CHARACTERS = 40
+GRANTED_ROLES = (Role.TRAINER, Role.BACKBONE)
+"""What a grant may be for; a trainer's also covers helping as an auxiliary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What the owner has said of one invite."""
+
+    fingerprint: str
+    key: PeerId
+    """Of the invite: names it, and signs its passes."""
+    person: str
+    devices: int
+    """Peers of this invite at the same time."""
+    expires_at: float
+    """Swarm time."""
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What the holder of an invite has said of one device."""
+
+    grant: Grant
+    device: PeerId
+    since: float
+    """Swarm time at which the device first came; the first ones of an invite keep their places."""
+    expires_at: float
+
+
+def pack_grant(grant: Grant, owner: Identity) -> bytes:
+    """Signed by the owner of the run."""
+    values = [grant.fingerprint, grant.key, grant.person, grant.devices, grant.expires_at, grant.role.value]
+    return _signed([GRANT_TAG, *values], owner)
+
+
+def pack_pass(papers: "Papers", device: PeerId, *, since: float, now: float) -> bytes:
+    """Signed with the invite's key.
+
+    Args:
+        since: swarm time at which the device first came.
+    """
+    body = _signed([PASS_TAG, device, since, now + PASS_LIFE_S], papers.key)
+    packed: bytes = msgpack.packb([papers.grant, body])
+    return packed
+
+
+def read_grant(data: bytes, fingerprint: str, owner: PeerId) -> Grant:
+    """A grant of this run.
+
+    Raises:
+        BadMessage: malformed, of another run, or not signed by its owner.
+    """
+    kinds = (str, str, str, int, float, str)
+    run, key, person, devices, expires_at, role = _read(data, owner, GRANT_TAG, kinds)
+    if run != fingerprint:
+        raise BadMessage("the grant is for another run")
+    if not (0 < devices <= MAX_DEVICES and len(person) <= MAX_PERSON_CHARACTERS and role in GRANTED_ROLES):
+        raise BadMessage("the grant holds impossible values")
+    return Grant(
+        fingerprint=fingerprint,
+        key=PeerId(key),
+        person=person,
+        devices=devices,
+        expires_at=expires_at,
+        role=Role(role),
+    )
+
+
+@lru_cache(maxsize=4096)
+def read_pass(data: bytes, fingerprint: str, owner: PeerId) -> Pass:
+    """A pass of this run, whether it is still valid or not.
+
+    Raises:
+        BadMessage: malformed, or not signed with the key of an invite of the owner's.
+    """
+    if len(data) > MAX_PASS_BYTES:
+        raise BadMessage(f"a pass of {len(data)} bytes is over the limit of {MAX_PASS_BYTES}")
+    try:
+        granted, body = msgpack.unpackb(data)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise BadMessage(f"the pass is malformed: {error!r}") from error
+    grant = read_grant(granted, fingerprint, owner)
+    device, since, expires_at = _read(body, grant.key, PASS_TAG, (str, float, float))
+    return Pass(grant=grant, device=PeerId(device), since=since, expires_at=expires_at)
+
+
+def _signed(values: list[Any], key: Identity) -> bytes:
+    body: bytes = msgpack.packb(values)
+    signed: bytes = msgpack.packb([body, key.sign(body)])
+    return signed
+
+
+def _read(data: bytes, signer: PeerId, tag: str, kinds: tuple[type, ...]) -> list[Any]:
+    """Checked values behind the tag."""
+    try:
+        body, signature = msgpack.unpackb(data)
+        if not signer or not is_signed_by(signer, body, signature):
+            raise BadMessage(f"{tag} is not signed by whom it should be")
+        (row,) = Message(tag, {"values": [msgpack.unpackb(body)]}).rows("values", str, *kinds)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise BadMessage(f"{tag} is malformed: {error!r}") from error
+    if row[0] != tag:
+        raise BadMessage(f"expected {tag}, got {row[0]!r:.40}")
+    return row[1:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Papers:
+    """What an invite gives a peer to show."""
+
+    grant: bytes
+    """As the owner signed it."""
+    key: Identity
+    """Of the invite."""
+
+    def credentials(self, device: PeerId, clock: Callable[[], float]) -> "Credentials":
+        """The passes of one device; ``clock`` is swarm time."""
+        return Credentials(self, device, clock)
+
+
+class Credentials:
+    """The pass of this device, renewed before it runs out."""
+
+    def __init__(self, papers: Papers, device: PeerId, clock: Callable[[], float]) -> None:
+        self._papers, self._device, self._clock = papers, device, clock
+        self._since: float | None = None
+        self._made_at, self._packed = 0.0, b""
+
+    def current(self) -> bytes:
+        """Valid for at least half of a pass's life."""
+        now = self._clock()
+        if self._since is None:
+            self._since = now
+        if not self._packed or not 0 <= now - self._made_at < PASS_LIFE_S / 2:
+            self._packed = pack_pass(self._papers, self._device, since=min(self._since, now), now=now)
+            self._made_at = now
+        return self._packed

@@ -1,0 +1,138 @@
+"""Who may take part in a run: everybody, or whoever the owner has invited; and nobody whom it has banned."""
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from collab.errors import BadMessage
+from collab.net.base import Barred
+from collab.swarm.access import CLOCK_ERROR_S, PASS_LIFE_S, Pass, read_pass
+from collab.swarm.orders import FOREVER, Ban
+from collab.types import PeerId, Role
+
+MAX_HOLDERS = 64
+"""Devices of one invite that are remembered; whoever came later is refused anyway."""
+MAX_PASSES = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """The rules of one run."""
+
+    fingerprint: str
+    owner: PeerId
+    is_open: bool
+    """Whether peers without an invite may come."""
+    ban_of: Callable[[str, float], Ban | None]
+    """The ban that a peer or an invite is under at a swarm time."""
+
+
+class Admission:
+    """Judges peers by their passes. Implements ``Door``: each stream that somebody opens is asked about here."""
+
+    def __init__(self, house: House, clock: Callable[[], float]) -> None:
+        """
+        Args:
+            clock: swarm time.
+        """
+        self._house, self._clock = house, clock
+        self._passes: dict[PeerId, Pass] = {}
+        """The newest of each device."""
+        self._holders: dict[PeerId, dict[PeerId, Pass]] = {}
+        """By invite, and device."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody comes in without a pass."""
+        return not self._house.is_open
+
+    def barred(self, peer: PeerId, credential: bytes) -> Barred | None:
+        """Why ``peer`` may not take part; None: it may.
+
+        Args:
+            credential: the pass that it shows; empty: none, now.
+        """
+        now = self._clock()
+        if (ban := self._house.ban_of(peer, now)) is not None:
+            return banned(ban)
+        if credential:
+            try:
+                shown = read_pass(credential, self._house.fingerprint, self._house.owner)
+            except BadMessage as error:
+                return Barred("bad_pass", f"your pass cannot be used: {error.message}")
+            if shown.device != peer:
+                return Barred("bad_pass", "your pass is another device's")
+            self._remember(shown)
+        known = self._passes.get(peer)
+        if known is None:
+            return None if self._house.is_open else Barred("not_invited", "this run is for those who were invited")
+        return self._barred(known, now)
+
+    def _barred(self, known: Pass, now: float) -> Barred | None:
+        grant = known.grant
+        if (ban := self._house.ban_of(grant.key, now)) is not None:
+            return banned(ban)
+        if now >= grant.expires_at:
+            text = f"the invite of {grant.person or 'yours'} ended on {_day(grant.expires_at)}"
+            return Barred("invite_expired", text)
+        if not known.since - CLOCK_ERROR_S <= now < known.expires_at <= now + PASS_LIFE_S + CLOCK_ERROR_S:
+            return Barred("pass_expired", "your pass is out of date: is your clock right?")
+        before = [other for other in self._alive(grant.key, now) if _rank(other) < _rank(known)]
+        if len(before) >= grant.devices:
+            places = f"{grant.devices} device{'s' if grant.devices > 1 else ''}"
+            free_s = min(other.expires_at for other in before) - now
+            text = f"the invite of {grant.person or 'yours'} is in use on {places}"
+            return Barred("too_many_devices", f"{text}; stop one, or come again in {free_s / 60:.0f} min")
+        return None
+
+    def _remember(self, shown: Pass) -> None:
+        known = self._passes.get(shown.device)
+        if known is not None and known.grant.key == shown.grant.key and known.expires_at >= shown.expires_at:
+            return
+        if known is not None:
+            self.release(shown.device)
+        self._passes[shown.device] = shown
+        holders = self._holders.setdefault(shown.grant.key, {})
+        holders[shown.device] = shown
+        while len(holders) > MAX_HOLDERS:
+            self.release(max(holders, key=lambda device: _rank(holders[device])))
+        while len(self._passes) > MAX_PASSES:
+            self.release(min(self._passes, key=lambda device: self._passes[device].expires_at))
+
+    def release(self, peer: PeerId) -> None:
+        """A peer has said goodbye: its place is free."""
+        known = self._passes.pop(peer, None)
+        if known is not None:
+            holders = self._holders[known.grant.key]
+            del holders[peer]
+            if not holders:
+                del self._holders[known.grant.key]
+
+    def _alive(self, key: PeerId, now: float) -> list[Pass]:
+        return [held for held in self._holders.get(key, {}).values() if now < held.expires_at]
+
+    # -- what a pass is worth ----------------------------------------------------------------------------------------
+
+    def voice_of(self, peer: PeerId) -> PeerId:
+        """Under which a peer counts where identities are counted: its invite, else itself."""
+        known = self._passes.get(peer)
+        return peer if known is None else known.grant.key
+
+    def is_vouched_backbone(self, peer: PeerId) -> bool:
+        """Whether the owner has said that this is a backbone of the run."""
+        known, now = self._passes.get(peer), self._clock()
+        return known is not None and known.grant.role is Role.BACKBONE and self._barred(known, now) is None
+
+
+def _rank(held: Pass) -> tuple[float, PeerId]:
+    return held.since, held.device
+
+
+def _day(at: float) -> str:
+    return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def banned(ban: Ban) -> Barred:
+    """What the banned are told."""
+    until = "for good" if ban.until_s == FOREVER else f"until {_day(ban.until_s)}"
+    return Barred("banned", f"the organiser has banned you {until}: {ban.reason or 'no reason was given'}")

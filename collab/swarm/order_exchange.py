@@ -1,0 +1,188 @@
+"""How the organiser's orders get to every peer: whoever sees that another one knows more asks for it.
+
+The order book proves itself, so it does not matter who hands it on. A peer's record says how many orders it knows; that
+it knows more than we do may be a lie, which costs one question now and then.
+"""
+
+import asyncio
+import logging
+import math
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import msgpack
+
+from collab.errors import BadMessage, NetworkError
+from collab.metrics.records import Notice
+from collab.net.base import Stream, Transport
+from collab.net.wire import Message
+from collab.ports import Ports
+from collab.swarm.mandate import Mandate
+from collab.swarm.orders import OrderBook
+from collab.swarm.progress import SwarmView
+from collab.types import PeerId
+
+logger = logging.getLogger(__name__)
+
+ORDERS_PROTOCOL = "collab/orders/1"
+TIMEOUT_S = 10.0
+LOOK_S = 0.5
+"""How often the swarm as last seen is searched for somebody who knows more."""
+REST_S = 30.0
+"""For which a peer that promised orders and had none is not asked again."""
+MAX_REMEMBERED = 1024
+
+
+class OrderExchange:
+    """Keeps one peer's orders level with the swarm's, and on its disk."""
+
+    def __init__(self, ports: Ports, mandate: Mandate, view: Callable[[], SwarmView], path: Path | None) -> None:
+        """
+        Args:
+            view: the swarm as last seen.
+            path: where the orders are kept for the next life; None: nowhere.
+        """
+        self._ports, self._mandate, self._view, self._path = ports, mandate, view, path
+        self._disappointed_s: dict[PeerId, float] = {}
+        mandate.on_orders.append(lambda _: self._write())
+
+    def restore(self) -> None:
+        """What an earlier life knew, as far as it proves itself."""
+        if self._path is None:
+            return
+        try:
+            self._mandate.take(0, read_orders(self._path))
+        except BadMessage as error:
+            hint = "they come from the swarm again; move the file away if this is said every time"
+            self._say(f"the organiser's orders in {self._path} cannot be used: {error.message}", hint)
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        try:
+            write_orders(self._path, self._mandate.book)
+        except OSError as error:
+            self._say(f"cannot write the organiser's orders to {self._path}: {error.strerror}", "make room on the disk")
+
+    def _say(self, text: str, hint: str) -> None:
+        self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text, hint=hint, is_problem=True))
+
+    # -- serving -----------------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Begin to answer who asks, and to take what the organiser brings."""
+        await self._ports.transport.serve(ORDERS_PROTOCOL, self._answer)
+
+    async def _answer(self, stream: Stream) -> None:
+        message = await stream.receive(timeout_s=TIMEOUT_S)
+        await stream.send(_missing_in(message, self._mandate.book), timeout_s=TIMEOUT_S)
+        take_from(await stream.receive(timeout_s=TIMEOUT_S), self._mandate)
+        await stream.send(Message("thanks"), timeout_s=TIMEOUT_S)
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the swarm's orders until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.level()
+
+    async def level(self) -> None:
+        """Ask one of those who say that they know more, if somebody does."""
+        now_s, known = self._ports.clock.monotonic(), len(self._mandate.book.orders)
+        ahead = [record for record in self._view().records if record.orders > known]
+        rested = [r.peer for r in ahead if now_s - self._disappointed_s.get(r.peer, -math.inf) >= REST_S]
+        if rested:
+            await self.catch_up([self._ports.rng.choice(rested)])
+
+    async def knows(self, mark: str, peers: Collection[PeerId]) -> bool:
+        """Whether we have the orders up to the one of this mark; asks ``peers`` for them if not."""
+        if not self._mandate.knows(mark):
+            await self.catch_up(peers)
+        return self._mandate.knows(mark)
+
+    async def catch_up(self, peers: Collection[PeerId]) -> bool:
+        """Ask these peers, one after the other, until one knows more than we do; whether one did."""
+        for peer in peers:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    if await exchange(self._ports.transport, peer, self._mandate):
+                        return True
+            except (NetworkError, TimeoutError) as error:
+                logger.info("orders are not to be had peer=%s reason=%s", peer, error)
+            self._disappointed_s.pop(peer, None)
+            self._disappointed_s[peer] = self._ports.clock.monotonic()
+            while len(self._disappointed_s) > MAX_REMEMBERED:
+                del self._disappointed_s[next(iter(self._disappointed_s))]
+        return False
+
+
+def read_orders(path: Path) -> list[bytes]:
+    """What ``write_orders`` has written there, unchecked; nothing, if it never did.
+
+    Raises:
+        BadMessage: the file cannot be read, or is something else.
+    """
+    try:
+        packed = msgpack.unpackb(path.read_bytes())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, msgpack.UnpackException) as error:
+        raise BadMessage(f"{path} cannot be read: {error}") from error
+    if not isinstance(packed, list):
+        raise BadMessage(f"{path} holds no list of orders")
+    return packed
+
+
+def write_orders(path: Path, book: OrderBook) -> None:
+    """Keep all orders; a reader sees the old file or the new one.
+
+    Raises:
+        OSError: there is no room, or no permission.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_bytes(msgpack.packb(list(book.packed)))
+    unfinished.replace(path)
+
+
+async def exchange(transport: Transport, peer: PeerId, mandate: Mandate) -> bool:
+    """Take the orders that ``peer`` knows and we do not, and give it those that it lacks; whether we know more now.
+
+    Raises:
+        NetworkError: it does not answer, or what it sends is not the owner's.
+    """
+    stream = await transport.open(peer, ORDERS_PROTOCOL, timeout_s=TIMEOUT_S)
+    try:
+        await stream.send(_told(mandate.book, len(mandate.book.orders)), timeout_s=TIMEOUT_S)
+        answer = await stream.receive(timeout_s=TIMEOUT_S)
+        is_news = take_from(answer, mandate)
+        await stream.send(_missing_in(answer, mandate.book), timeout_s=TIMEOUT_S)
+        await stream.receive(timeout_s=TIMEOUT_S)  # it has them
+        return is_news
+    finally:
+        stream.close()
+
+
+def take_from(message: Message, mandate: Mandate) -> bool:
+    """Take what a message brings; whether we know more now.
+
+    Raises:
+        BadMessage: it is malformed, or not the owner's.
+    """
+    packed, start = message.get("orders", list), message.get("start", int)
+    return bool(packed) and mandate.take(start, packed)
+
+
+def _told(book: OrderBook, start: int) -> Message:
+    """How much we know, and our orders from ``start`` on."""
+    fields = {"count": len(book.orders), "mark": book.mark, "start": start, "orders": list(book.packed[start:])}
+    return Message("orders", fields)
+
+
+def _missing_in(message: Message, book: OrderBook) -> Message:
+    """Our orders beyond those that somebody knows; all of them, if its are others."""
+    count = message.get("count", int)
+    is_behind = 0 <= count <= len(book.orders) and book.mark_of(count) == message.get("mark", str)
+    return _told(book, count if is_behind else 0)

@@ -1,0 +1,115 @@
+"""``collab-peer ban``, ``pardon``, ``amend``, ``rollback``, ``end``: what an organiser orders while the run goes on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from collab.checkpoints.local import list_checkpoints, load_checkpoint
+from collab.errors import ConfigError
+from collab.swarm.orders import FOREVER, Amend, Ban, End, Pardon, Rollback, Statement
+from collab.swarm.snapshots import Snapshot
+from collab.types import PeerId
+from peers.inviting import invited
+from peers.owner import Session, find_peer, open_session
+from peers.process import announce
+
+DAY_S = 86400.0
+NOTICE_EPOCHS = 10
+"""Between an amendment and its first epoch, unless the organiser names one: an order reaches everybody in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What an amendment changes; None: not this."""
+
+    learning_rate: float | None = None
+    target_batch_size: int | None = None
+    minimum_version: str | None = None
+
+
+async def ban(directory: Path, who: str, *, reason: str, days: float | None) -> None:
+    """Nobody deals with a peer, or an invited person, any more.
+
+    Args:
+        who: a peer by id or name, or a person of the list of invites.
+        days: None: for good.
+    """
+    async with open_session(directory) as session:
+        until_s = FOREVER if days is None else session.now() + days * DAY_S
+        for one in _whom(session, who):
+            await _say(session, Ban(who=one, reason=reason, until_s=until_s), f"{who} ({one}) is banned: {reason}")
+
+
+async def pardon(directory: Path, who: str) -> None:
+    """The bans of a peer or person are void."""
+    async with open_session(directory) as session:
+        for one in _whom(session, who):
+            await _say(session, Pardon(who=one), f"{who} ({one}) may take part again")
+
+
+async def amend(directory: Path, change: Change, at_epoch: int | None) -> None:
+    """Change the run from an epoch on; None: soon.
+
+    Raises:
+        ConfigError: the epoch is past, or nothing changes.
+    """
+    async with open_session(directory) as session:
+        present = session.epoch()
+        first = present + NOTICE_EPOCHS if at_epoch is None else at_epoch
+        if first <= present:
+            raise ConfigError(f"the swarm has reached epoch {present} already, not {first}", hint="name a later epoch")
+        order = Amend(
+            from_epoch=first,
+            learning_rate=change.learning_rate,
+            target_batch_size=change.target_batch_size,
+            minimum_version=change.minimum_version,
+        )
+        await _say(session, order, f"from epoch {first} on (it is {present}): {_words(change)}")
+
+
+async def rollback(directory: Path, epoch: int) -> None:
+    """Go back to a checkpoint of the backbone that serves this directory.
+
+    Raises:
+        ConfigError: there is no such checkpoint.
+    """
+    root = directory / "backbone" / "checkpoints"
+    async with open_session(directory) as session:
+        era, found = session.mandate.era, dict[int, Snapshot]()
+        for path in list_checkpoints(root):
+            snapshot = load_checkpoint(path, fingerprint=session.estate.bundle.fingerprint)
+            if snapshot.era == era:
+                found[snapshot.epoch] = snapshot
+        if epoch not in found:
+            listing = ", ".join(map(str, sorted(found))) or "none at all"
+            raise ConfigError(f"there is no checkpoint of epoch {epoch} in {root}", hint=f"there are: {listing}")
+        order = Rollback(to_epoch=epoch, lineage=found[epoch].lineage)
+        words = f"everybody goes back to epoch {epoch} (it is {session.epoch()}); later checkpoints are set aside"
+        await _say(session, order, words)
+
+
+async def end(directory: Path, at_epoch: int | None) -> None:
+    """Everybody saves and goes home at an epoch; None: at the next one."""
+    async with open_session(directory) as session:
+        last = session.epoch() + 1 if at_epoch is None else at_epoch
+        await _say(session, End(at_epoch=last), f"the run ends at epoch {last} (it is {session.epoch()})")
+
+
+def _words(change: Change) -> str:
+    named = {
+        "learning rate": change.learning_rate,
+        "target batch": change.target_batch_size,
+        "minimum version": change.minimum_version,
+    }
+    return ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
+
+
+def _whom(session: Session, who: str) -> list[PeerId]:
+    """Keys that a person means: those of an invited person, else a peer's."""
+    keys = [PeerId(row.id) for row in invited(session.estate.directory) if who in (row.person, row.id)]
+    return keys or [find_peer(session.view, who)]
+
+
+async def _say(session: Session, what: Statement, words: str) -> None:
+    taken = await session.say(what)
+    told = "the swarm knows" if taken else "no backbone answers: it is kept, and counts as soon as the backbone runs"
+    announce(f"{words}; {told}")

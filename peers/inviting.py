@@ -1,0 +1,124 @@
+"""``collab-peer invite``: invites for people, and who has one."""
+
+import json
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from collab.errors import ConfigError
+from collab.swarm.access import MAX_DEVICES, MAX_PERSON_CHARACTERS
+from collab.swarm.identity import Identity
+from collab.swarm.invite import Invite, write_invite
+from collab.swarm.orders import Ban
+from collab.types import PeerId, Role
+from peers.owner import Estate, open_session
+from peers.places import INVITES
+from peers.process import announce
+
+DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invited:
+    """One line of the organiser's list."""
+
+    id: str
+    """Peer id of the invite's key: what is banned to revoke it."""
+    person: str
+    devices: int
+    role: str
+    made_at: float
+    expires_at: float
+
+
+def invite(directory: Path, person: str, *, devices: int, days: float, role: Role) -> str:
+    """A new invite for one person, kept in the organiser's list; the word to give away.
+
+    Raises:
+        ConfigError: no backbone has served the run yet, the list cannot be written, or the name is too long.
+    """
+    if not 0 < len(person) <= MAX_PERSON_CHARACTERS or not 0 < devices <= MAX_DEVICES or not 0 < days < math.inf:
+        raise ConfigError(
+            f"an invite is for a name of 1 to {MAX_PERSON_CHARACTERS} characters, 1 to {MAX_DEVICES} devices and "
+            f"some days; got {person!r}, {devices} and {days:g}",
+            hint="for example: collab-peer invite DIR --name Anna --devices 5 --days 30",
+        )
+    estate = Estate.at(directory)
+    key, now = Identity(Ed25519PrivateKey.generate()), time.time()
+    papers = estate.papers(person, role, now + days * DAY_S, devices=devices, key=key)
+    word = write_invite(
+        Invite(
+            run_id=estate.bundle.run.run_id,
+            fingerprint=estate.bundle.fingerprint,
+            owner=estate.owner.peer_id,
+            addresses=estate.addresses(),
+            papers=papers,
+        ),
+        estate.owner,
+    )
+    row = Invited(
+        id=key.peer_id, person=person, devices=devices, role=role.value, made_at=now, expires_at=now + days * DAY_S
+    )
+    try:
+        with (directory / INVITES).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
+    except OSError as error:
+        raise ConfigError(f"cannot write {directory / INVITES}: {error.strerror}", hint="make room for it") from error
+    return word
+
+
+def invited(directory: Path) -> list[Invited]:
+    """All invites that were made here, oldest first.
+
+    Raises:
+        ConfigError: the list cannot be read.
+    """
+    try:
+        lines = (directory / INVITES).read_text(encoding="utf-8").splitlines()
+        return [Invited(**json.loads(line)) for line in lines]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"cannot read {directory / INVITES}: {error}", hint="restore it from a backup") from error
+
+
+async def list_invites(directory: Path, *, as_json: bool) -> None:
+    """Print who has an invite, what became of it, and which peers use it now."""
+    rows: list[dict[str, Any]] = []
+    async with open_session(directory) as session:
+        now = time.time()
+        for row in invited(directory):
+            revoked = session.mandate.ban_of(PeerId(row.id), now)
+            state = "revoked" if revoked is not None else "expired" if now >= row.expires_at else "valid"
+            rows.append({**asdict(row), "state": state})
+    if as_json:
+        print(json.dumps({"invites": rows}))  # noqa: T201
+        return
+    for line in rows:
+        ends = time.strftime("%Y-%m-%d", time.gmtime(line["expires_at"]))
+        print(  # noqa: T201
+            f"{line['person']:<24} {line['state']:<8} until {ends}  {line['devices']:>3} devices  {line['id']}"
+        )
+    if not rows:
+        announce("nobody has been invited by name yet")
+
+
+async def revoke(directory: Path, person: str, reason: str) -> None:
+    """Make the invites of a person worthless, now.
+
+    Raises:
+        ConfigError: nobody of that name was invited.
+    """
+    rows = [row for row in invited(directory) if person in (row.person, row.id)]
+    if not rows:
+        raise ConfigError(f"nobody called {person!r} was invited", hint="see: collab-peer invite DIR --list")
+    async with open_session(directory) as session:
+        taken = True
+        for row in rows:
+            taken = await session.say(Ban(who=row.id, reason=reason or "the invite was revoked")) and taken
+    told = "the swarm knows" if taken else "the swarm will know when the backbone runs"
+    announce(f"revoked {len(rows)} invite{'s' if len(rows) > 1 else ''} of {person}; {told}")

@@ -1,0 +1,172 @@
+"""The owner of a run at its directory: what the commands of an organiser have in common."""
+
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from collab.config import load_run
+from collab.errors import BadMessage, BootstrapFailed, ConfigError, NetworkError
+from collab.net.hivemind_net import NetworkSettings
+from collab.net.startup import Started, StartupSettings, is_loopback, start_peer
+from collab.swarm.access import Grant, Papers, pack_grant
+from collab.swarm.bundle import Bundle
+from collab.swarm.identity import Identity, load_or_create_identity
+from collab.swarm.mandate import Mandate
+from collab.swarm.order_exchange import exchange, read_orders, write_orders
+from collab.swarm.orders import Statement, check
+from collab.swarm.progress import ProgressBoard, SwarmView
+from collab.types import PeerId, Role
+from peers.assets import load_assets
+from peers.joining import Relay
+from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE
+
+SESSION_S = 3600.0
+"""For which an organiser's command may take part in the swarm."""
+BOOTSTRAP_S = 6.0
+"""How long a command looks for a backbone."""
+MIN_PREFIX, LONG_ID = 8, 40
+"""Characters of a peer id that name a peer that is here, and any peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estate:
+    """A run directory, its run and its owner."""
+
+    directory: Path
+    bundle: Bundle
+    owner: Identity
+
+    @classmethod
+    def at(cls, directory: Path) -> "Estate":
+        """Read and validated.
+
+        Raises:
+            ConfigError: no run, or no key, is there.
+        """
+        run = load_run(directory / RUN_FILE)
+        key = directory / OWNER_KEY
+        if not key.is_file():
+            raise ConfigError(f"there is no {key}", hint="only the machine with the owner's key can give orders")
+        owner = load_or_create_identity(key)
+        return cls(directory, Bundle(run, load_assets(run, directory), owner.peer_id), owner)
+
+    def papers(self, person: str, role: Role, until_s: float, *, devices: int = 1, key: Identity) -> Papers:
+        """What shows that the owner has invited somebody.
+
+        Args:
+            until_s: swarm time.
+        """
+        grant = Grant(
+            fingerprint=self.bundle.fingerprint,
+            key=key.peer_id,
+            person=person,
+            devices=devices,
+            expires_at=until_s,
+            role=role,
+        )
+        return Papers(grant=pack_grant(grant, self.owner), key=key)
+
+    def addresses(self) -> tuple[str, ...]:
+        """Of the backbone that serves this directory, as it said when it last started.
+
+        Raises:
+            ConfigError: it never did.
+        """
+        try:
+            return tuple(map(str, json.loads((self.directory / ADDRESSES).read_text(encoding="utf-8"))))
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"no backbone has served {self.directory} yet", hint=f"start it: collab-peer backbone {self.directory}"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An organiser who looks at the swarm, and can speak to it."""
+
+    estate: Estate
+    mandate: Mandate
+    view: SwarmView
+    started: Started | None
+    """None: no backbone answers."""
+
+    def now(self) -> float:
+        """Swarm time; this machine's, if nobody is there."""
+        return self.started.ports.clock.now() if self.started is not None else time.time()
+
+    def epoch(self) -> int:
+        """Where the swarm stands."""
+        consensus = self.view.consensus()
+        return consensus[0] if consensus is not None else max((r.epoch for r in self.view.helpers()), default=0)
+
+    async def say(self, what: Statement) -> bool:
+        """Sign an order, keep it, and hand it to whoever is there; whether somebody has it.
+
+        Raises:
+            ConfigError: nobody could follow it.
+        """
+        try:
+            check(what)
+        except (BadMessage, ValueError) as error:
+            raise ConfigError(f"this order cannot be given: {error}", hint="see collab-peer --help") from error
+        book = self.mandate.book
+        self.mandate.take(len(book.orders), [book.signed(what, self.estate.owner, self.now())])
+        write_orders(self.estate.directory / ORDERS, self.mandate.book)
+        if self.started is None:
+            return False
+        peers = {*self.started.bootstrap_peers, *(r.peer for r in self.view.helpers() if r.can_be_dialled)}
+        taken = False
+        for peer in sorted(peers):
+            try:
+                await exchange(self.started.ports.transport, peer, self.mandate)
+                taken = True
+            except NetworkError:
+                continue  # the others hand it on
+        return taken
+
+
+@asynccontextmanager
+async def open_session(directory: Path) -> AsyncIterator[Session]:
+    """Look at the swarm of the run in ``directory``, with the newest orders known."""
+    estate = Estate.at(directory)
+    mandate = Mandate(estate.bundle)
+    for path in (directory / ORDERS, directory / "backbone" / ORDERS):
+        mandate.take(0, read_orders(path))
+    with tempfile.TemporaryDirectory(prefix="collab-owner-") as folder:
+        key = load_or_create_identity(Path(folder) / "identity.key")
+        papers = estate.papers("organiser", Role.TRAINER, time.time() + SESSION_S, key=key)
+        addresses = estate.addresses()
+        host = "127.0.0.1" if all(is_loopback(address) for address in addresses) else "0.0.0.0"  # noqa: S104
+        network = NetworkSettings(identity_path=Path(folder) / "identity.key", host=host, is_client=True)
+        settings = StartupSettings(
+            network=network, bootstrap=addresses, papers=papers, bootstrap_timeout_s=BOOTSTRAP_S
+        )
+        try:
+            async with start_peer(settings, Relay()) as started:
+                for peer in started.bootstrap_peers:
+                    await exchange(started.ports.transport, peer, mandate)
+                board = ProgressBoard(started.ports, started.identity, estate.bundle.fingerprint)
+                yield Session(estate, mandate, await board.refresh(), started)
+        except BootstrapFailed:
+            yield Session(estate, mandate, SwarmView((), 0.0), None)
+
+
+def find_peer(view: SwarmView, text: str) -> PeerId:
+    """The peer that a person means: its id, the beginning of it, or its name.
+
+    Raises:
+        ConfigError: nobody, or more than one.
+    """
+    found = [r.peer for r in view.records if r.peer == text or (len(text) >= MIN_PREFIX and r.peer.startswith(text))]
+    found = found or [record.peer for record in view.records if record.name == text]
+    if len(found) == 1:
+        return found[0]
+    if not found and len(text) > LONG_ID:
+        return PeerId(text)  # who is not here now can be named by the whole id
+    listing = ", ".join(found) if found else "nobody here is called that"
+    raise ConfigError(f"whom do you mean by {text!r}? {listing}", hint="name the peer by its id: collab-peer status")
+

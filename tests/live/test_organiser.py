@@ -1,0 +1,66 @@
+"""What an organiser does with a run of real processes: invite, amend, ban, end."""
+
+import json
+from pathlib import Path
+
+from tests.live.processes import LIMIT_S, LiveSwarm, Peer, live_swarm, run_cli, wait_until
+
+RUN = """\
+run_id: live-organiser
+access: invite_only
+microbatch_size: 8
+task: {name: image_classification}
+optimizer: {name: sgd, learning_rate: 0.1}
+strategy: {name: dedloc, target_batch_size: 1500}
+averaging: {compression: exact}
+checkpoints: {every_epochs: 1000, keep: 3}
+"""
+
+
+def say(swarm: LiveSwarm, command: str, *arguments: str) -> str:
+    """One command of the organiser; what it tells the person."""
+    done = run_cli(command, str(swarm.directory), *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def join(swarm: LiveSwarm, name: str, word: str) -> Peer:
+    return swarm.start(name, ["join", word, "--name", name, "--data-dir", str(swarm.directory / name), "--json"])
+
+
+def test_an_organiser_invites_amends_bans_and_ends_a_run_while_it_goes_on(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", RUN) as swarm:
+        early = run_cli("invite", str(swarm.directory), "--name", "Anna")
+        assert early.returncode == 1
+        assert "owner" in early.stderr, "the key comes with the backbone, or with 'collab-peer init'"
+        backbone = swarm.start("backbone", ["backbone", str(swarm.directory), "--host", "127.0.0.1", "--json"])
+        wait_until((swarm.directory / "backbone" / "addresses.json").exists, "the backbone's addresses", backbone)
+        words = {name: say(swarm, "invite", "--name", name, "--devices", "1").split()[0] for name in ("Anna", "Bob")}
+        anna, bob = (join(swarm, name.lower(), word) for name, word in words.items())
+        for peer in (anna, bob):
+            peer.wait_for_epoch(3)
+
+        second = join(swarm, "anna-again", words["Anna"])
+        assert second.process.wait(LIMIT_S) == 1
+        assert "in use on 1 device" in second.tail()
+
+        told = say(swarm, "amend", "--target-batch", "3000")
+        assert "target batch 3000" in told
+        assert "the swarm knows" in told
+        first = int(told.split("from epoch ")[1].split()[0])
+        anna.wait_for_epoch(first + 4)
+        bigger = [event["swarm_samples"] for event in anna.all("EpochFinished") if event["epoch"] > first + 1]
+        assert min(bigger) >= 3000
+
+        assert "is banned: sends noise" in say(swarm, "ban", "Bob", "--reason", "sends noise")
+        assert bob.process.wait(LIMIT_S) == 1
+        assert "the organiser has banned you for good: sends noise" in bob.tail()
+        reached = anna.epoch
+        anna.wait_for_epoch(reached + 3)
+        rows = {row["person"]: row["state"] for row in json.loads(say(swarm, "invite", "--list", "--json"))["invites"]}
+        assert rows == {"Anna": "valid", "Bob": "revoked"}
+
+        assert "the run ends at epoch" in say(swarm, "end")
+        ending = anna.finish()
+        wait_until(lambda: swarm.checkpoint(ending["epoch"]).is_dir(), "the last checkpoint", backbone)
+        backbone.leave()

@@ -1,0 +1,160 @@
+"""A run for those who were invited: everybody else is refused by everybody, whatever they call."""
+
+from pathlib import Path
+
+import pytest
+
+from collab.errors import AccessDenied, Dismissed, NetworkError
+from collab.metrics.records import EpochFinished, PeerRefused
+from collab.net.quotas import QUOTAS
+from collab.net.wire import Message
+from collab.ports import Ports
+from collab.simulation.peer import SimPeer
+from collab.swarm.access import PASS_LIFE_S, Papers
+from collab.swarm.identity import Identity
+from collab.swarm.orders import Ban
+from collab.types import PeerId
+from tests.simulation.swarm import SimSwarm
+from tests.simulation.test_faults import assert_equal_ends
+
+OWNER, ANNA, BOB, EVE = (Identity.from_seed(bytes([number] * 32)) for number in (77, 78, 79, 80))
+ASKED_S = 5.0
+
+
+def closed(directory: Path, *, until: int = 12) -> SimSwarm:
+    swarm = SimSwarm(directory, owner=OWNER, access="invite_only", until=until)
+    swarm.add_backbone()
+    return swarm
+
+
+def invited(swarm: SimSwarm, key: Identity = ANNA, *, devices: int = 5, ends_s: float = 1e9) -> Papers:
+    return swarm.papers("Anna", key=key, devices=devices, ends_s=ends_s)
+
+
+def reasons(swarm: SimSwarm, by: SimPeer, of: PeerId) -> set[str]:
+    return {event.reason for event in swarm.events(by, PeerRefused) if event.peer == of}
+
+
+async def call_everything(ports: Ports, server: PeerId) -> dict[str, str]:
+    """What each protocol of ``server`` answers to somebody's first words."""
+    answers: dict[str, str] = {}
+    for protocol in QUOTAS:
+        try:
+            stream = await ports.transport.open(server, protocol, timeout_s=ASKED_S)
+            try:
+                await stream.send(Message("get", {"orders": [], "start": 0, "count": 0, "mark": ""}), timeout_s=ASKED_S)
+                answers[protocol] = (await stream.receive(timeout_s=ASKED_S)).kind
+            finally:
+                stream.close()
+        except AccessDenied:
+            answers[protocol] = "refused"
+        except NetworkError as error:
+            answers[protocol] = type(error).__name__
+    return answers
+
+
+def test_those_who_were_invited_train_as_in_an_open_run(tmp_path: Path) -> None:
+    swarm = closed(tmp_path)
+    trainers = [swarm.add_trainer(papers=invited(swarm, key)) for key in (ANNA, ANNA, BOB)]
+    with swarm.world:
+        swarm.world.run()
+    assert_equal_ends(swarm, trainers, epoch=12)
+    assert {event.contributors for event in swarm.events(trainers[0], EpochFinished) if event.epoch > 2} == {3}
+
+
+@pytest.mark.parametrize("shows", ["nothing", "a stolen pass", "an invite of its own making"])
+def test_whoever_was_not_invited_is_refused_by_every_rpc_of_every_role(tmp_path: Path, shows: str) -> None:
+    swarm = closed(tmp_path)
+    trainers = [swarm.add_trainer(papers=invited(swarm)) for _ in range(2)]
+
+    async def stranger(ports: Ports) -> list[dict[str, str]]:
+        if shows == "a stolen pass":
+            stolen = swarm.world.peers[1].ports.entrance.credential()
+            ports.entrance.credential = lambda: stolen
+        if shows == "an invite of its own making":
+            mine = swarm.papers("Eve", key=EVE, signer=EVE)
+            ports.entrance.credential = mine.credentials(ports.transport.peer_id, ports.clock.now).current
+        return [await call_everything(ports, swarm.world.peers[index].peer_id) for index in (0, 1)]
+
+    swarm.world.call_at(5.0, lambda: swarm.world.add_peer(stranger))
+    with swarm.world:
+        swarm.world.run()
+    answers = swarm.world.peers[3].result
+    assert_equal_ends(swarm, trainers, epoch=12)
+    for answer in answers:
+        served = {protocol: word for protocol, word in answer.items() if word != "PeerUnreachable"}
+        assert set(served.values()) == {"refused"}
+        assert len(served) >= len(QUOTAS) - 2, "a trainer does not serve all that a backbone does"
+
+
+def test_a_stranger_that_publishes_a_record_is_not_seen(tmp_path: Path) -> None:
+    swarm = closed(tmp_path)
+    trainers = [swarm.add_trainer(papers=invited(swarm)) for _ in range(2)]
+    stranger = swarm.add_trainer()
+    with swarm.world:
+        swarm.world.run(until_s=40.0)
+    assert {swarm.replicas[peer.index].epoch for peer in trainers} == {12}
+    seen = {record.peer for record in swarm.participants[trainers[0].index].membership.view.records}
+    assert stranger.peer_id not in seen
+    assert swarm.replicas[stranger.index].epoch == 0
+
+
+def test_one_invite_on_more_devices_than_allowed_trains_on_as_many_as_it_may(tmp_path: Path) -> None:
+    swarm = closed(tmp_path, until=1000)
+    papers = invited(swarm, devices=2)
+    trainers = [swarm.add_trainer(papers=papers) for _ in range(2)]
+    swarm.world.call_at(3.0, lambda: trainers.append(swarm.add_trainer(papers=papers)))
+    with swarm.world:
+        swarm.world.run(until_s=20.0)
+    epochs = [swarm.replicas[peer.index].epoch for peer in trainers]
+    assert min(epochs[:2]) > 8
+    assert epochs[2] == 0
+    assert reasons(swarm, swarm.world.peers[0], trainers[2].peer_id) == {"too_many_devices"}
+
+
+def test_a_wiped_machine_comes_back_with_the_same_invite_and_another_key(tmp_path: Path) -> None:
+    """As a notebook does whose runtime was taken away: its place is free when its pass has ended."""
+    swarm = closed(tmp_path, until=1200)
+    papers = invited(swarm, devices=1)
+    first = swarm.add_trainer(papers=papers)
+    other = swarm.add_trainer(papers=invited(swarm, BOB))
+    swarm.world.call_at(5.0, lambda: swarm.world.kill(first.index))
+    back: list[SimPeer] = []
+    swarm.world.call_at(6.0, lambda: back.append(swarm.add_trainer(papers=papers)))
+    with swarm.world:
+        swarm.world.run(until_s=PASS_LIFE_S + 60.0)
+        assert other.is_alive
+    first_step = swarm.events(back[0], EpochFinished)[0]
+    assert 6.0 < first_step.at_s - swarm.events(other, EpochFinished)[0].at_s <= PASS_LIFE_S + 30.0
+
+
+def test_a_revoked_invite_ends_its_peers_and_an_expired_one_is_refused(tmp_path: Path) -> None:
+    swarm = closed(tmp_path, until=60)
+    trainers = [swarm.add_trainer(papers=invited(swarm, BOB)) for _ in range(2)]
+    revoked = swarm.add_trainer(papers=invited(swarm, ANNA))
+    swarm.world.call_at(5.0, lambda: swarm.order(Ban(who=ANNA.peer_id, reason="the invite was revoked")))
+    with swarm.world, pytest.raises(Dismissed, match="revoked"):
+        swarm.world.run()
+    assert revoked.exception is not None
+    assert all(peer.exception is None for peer in trainers)
+
+
+def test_an_expired_invite_is_refused_with_its_date(tmp_path: Path) -> None:
+    swarm = closed(tmp_path, until=30)
+    trainer = swarm.add_trainer(papers=invited(swarm, BOB))
+    late = swarm.add_trainer(papers=invited(swarm, ANNA, ends_s=4.0))
+    with swarm.world:
+        swarm.world.run(until_s=200.0)
+    assert swarm.replicas[trainer.index].epoch == 30
+    assert swarm.replicas[late.index].epoch < 30
+    assert "invite_expired" in reasons(swarm, swarm.world.peers[0], late.peer_id)
+
+
+def test_only_whom_the_owner_named_is_taken_for_a_backbone(tmp_path: Path) -> None:
+    swarm = closed(tmp_path)
+    trainer = swarm.add_trainer(papers=invited(swarm))
+    with swarm.world:
+        swarm.world.run(until_s=6.0)
+        admission = swarm.participants[trainer.index].statutes.admission
+        assert admission.is_vouched_backbone(swarm.world.peers[0].peer_id)
+        assert not admission.is_vouched_backbone(trainer.peer_id)

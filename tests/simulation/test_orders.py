@@ -1,0 +1,158 @@
+"""The organiser's hand in a running swarm: amended, ended, banned, rolled back; and nobody else's."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collab.errors import Dismissed
+from collab.metrics.records import EpochFinished, Phase
+from collab.simulation.links import Link
+from collab.simulation.peer import SimPeer
+from collab.swarm.identity import Identity
+from collab.swarm.orders import Amend, Ban, End, Rollback
+from collab.swarm.progress import RECORD_LIFE_S
+from tests.simulation.swarm import SimSwarm
+from tests.simulation.test_faults import assert_equal_ends
+
+OWNER = Identity.from_seed(bytes([77] * 32))
+
+
+def owned(directory: Path, **options: object) -> SimSwarm:
+    swarm = SimSwarm(directory, owner=OWNER, **options)  # type: ignore[arg-type]
+    swarm.add_backbone()
+    return swarm
+
+
+def parameters(swarm: SimSwarm, peer: SimPeer) -> np.ndarray:
+    return np.concatenate([p.detach().numpy().ravel() for p in swarm.replicas[peer.index].model.parameters()])
+
+
+def test_an_amendment_takes_effect_at_its_epoch_on_all_peers_and_on_who_was_away(tmp_path: Path) -> None:
+    """A rate of almost nothing from epoch 6 on: the parameters stand still from there, on everybody."""
+    swarm = owned(tmp_path, until=14)
+    trainers = [swarm.add_trainer() for _ in range(3)]
+    frozen = trainers[2]
+    seen: dict[int, np.ndarray] = {}
+
+    def watch(peer: SimPeer, event: object) -> None:
+        if peer is trainers[0] and isinstance(event, EpochFinished):
+            seen[event.epoch] = parameters(swarm, peer).copy()
+
+    swarm.world.subscribe(watch)
+    swarm.world.call_at(5.0, lambda: swarm.order(Amend(from_epoch=6, learning_rate=1e-12)))
+    swarm.world.call_at(4.0, lambda: swarm.world.freeze(frozen.index))
+    swarm.world.call_at(12.0, lambda: swarm.world.thaw(frozen.index))
+    with swarm.world:
+        swarm.world.run()
+    assert_equal_ends(swarm, trainers, epoch=14)
+    moved = {epoch: float(np.abs(seen[epoch] - seen[epoch - 1]).max()) for epoch in seen if epoch - 1 in seen}
+    before, after = [moved[e] for e in moved if e <= 6], [moved[e] for e in moved if e > 6]
+    assert min(before) > 1e-4
+    assert max(after) < 1e-9
+    assert np.array_equal(parameters(swarm, trainers[0]), parameters(swarm, frozen))
+
+
+def test_a_smaller_target_batch_makes_steps_smaller_from_its_epoch_on(tmp_path: Path) -> None:
+    swarm = owned(tmp_path, until=12, target=256)
+    trainers = [swarm.add_trainer() for _ in range(3)]
+    swarm.world.call_at(3.0, lambda: swarm.order(Amend(from_epoch=6, target_batch_size=64)))
+    with swarm.world:
+        swarm.world.run()
+    assert_equal_ends(swarm, trainers, epoch=12)
+    samples = {event.epoch: event.swarm_samples for event in swarm.events(trainers[0], EpochFinished)}
+    assert min(samples[epoch] for epoch in range(2, 7)) >= 256
+    assert max(samples[epoch] for epoch in range(8, 12)) < 200
+
+
+def test_at_the_end_that_the_organiser_names_everybody_has_the_same_and_the_backbone_keeps_it(tmp_path: Path) -> None:
+    swarm = owned(tmp_path, until=1000, every=100)
+    trainers = [swarm.add_trainer() for _ in range(3)]
+    swarm.world.call_at(4.0, lambda: swarm.order(End(at_epoch=9)))
+    with swarm.world:
+        swarm.world.run()
+    assert_equal_ends(swarm, trainers, epoch=9)
+    assert swarm.backbones[0].record().checkpoint_epoch == 9
+
+
+def test_a_banned_peer_stops_and_says_why_and_the_others_go_on_without_it(tmp_path: Path) -> None:
+    swarm = owned(tmp_path, until=14)
+    trainers = [swarm.add_trainer() for _ in range(4)]
+    banned = trainers[3]
+    swarm.world.call_at(4.0, lambda: swarm.order(Ban(who=banned.peer_id, reason="sends noise")))
+    with swarm.world, pytest.raises(Dismissed, match="sends noise"):
+        swarm.world.run()
+
+
+def test_a_banned_peer_that_does_not_stop_is_refused_by_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = owned(tmp_path, until=16)
+    trainers = [swarm.add_trainer() for _ in range(4)]
+    banned = trainers[3]
+    monkeypatch.setattr("collab.training.participant.dismissal", lambda *_: None)
+    swarm.world.call_at(4.0, lambda: swarm.order(Ban(who=banned.peer_id, reason="sends noise")))
+    with swarm.world:
+        swarm.world.run(until_s=40.0)
+    assert {swarm.replicas[peer.index].epoch for peer in trainers[:3]} == {16}
+    last = [event for event in swarm.events(trainers[0], EpochFinished) if event.epoch >= 12]
+    assert {event.contributors for event in last} == {3}
+    assert swarm.replicas[banned.index].epoch < 16
+
+
+def test_who_is_too_old_stops_at_the_epoch_and_not_before(tmp_path: Path) -> None:
+    swarm = owned(tmp_path, until=20)
+    trainers = [swarm.add_trainer() for _ in range(2)]
+    swarm.world.call_at(3.0, lambda: swarm.order(Amend(from_epoch=8, minimum_version="99.0")))
+    with swarm.world, pytest.raises(Dismissed, match=r"from epoch \d+ on this run needs version 99.0"):
+        swarm.world.run()
+    assert {swarm.replicas[peer.index].epoch for peer in trainers} <= {8, 9}
+
+
+def test_without_backbone_and_owner_for_long_peers_keep_their_state_and_stop(tmp_path: Path) -> None:
+    swarm = owned(tmp_path, until=100000, orphan_after_h=0.02)
+    trainer = swarm.add_trainer(state_dir=tmp_path / "state")
+    swarm.churn.fail_at(peer=0, phase=Phase.JOIN_GROUP, epoch=3)
+    swarm.world.call_at(5.0, lambda: swarm.world.kill(0) if swarm.world.peers[0].is_alive else None)
+    with swarm.world, pytest.raises(Dismissed, match="no backbone of this run, and nothing of its owner"):
+        swarm.world.run(until_s=200.0)
+    last_seen_s = 5.0 + RECORD_LIFE_S
+    assert last_seen_s + 72.0 - 5.0 <= swarm.world.time_s <= last_seen_s + 72.0 + 5.0
+    assert list((tmp_path / "state" / "copies").glob("epoch-*"))
+    assert trainer.index == 1
+
+
+def test_after_a_rollback_everybody_goes_on_from_the_checkpoint_with_one_history(tmp_path: Path) -> None:
+    """A loss spike: one trainer is cut off while the organiser goes back, and one comes later."""
+    swarm = owned(tmp_path, until=30, every=5)
+    trainers = [swarm.add_trainer() for _ in range(3)]
+    kept: dict[int, np.ndarray] = {}
+
+    def watch(peer: SimPeer, event: object) -> None:
+        if peer is trainers[0] and isinstance(event, EpochFinished) and event.epoch == 10 and 10 not in kept:
+            kept[10] = parameters(swarm, peer).copy()
+
+    swarm.world.subscribe(watch)
+    gone_back: list[int] = []
+
+    def go_back() -> None:
+        from collab.checkpoints.local import list_checkpoints, load_checkpoint
+
+        path = next(p for p in list_checkpoints(tmp_path / "checkpoints-0") if p.name.endswith("10"))
+        snapshot = load_checkpoint(path, fingerprint=swarm.bundle.fingerprint)
+        gone_back.append(swarm.replicas[1].epoch)
+        swarm.order(Rollback(to_epoch=10, lineage=snapshot.lineage))
+        swarm.world.freeze(trainers[2].index)
+
+    swarm.world.call_at(24.0, go_back)
+    swarm.world.call_at(40.0, lambda: swarm.world.thaw(trainers[2].index))
+    swarm.world.call_at(30.0, lambda: trainers.append(swarm.add_trainer(link=Link())))
+    with swarm.world:
+        swarm.world.run()
+    assert_equal_ends(swarm, trainers, epoch=30)
+    assert gone_back[0] > 12, "there was something to roll back"
+    steps = [event.epoch for event in swarm.events(trainers[0], EpochFinished)]
+    again = steps.index(11, steps.index(gone_back[0]))
+    assert steps[again:] == list(range(11, 31)), "the steps after the checkpoint were taken again, each once"
+    assert (tmp_path / "checkpoints-0").glob("before-rollback-*")
+    assert len({swarm.replicas[peer.index].lineage for peer in trainers}) == 1
