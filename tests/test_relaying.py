@@ -1,9 +1,14 @@
-"""What a relay grants: read from its answer, and set from the run's size."""
+"""What a relay grants: read from its answer, set from the run's size, and asked for again and again."""
+
+import asyncio
+from typing import cast
 
 import pytest
 from hypothesis import given, strategies as st
 
 from collab.errors import BadMessage, NetworkError, PeerUnreachable
+from collab.net.hivemind_net import HivemindTransport
+from collab.net.reaching import RENEW_S, keep_places, reserve_places
 from collab.net.relaying import (
     LEAST_DATA_BYTES,
     LONGEST_TIME_S,
@@ -13,6 +18,8 @@ from collab.net.relaying import (
     read_fields,
     read_reservation,
 )
+from collab.types import PeerId
+from tests.fakes import run
 
 
 def varint(number: int) -> bytes:
@@ -94,3 +101,35 @@ def test_a_circuit_carries_a_whole_state_in_the_time_it_has_and_not_much_more(st
     assert Reservation(data_bytes=limits.data_bytes, time_s=limits.time_s).is_useful
     if limits.time_s < LONGEST_TIME_S:
         assert limits.data_bytes / limits.time_s <= 250_000.0, "2 Mbit/s are enough"
+
+
+class Daemon:
+    """Has places at those relays that are up."""
+
+    def __init__(self) -> None:
+        self.up = {"a", "b"}
+        self.asked: list[str] = []
+
+    async def reserve(self, relay: PeerId, *, timeout_s: float) -> Reservation:
+        self.asked.append(relay)
+        if relay not in self.up:
+            raise PeerUnreachable(f"{relay} is gone")
+        return Reservation(data_bytes=0, time_s=0)
+
+
+def test_places_are_asked_for_again_also_at_a_relay_that_was_away() -> None:
+    async def main() -> None:
+        daemon = Daemon()
+        transport = cast(HivemindTransport, daemon)
+        relays = [PeerId(name) for name in "abca"]
+        assert await reserve_places(transport, relays) == 2
+        assert sorted(daemon.asked) == ["a", "b", "c"]
+        keeping = asyncio.create_task(keep_places(transport, relays))
+        daemon.up = set()
+        await asyncio.sleep(RENEW_S + 1.0)
+        daemon.up = {"a"}
+        await asyncio.sleep(RENEW_S)
+        keeping.cancel()
+        assert len(daemon.asked) == 9
+
+    run(main())

@@ -130,17 +130,31 @@ class HivemindTransport:
         """Through a relay, if we are one of those who need it, and cannot reach ``peer`` in any other way."""
         if not self._relays:
             return await self._open(peer, protocol)
+        direct = asyncio.create_task(self._open(peer, protocol))
         try:
-            async with asyncio.timeout(patience_s):
-                return await self._open(peer, protocol)
-        except (TimeoutError, ControlFailure, P2PDaemonError) as error:
-            reason: Exception = error
+            await asyncio.wait((direct,), timeout=patience_s)
+            if not direct.done() or direct.exception() is not None:
+                try:
+                    await self._meet_through_relays(peer)
+                except (ControlFailure, P2PDaemonError):
+                    if direct.done():
+                        raise
+                else:
+                    if not direct.done() or direct.exception() is not None:
+                        return await self._open(peer, protocol)
+            return await direct
+        finally:
+            direct.cancel()
+
+    async def _meet_through_relays(self, peer: PeerId) -> None:
+        reason: Exception = ControlFailure("no relay has a place for us any more")
         for relay in tuple(self._relays):
             try:
                 await connect_through(self._p2p, relay, peer)
-                return await self._open(peer, protocol)
             except (ControlFailure, P2PDaemonError) as error:
                 reason = error
+            else:
+                return
         raise reason
 
     async def reserve(self, relay: PeerId, *, timeout_s: float) -> Reservation:
@@ -149,10 +163,13 @@ class HivemindTransport:
         Raises:
             PeerUnreachable, BadMessage, TimedOut: it has no place for us that is of use.
         """
-        self._relays.pop(relay, None)
-        reservation = await reserve(self._p2p, relay, timeout_s=timeout_s)
-        if not reservation.is_useful:
-            raise PeerUnreachable(f"{relay} passes on only {reservation.data_bytes} bytes")
+        try:
+            reservation = await reserve(self._p2p, relay, timeout_s=timeout_s)
+            if not reservation.is_useful:
+                raise PeerUnreachable(f"{relay} passes on only {reservation.data_bytes} bytes")
+        except NetworkError:
+            self._relays.pop(relay, None)
+            raise
         self._relays[relay] = None
         return reservation
 

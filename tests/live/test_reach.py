@@ -68,6 +68,7 @@ def has_contributed(peer: Peer) -> bool:
     return any(step["own_samples"] for step in peer.all("EpochFinished"))
 
 
+@pytest.mark.timeout(300)
 def test_peers_behind_routers_join_without_flags_contribute_and_say_how_they_are_reached(tmp_path: Path) -> None:
     """Three homes with a router each: two trainers begin, whom nobody can dial; a third one gets their state all the
     same, through the backbone. A fourth home's router passes a port on; one more trainer stands outside.
