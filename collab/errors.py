@@ -59,6 +59,14 @@ class PeerUnreachable(NetworkError):
     """A stream could not be opened: the peer is gone, or does not speak the protocol."""
 
 
+class DialBackRefused(NetworkError):
+    """A peer that was asked to dial us back will not try; ``reason`` is one word."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class StreamClosed(NetworkError):
     """The other side closed the stream or died."""
 

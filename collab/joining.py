@@ -40,7 +40,7 @@ from collab.training.momentum import outgoing
 from collab.training.optimizers import build_optimizer
 from collab.training.participant import Participant, ParticipantSettings
 from collab.training.replica import Replica
-from collab.types import Lineage
+from collab.types import Lineage, Reachability
 
 T = TypeVar("T")
 
@@ -80,8 +80,8 @@ class Local:
     """What others see; empty: the machine's name."""
     data_dir: Path | None = None
     """Keeps this peer's key, and the run's state for the next time; None: a new identity each time."""
-    is_client: bool = False
-    """Dial only; for machines that nobody can reach."""
+    reach: Reachability | None = None
+    """How others can reach this machine; None: they are asked to try."""
     limits: LinkLimits = NO_LIMITS
     """Of what this machine's link may carry for the swarm."""
     allowed_modules: tuple[str, ...] = ()
@@ -188,20 +188,26 @@ class JoinedRun:
             self._loop.close()
 
     async def _live(self, identity_path: Path) -> None:
-        network = NetworkSettings(
-            identity_path=identity_path, host=default_host(self._invite), is_client=self._local.is_client
-        )
+        network = NetworkSettings(identity_path=identity_path, host=default_host(self._invite))
         invite, folder = self._invite, self._local.data_dir
         book = AddressBook(invite.addresses, folder / "backbones.json" if folder is not None else None)
-        settings = StartupSettings(network=network, bootstrap=book, limits=self._local.limits, papers=invite.papers)
-        async with open_run(self._invite, settings, Fanout(*self._local.sinks)) as (started, bundle):
+        settings = StartupSettings(
+            network=network,
+            bootstrap=book,
+            limits=self._local.limits,
+            reach=self._local.reach,
+            papers=invite.papers,
+        )
+        told = Fanout(*self._local.sinks)
+        async with open_run(invite, settings, told) as (started, bundle):
+            told.observe(started.verdict.event(started.ports.clock.now(), started.verdict_s))
             replica = await started.ports.compute.run(  # torch's first optimiser is slow
                 lambda: replica_around(self._model, self._optimizer, bundle)
             )
             name = (self._local.name or platform.node() or "peer")[:MAX_NAME_CHARACTERS]
             participant_settings = ParticipantSettings(
                 name=name,
-                can_be_dialled=not self._local.is_client,
+                reach=started.verdict.reach,
                 state_dir=self._local.data_dir / "state" if self._local.data_dir is not None else None,
                 allowed_modules=self._local.allowed_modules,
             )

@@ -28,3 +28,14 @@ class Role(StrEnum):
     """Reduces for others, without a vector of its own."""
     BACKBONE = "backbone"
     """Bootstrap, leader of choice, reducer, keeper of state, checkpoints and metrics."""
+
+
+class Reachability(StrEnum):
+    """How others get to a peer that has not called them."""
+
+    DIRECT = "direct"
+    """They dial it."""
+    RELAYED = "relayed"
+    """Through a backbone, which passes everything on."""
+    CLIENT = "client"
+    """Not at all: it dials them, and is heard and called back over the connections that it has made."""

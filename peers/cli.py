@@ -92,7 +92,9 @@ def join(
     port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
-    client: Annotated[bool, typer.Option("--client", help="Dial only: for machines that nobody can reach.")] = False,
+    reach: Annotated[
+        str, typer.Option(help="How others reach this machine: auto (they try), direct, or client (it only dials).")
+    ] = "auto",
     clock_error_s: Annotated[float, typer.Option(hidden=True, help="Pretend that the clock is off; for tests.")] = 0.0,
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
@@ -101,13 +103,15 @@ def join(
     from peers.process import configure_logging, run_peer
 
     configure_logging(log_level)
-    from collab.types import Role
+    from collab.types import Reachability, Role
     from peers.joining import JoinOptions, join as take_part
     from peers.places import claim_data_dir
     from peers.wiring import Reach, invite_from, limits_from
 
     if role not in list(Role):
         raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
+    if reach not in ("auto", Reachability.DIRECT, Reachability.CLIENT):
+        raise typer.BadParameter(f"expected auto, direct or client, got {reach!r}", param_hint="--reach")
     if role == Role.BACKBONE:
         from peers.joined_backbone import join_as_backbone as take_part
 
@@ -121,7 +125,7 @@ def join(
                 reach=Reach(
                     host=host,
                     port=port,
-                    is_client=client,
+                    asked_for=None if reach == "auto" else Reachability(reach),
                     limits=limits_from(max_upload, max_download),
                     clock_error_s=clock_error_s,
                 ),

@@ -11,6 +11,7 @@ from collab.concurrency import Background
 from collab.config import load_run
 from collab.errors import ConfigError
 from collab.net.hivemind_net import NetworkSettings
+from collab.net.relaying import limits_for
 from collab.net.startup import StartupSettings, is_loopback, start_peer
 from collab.ports import NO_LIMITS, LinkLimits
 from collab.swarm.address_book import AddressBook
@@ -19,13 +20,14 @@ from collab.swarm.identity import load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
 from collab.swarm.order_exchange import read_orders
 from collab.swarm.snapshots import Snapshot
-from collab.types import Role
+from collab.types import Reachability, Role
 from peers.backbone import Backbone
 from peers.joining import Relay
 from peers.keeping import Workshop
 from peers.owner import Estate
 from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, claim_data_dir
 from peers.process import announce
+from peers.run_size import state_bytes
 from peers.serving import Place, Serving, serve_backbone, task_of
 
 if TYPE_CHECKING:
@@ -60,8 +62,13 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
         estate = Estate.at(options.directory)
         bundle, identity = estate.bundle, load_or_create_identity(data_dir.identity)
         relay, book = Relay(), AddressBook(path=data_dir.backbones)
+        num_bytes, workshop = state_bytes(data_dir.checkpoints, workshop_of(bundle, identity.peer_id, options))
         network = NetworkSettings(
-            identity_path=data_dir.identity, host=options.host, port=options.port, announce=options.announce
+            identity_path=data_dir.identity,
+            host=options.host,
+            port=options.port,
+            announce=options.announce,
+            relay=limits_for(num_bytes) if _may_relay(options) else None,
         )
         settings = StartupSettings(
             network=network,
@@ -70,10 +77,10 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
             may_be_alone=True,
             limits=options.limits,
             papers=estate.papers("backbone", Role.BACKBONE, FAR_S, key=identity),
+            reach=Reachability.DIRECT,
         )
         async with start_peer(settings, relay) as started, Background() as tasks:
             tasks.create_task(book.follow(started.ports, bundle.fingerprint))
-            workshop = workshop_of(bundle, started.ports.transport.peer_id, options)
             place = Place(data_dir=data_dir, name="backbone", as_json=options.as_json)
 
             async def welcome(backbone: Backbone) -> None:
@@ -85,6 +92,11 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
 
             await serve_backbone(started, bundle, workshop, place, Serving(relay, stop, welcome))
     announce("the backbone has left; start it again with the same command to carry on")
+
+
+def _may_relay(options: HostOptions) -> bool:
+    """Not on this machine alone, where all reach each other; nor within an owner's limits, which the daemon ignores."""
+    return not is_loopback(f"/ip4/{options.host}") and options.limits == NO_LIMITS
 
 
 def workshop_of(bundle: Bundle, peer_id: str, options: HostOptions) -> Workshop:

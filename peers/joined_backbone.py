@@ -10,7 +10,7 @@ from collab.net.startup import Started, StartupSettings, default_host, learn_run
 from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle, load_bundle, save_bundle
 from collab.swarm.invite import Invite
-from collab.types import Role
+from collab.types import Reachability, Role
 from peers.backbone import Backbone
 from peers.joining import JoinOptions, Relay
 from peers.keeping import Workshop
@@ -30,9 +30,10 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
     Raises:
         ConfigError: it is to be a peer that nobody can dial, or the owner has not invited a backbone.
     """
-    if options.reach.is_client:
+    if options.reach.asked_for is Reachability.CLIENT:
         raise ConfigError(
-            "a backbone is there to be dialled", hint="leave --client out, or join as a trainer or an auxiliary peer"
+            "a backbone is there to be dialled",
+            hint="leave --reach client out, or join as a trainer or an auxiliary peer",
         )
     relay, invite, data_dir = Relay(), invite_from(options.invite), options.data_dir
     if invite.papers is None or invite.papers.role(invite.fingerprint, invite.owner) is not Role.BACKBONE:
@@ -50,10 +51,14 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         limits=options.reach.limits,
         clock_error_s=options.reach.clock_error_s,
         papers=invite.papers,
+        reach=options.reach.asked_for,
+        fingerprint=invite.fingerprint,
     )
     if known is not None:
         settings = replace(settings, bootstrap_timeout_s=ALONE_AFTER_S, may_be_alone=True)
     async with start_peer(settings, relay) as started, Background() as tasks:
+        if started.verdict.reach is not Reachability.DIRECT:
+            raise ConfigError(f"a backbone is there to be dialled: {started.verdict.text}", hint=started.verdict.hint)
         bundle = known if known is not None else await _learned(started, invite, options)
         tasks.create_task(book.follow(started.ports, bundle.fingerprint))
         me = started.ports.transport.peer_id

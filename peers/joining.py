@@ -8,12 +8,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from collab.errors import NetworkError
 from collab.metrics.records import Event, Notice
 from collab.metrics.sinks import Fanout, JsonLines
 from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
 from collab.swarm.progress import SwarmView
-from collab.types import Role
+from collab.types import Reachability, Role
 from peers.auxiliary import Auxiliary, AuxiliarySettings
 from peers.places import DataDir, cache_dir
 from peers.process import announce, settle_heap
@@ -55,6 +56,8 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> None:
     announce(f"joining {invite.run_id} ...")
     async with start_from_invite(invite, options.data_dir, options.reach, relay) as (started, bundle):
         announce(f"connected as {started.ports.transport.peer_id} (clock offset {started.clock_offset_s:+.2f} s)")
+        verdict = started.verdict
+        announce(f"reach: {verdict.reach}: {verdict.text}" + (f"\n  -> {verdict.hint}" if verdict.hint else ""))
         if options.role is Role.AUXILIARY:
             await _assist(started, bundle, options, relay, stop)
         else:
@@ -72,6 +75,7 @@ async def _train(started: Started, bundle: Bundle, options: JoinOptions, relay: 
     trainer = building.result()
     with ExitStack() as stack:
         relay.sink = _sinks(options, started, bundle, lambda: trainer.participant.membership.view, stack)
+        relay.observe(started.verdict.event(started.ports.clock.now(), started.verdict_s))
         settle_heap()
         await trainer.run(stop)
     record, vitals = trainer.participant.teller.record(), trainer.participant.vitals
@@ -92,9 +96,20 @@ async def _train(started: Started, bundle: Bundle, options: JoinOptions, relay: 
 
 
 async def _assist(started: Started, bundle: Bundle, options: JoinOptions, relay: Relay, stop: asyncio.Event) -> None:
+    """
+    Raises:
+        NetworkError: nobody can dial this machine, so it is of no use to others.
+    """
+    if started.verdict.reach is not Reachability.DIRECT:
+        raise NetworkError(
+            "an auxiliary peer averages for others, who must be able to dial it",
+            hint="forward a TCP port of the router to this machine and join with --port and its number; "
+            "if others can dial it and none of them could try, add --reach direct",
+        )
     auxiliary = Auxiliary(started.ports, started.identity, bundle, AuxiliarySettings(options.name))
     with ExitStack() as stack:
         relay.sink = _sinks(options, started, bundle, lambda: auxiliary.membership.view, stack)
+        relay.observe(started.verdict.event(started.ports.clock.now(), started.verdict_s))
         relay.observe(
             Notice(at_s=started.ports.clock.now(), text="helping to average; this machine trains nothing itself")
         )

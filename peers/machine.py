@@ -55,7 +55,7 @@ async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions"
     task, replica = await started.ports.compute.run(prepare)
     settings = ParticipantSettings(
         name=options.name,
-        can_be_dialled=not options.reach.is_client,
+        reach=started.verdict.reach,
         max_epochs=options.epochs,
         state_dir=options.data_dir.state,
         allowed_modules=options.allowed_modules,

@@ -18,7 +18,7 @@ from collab.net.refusal_report import fetch_report
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite
 from collab.swarm.progress import ProgressBoard, SwarmView
-from collab.types import PeerId, Role
+from collab.types import PeerId, Reachability, Role
 from peers.joining import Relay
 from peers.places import claim_data_dir
 from peers.screen import trained_words
@@ -35,7 +35,8 @@ async def show_status(invite_text: str, *, as_json: bool) -> None:
     """Look at the swarm once, as a guest that dials and is never dialled, and print what it says."""
     invite = invite_from(invite_text)
     with claim_data_dir(None, invite.run_id, "guest") as place:  # one key for all looks: an invite is for few devices
-        async with start_from_invite(invite, place, Reach(is_client=True), Relay()) as (started, bundle):
+        reach = Reach(asked_for=Reachability.CLIENT)
+        async with start_from_invite(invite, place, reach, Relay()) as (started, bundle):
             view = await ProgressBoard(started.ports, started.identity, bundle.fingerprint).refresh()
             refusals = await ask_for_refusals(started.ports.transport, view)
             covered = await ask_how_far(started.ports.transport, bundle, view)
@@ -103,6 +104,7 @@ def status_report(invite: Invite, view: SwarmView, refusals: dict[PeerId, list[R
                 "lineage": record.lineage,
                 "samples": record.total_samples,
                 "state": record.state,
+                "reach": record.reach,
             }
             for record in view.records
         ],
@@ -126,8 +128,8 @@ def table(report: dict[str, Any]) -> str:
     loss = f"{report['loss']:.4f}" if report["loss"] is not None else "-"
     head = f"{report['run_id']}: epoch {report['epoch']}, loss {loss}, {report['samples_per_s']:.1f} samples/s"
     lines = [
-        f"  {_shown(peer['name']):24}  {peer['role']:9}  {peer['state']:8}  epoch {peer['epoch']:>6}  "
-        f"lineage {peer['lineage'][:8]:8}  gave {peer['samples']} samples  {peer['id']}"
+        f"  {_shown(peer['name']):24}  {peer['role']:9}  {peer['state']:8}  {peer['reach']:7}  "
+        f"epoch {peer['epoch']:>6}  lineage {peer['lineage'][:8]:8}  gave {peer['samples']} samples  {peer['id']}"
         for peer in report["peers"]
     ]
     return "\n".join([head, *(lines or ["  nobody is there"]), *_data_lines(report), *_refusal_lines(report)])

@@ -12,6 +12,7 @@ from collab.ports import NO_LIMITS, LinkLimits, Observer
 from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import PREFIX, Invite, read_invite
+from collab.types import Reachability
 from peers.places import DataDir
 
 BYTES_PER_MBIT = 1e6 / 8
@@ -24,7 +25,8 @@ class Reach:
     host: str | None = None
     """Address to listen on; None: see ``default_host``."""
     port: int = 0
-    is_client: bool = False
+    asked_for: Reachability | None = None
+    """How others can reach this machine, if its owner says so; None: they are asked to try."""
     limits: LinkLimits = NO_LIMITS
     clock_error_s: float = 0.0
 
@@ -60,7 +62,6 @@ async def start_from_invite(
         identity_path=data_dir.identity,
         host=reach.host or default_host(invite),
         port=reach.port,
-        is_client=reach.is_client,
     )
     settings = StartupSettings(
         network=network,
@@ -68,6 +69,7 @@ async def start_from_invite(
         limits=reach.limits,
         clock_error_s=reach.clock_error_s,
         papers=invite.papers,
+        reach=reach.asked_for,
     )
     async with open_run(invite, settings, observer) as opened:
         yield opened

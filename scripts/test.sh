@@ -7,6 +7,12 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 bash "$root/scripts/setup.sh"
 cd "$root"
 
+# Routers in homes (tests/live/test_reach.py) are made with nft, which few machines have; only root can use it anyway.
+if ! command -v nft >/dev/null && [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
+    printf 'test: installing nftables\n'
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nftables; } >/dev/null
+fi
+
 # Peers share the machine: one thread each, two threads under load are several times slower.
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 # No test needs the network beyond this machine; one that tries fails at once.

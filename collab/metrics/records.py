@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from collab.types import Lineage, PeerId
+from collab.types import Lineage, PeerId, Reachability
 
 
 class Phase(StrEnum):
@@ -167,6 +167,26 @@ class Notice(Event):
     text: str
     hint: str = ""
     is_problem: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachDecided(Event):
+    """At join: how others can reach this machine."""
+
+    reach: Reachability
+    text: str
+    hint: str
+    """What its owner can do about it; empty: nothing needs to be done."""
+    host: str
+    """Where they see it; empty: nobody said."""
+    port: int
+    """TCP port that it listens on; 0: none."""
+    num_asked: int
+    """Peers that were asked to dial it."""
+    num_answered: int
+    num_reached: int
+    """Of these, whose dial arrived."""
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

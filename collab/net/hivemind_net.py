@@ -6,12 +6,10 @@ hivemind's higher layers (optimiser, averagers, matchmaking, codecs) are not use
 
 import asyncio
 import logging
-import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from hivemind.dht.node import DHTNode
 from hivemind.p2p import P2P, PeerID
@@ -30,11 +28,13 @@ from collab.concurrency import Background
 from collab.errors import NetworkError, PeerUnreachable, TimedOut
 from collab.net import hivemind_time
 from collab.net.base import Entry, Handler
+from collab.net.daemon import start_daemon
 from collab.net.dialling import connect
-from collab.net.frames import FrameProtocol
-from collab.net.listening import check_port
+from collab.net.fresh_dial import who_answers
+from collab.net.hivemind_stream import HivemindStream
+from collab.net.listening import check_port, host_in
 from collab.net.quotas import LIMITS
-from collab.net.wire import Largest, Message
+from collab.net.relaying import RelayLimits, Reservation, connect_through, reserve
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
@@ -58,73 +58,17 @@ class NetworkSettings:
     """Multiaddresses to tell others instead of the local ones."""
     is_client: bool = False
     """Dial only, never be dialled (behind a firewall, or on rented notebooks)."""
-
-
-class _Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
-    """p2pd in a session of its own: Ctrl+C in a terminal must not kill it before its peer has said goodbye."""
-
-    @staticmethod
-    def _make_process_args(*args: object, **kwargs: object) -> list[str]:  # hivemind's own hook takes keywords
-        command: list[str] = P2P._make_process_args(*args, **kwargs)
-        setsid = shutil.which("setsid")
-        return [setsid, *command] if setsid else command
-
-
-class HivemindStream:
-    """Implements ``Stream`` on one raw libp2p stream."""
-
-    def __init__(
-        self,
-        remote: PeerId,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        largest: Largest | None = None,
-    ) -> None:
-        """
-        Args:
-            largest: see ``FrameProtocol``.
-        """
-        self._remote = remote
-        self._writer = writer  # closes its connection when it is collected
-        self._frames = FrameProtocol(remote, largest)
-        early = bytes(reader._buffer)  # type: ignore[attr-defined]  # whoever opened the stream has read ahead
-        reader._buffer.clear()  # type: ignore[attr-defined]
-        self._frames.take_over(cast(asyncio.Transport, writer.transport), early, is_over=reader.at_eof())
-
-    @property
-    def remote(self) -> PeerId:
-        return self._remote
-
-    async def send(self, message: Message, *, timeout_s: float) -> None:
-        self._frames.write(message)
-        if self._frames.is_writable:
-            return
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._frames.drain()
-        except TimeoutError:
-            self.close()
-            raise TimedOut(f"{message.kind} to {self._remote} was not taken within {timeout_s:.1f} s") from None
-
-    async def receive(self, *, timeout_s: float) -> Message:
-        if self._frames.has_message:
-            return await self._frames.next()
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._frames.next()
-        except TimeoutError:
-            self.close()
-            raise TimedOut(f"nothing from {self._remote} within {timeout_s:.1f} s") from None
-
-    def close(self) -> None:
-        self._frames.close()
+    relay: RelayLimits | None = None
+    """Pass on between peers that nobody can dial, within these limits; None: pass nothing on."""
 
 
 class HivemindTransport:
-    """Implements ``Transport`` over p2pd."""
+    """Implements ``Transport`` and ``Vantage`` over p2pd."""
 
     def __init__(self, p2p: P2P, tasks: Background, *, is_client: bool) -> None:
         self._p2p, self._tasks, self._is_client = p2p, tasks, is_client
+        self._relays: dict[PeerId, None] = {}
+        """Where we have places."""
 
     @property
     def peer_id(self) -> PeerId:
@@ -141,6 +85,22 @@ class HivemindTransport:
             return frozenset(PeerId(info.peer_id.to_base58()) for info in await self._p2p.list_peers())
         except (OSError, asyncio.IncompleteReadError, P2PDaemonError) as error:
             raise NetworkError("the libp2p daemon (p2pd) of this peer has died", hint="start the peer again") from error
+
+    async def hosts_of(self, peer: PeerId) -> frozenset[str]:
+        """See ``Vantage``."""
+        try:
+            found = await self._p2p.list_peers()
+        except (OSError, asyncio.IncompleteReadError, P2PDaemonError):
+            return frozenset()  # whoever looks for connections next will say that the daemon is gone
+        addresses = (str(a) for info in found if info.peer_id.to_base58() == peer for a in info.addrs)
+        return frozenset(host for address in addresses if (host := host_in(address)))
+
+    async def answers(self, peer: PeerId, host: str, port: int, *, timeout_s: float) -> bool:
+        """See ``Vantage``. The daemon itself would take the connection that it has for an answer."""
+        try:
+            return await who_answers(host, port, timeout_s=timeout_s) == peer
+        except NetworkError:
+            return False
 
     async def dial(self, address: str, *, timeout_s: float) -> PeerId:
         try:
@@ -160,11 +120,58 @@ class HivemindTransport:
     async def open(self, peer: PeerId, protocol: str, *, timeout_s: float) -> HivemindStream:
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._open(peer, protocol)
+                return await self._open_somehow(peer, protocol, timeout_s / 2)
         except TimeoutError:
             raise TimedOut(f"{peer} did not accept {protocol} within {timeout_s:.1f} s") from None
         except (ControlFailure, P2PDaemonError, OSError, asyncio.IncompleteReadError, ValueError) as error:
             raise PeerUnreachable(f"cannot open {protocol} to {peer}: {_reason(error)}") from error
+
+    async def _open_somehow(self, peer: PeerId, protocol: str, patience_s: float) -> HivemindStream:
+        """Through a relay, if we are one of those who need it, and cannot reach ``peer`` in any other way."""
+        if not self._relays:
+            return await self._open(peer, protocol)
+        direct = asyncio.create_task(self._open(peer, protocol))
+        try:
+            await asyncio.wait((direct,), timeout=patience_s)
+            if not direct.done() or direct.exception() is not None:
+                try:
+                    await self._meet_through_relays(peer)
+                except (ControlFailure, P2PDaemonError):
+                    if direct.done():
+                        raise
+                else:
+                    if not direct.done() or direct.exception() is not None:
+                        return await self._open(peer, protocol)
+            return await direct
+        finally:
+            direct.cancel()
+
+    async def _meet_through_relays(self, peer: PeerId) -> None:
+        reason: Exception = ControlFailure("no relay has a place for us any more")
+        for relay in tuple(self._relays):
+            try:
+                await connect_through(self._p2p, relay, peer)
+            except (ControlFailure, P2PDaemonError) as error:
+                reason = error
+            else:
+                return
+        raise reason
+
+    async def reserve(self, relay: PeerId, *, timeout_s: float) -> Reservation:
+        """A place at ``relay``, through which others that nobody can dial either then reach us, and we them.
+
+        Raises:
+            PeerUnreachable, BadMessage, TimedOut: it has no place for us that is of use.
+        """
+        try:
+            reservation = await reserve(self._p2p, relay, timeout_s=timeout_s)
+            if not reservation.is_useful:
+                raise PeerUnreachable(f"{relay} passes on only {reservation.data_bytes} bytes")
+        except NetworkError:
+            self._relays.pop(relay, None)
+            raise
+        self._relays[relay] = None
+        return reservation
 
     async def _open(self, peer: PeerId, protocol: str) -> HivemindStream:
         # hivemind's own stream_open leaks the control connection when the daemon refuses
@@ -245,16 +252,8 @@ async def open_transport(settings: NetworkSettings) -> AsyncIterator[HivemindTra
     if settings.port and not settings.is_client:
         check_port(settings.host, settings.port)
     try:
-        p2p = await _Daemon.create(
-            identity_path=str(settings.identity_path),
-            host_maddrs=None if settings.is_client else [f"/ip4/{settings.host}/tcp/{settings.port}"],
-            announce_maddrs=list(settings.announce) or None,
-            no_listen=settings.is_client,
-            check_if_identity_free=False,
-            nat_port_map=False,
-            auto_nat=False,
-            use_relay=False,
-        )
+        listen = () if settings.is_client else (f"/ip4/{settings.host}/tcp/{settings.port}",)
+        p2p = await start_daemon(settings.identity_path, listen, settings.announce, settings.relay)
     except P2PDaemonError as error:
         raise NetworkError(f"the libp2p daemon did not start: {error}", hint="run 'collab-peer --help'") from error
     try:
@@ -266,18 +265,19 @@ async def open_transport(settings: NetworkSettings) -> AsyncIterator[HivemindTra
 
 @asynccontextmanager
 async def open_directory(
-    transport: HivemindTransport, known_peers: list[PeerId], *, now: Callable[[], float]
+    transport: HivemindTransport, known_peers: list[PeerId], *, now: Callable[[], float], is_client: bool
 ) -> AsyncIterator[HivemindDirectory]:
     """Join the DHT through ``known_peers``, which must be connected already; none: start a new DHT.
 
     Args:
         now: swarm time; replaces the DHT's own clock for the whole process.
+        is_client: keep nothing for others, and be in nobody's tables.
     """
     hivemind_time.use(now)
     node = await DHTNode.create(
         p2p=transport._p2p,
         initial_peers=[f"/p2p/{peer}" for peer in known_peers],
-        client_mode=transport._is_client,
+        client_mode=is_client,
         wait_timeout=DHT_RPC_TIMEOUT_S,
         ensure_bootstrap_success=False,
         strict=False,

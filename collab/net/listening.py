@@ -1,5 +1,6 @@
 """Where a real peer can be dialled."""
 
+import ipaddress
 import socket
 
 from collab.errors import PortTaken
@@ -20,3 +21,22 @@ def check_port(host: str, port: int) -> None:
                 f"cannot listen on {host}:{port}: {error.strerror}",
                 hint="choose another --port, or stop the process that listens there",
             ) from error
+
+
+def host_in(address: str) -> str:
+    """IP address in a multiaddress; empty: it names none, or that of a relay."""
+    parts = address.split("/")
+    if "p2p-circuit" in parts or parts[1:2] not in (["ip4"], ["ip6"]):
+        return ""
+    try:
+        found = ipaddress.ip_address(parts[2])
+    except (IndexError, ValueError):
+        return ""
+    return str(found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else str(found)
+
+
+def tcp_port_in(address: str) -> int:
+    """TCP port in a multiaddress; 0: it names none, or that of a relay."""
+    parts = address.split("/")
+    is_plain = "p2p-circuit" not in parts and parts[3:4] == ["tcp"]
+    return int(parts[4]) if is_plain and parts[4:] and parts[4].isdigit() else 0

@@ -26,6 +26,8 @@ REPORT_PROTOCOL = "collab/refusals/1"
 """See ``refusal_report``."""
 HELLO_PROTOCOL = "collab/hello/1"
 """See ``hello``."""
+REACH_PROTOCOL = "collab/reach/1"
+"""See ``dial_back``."""
 SMALL_BYTES = 1 << 10
 """Messages with less payload are counted; larger ones are limited by the link."""
 QUESTION = Largest(header_bytes=4 << 10, payload_bytes=0)
@@ -130,6 +132,8 @@ QUOTAS: Mapping[str, Quota] = {
     REPORT_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     # When it comes, and when it has taken over a state; an answer of up to 50 KB.
     COVERAGE_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
+    # Once in a process's life, too, and each costs us a connection to the asker.
+    REACH_PROTOCOL: Quota(open_streams=2, streams=Pace(burst=8, per_s=0.2)),
     # The same, but it moves up to 16 MB each way. It is over in five seconds.
     PROBE_PROTOCOL: Quota(
         open_streams=2,

@@ -5,14 +5,17 @@ import ipaddress
 import logging
 import random
 from collections.abc import AsyncIterator, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 
 from collab.clock import SystemClock
 from collab.compute import ThreadCompute
 from collab.concurrency import Background
-from collab.errors import BootstrapFailed, NetworkError
+from collab.errors import BootstrapFailed
 from collab.metrics.refusals import Refusals
+from collab.net.base import Transport
+from collab.net.bootstrap import RETRY_PAUSE_S, dial_any, stay_connected
+from collab.net.dial_back import DialBack
 from collab.net.greeting import GreetingTransport
 from collab.net.guard import Guard, GuardedTransport
 from collab.net.hello import check_version, serve_hello
@@ -24,7 +27,9 @@ from collab.net.hivemind_net import (
     open_transport,
 )
 from collab.net.limits import within_limits
+from collab.net.listening import tcp_port_in
 from collab.net.loopback import LoopbackTransport
+from collab.net.reaching import find_reach, keep_places, reserve_places
 from collab.net.refusal_report import serve_report
 from collab.ports import NO_LIMITS, Entrance, LinkLimits, Observer, Ports
 from collab.swarm.access import Papers
@@ -32,17 +37,15 @@ from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle, fetch_bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.invite import Invite
+from collab.swarm.reachability import ASKED_FOR_CLIENT, FIRST, Verdict, as_told, relayed
 from collab.swarm.time_sync import measure_offset
-from collab.types import PeerId
+from collab.types import PeerId, Reachability
 
 logger = logging.getLogger(__name__)
 
-DIAL_TIMEOUT_S = 5.0
-RETRY_PAUSE_S = 1.0
+TIME_TIMEOUT_S = 5.0
 ALARMING_OFFSET_S = 3.0
 """A clock that is further off would have its DHT records refused without the correction."""
-RECONNECT_S = 5.0
-"""How often a lost bootstrap peer is looked for: it may have been restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,10 @@ class StartupSettings:
     limits: LinkLimits = NO_LIMITS
     clock_error_s: float = 0.0
     """Pretend that this machine's clock is off; for tests."""
+    reach: Reachability | None = None
+    """How others can reach this machine, if its owner says so; None: they are asked to try."""
+    fingerprint: str = ""
+    """Of the run, whose peers are asked, too; empty: only bootstrap peers are."""
     papers: Papers | None = None
     """What an invite gives to show; None: nothing."""
 
@@ -75,11 +82,18 @@ class Started:
     """What the swarm's clock is ahead of ours; already corrected."""
     refusals: Refusals
     """Whom this peer refused, and why."""
+    verdict: Verdict
+    """How others can reach this peer."""
+    verdict_s: float = 0.0
+    """What finding that out took."""
 
 
 @asynccontextmanager
 async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIterator[Started]:
     """Bring a peer up, and take it down at the end.
+
+    It comes up as one that can be dialled. When others find that it cannot, its daemon is started again in client mode:
+    nobody shall be told of addresses that lead nowhere.
 
     Raises:
         ConfigError: the identity cannot be used.
@@ -87,8 +101,78 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
         BootstrapFailed: no bootstrap address answered; each is named with its reason.
     """
     identity = load_or_create_identity(settings.network.identity_path)
+    if settings.reach is Reachability.CLIENT:
+        settings = replace(settings, network=replace(settings.network, is_client=True))
     async with AsyncExitStack() as stack:
-        outer = await stack.enter_async_context(open_transport(settings.network))
+        connected = await stack.enter_async_context(_connected(settings, identity, observer))
+        began_s = connected.clock.monotonic()
+        verdict = await _judged(connected, settings)
+        verdict_s = connected.clock.monotonic() - began_s
+        network = fitting_network(settings.network, verdict, await connected.transport.addresses())
+        if network != settings.network:
+            await stack.aclose()
+            again = replace(settings, network=network)
+            connected = await stack.enter_async_context(_connected(again, identity, observer))
+        if verdict.reach is Reachability.CLIENT and verdict is not ASKED_FOR_CLIENT:
+            verdict = relayed(verdict, await reserve_places(connected.daemon, connected.bootstrap_peers))
+            relays = tuple(PeerId(address.rpartition("/p2p/")[2]) for address in settings.bootstrap)
+            connected.tasks.create_task(keep_places(connected.daemon, relays))
+        directory = await stack.enter_async_context(connected.directory(is_client=network.is_client))
+        connected.tasks.create_task(stay_connected(connected.daemon, directory, settings.bootstrap))
+        ports = within_limits(connected.ports(directory), settings.limits)
+        await serve_report(connected.transport, connected.refusals)
+        await serve_hello(connected.transport)
+        if not network.is_client:
+            await DialBack(connected.daemon, connected.clock).serve(connected.transport)
+        yield Started(
+            ports=ports,
+            identity=identity,
+            bootstrap_peers=connected.bootstrap_peers,
+            clock_offset_s=connected.clock_offset_s,
+            refusals=connected.refusals,
+            verdict=verdict,
+            verdict_s=verdict_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Connected:
+    """A peer that has dialled its bootstrap peers, and is in no directory yet."""
+
+    identity: Identity
+    daemon: HivemindTransport
+    transport: Transport
+    """Over the daemon, guarded."""
+    clock: SystemClock
+    compute: ThreadCompute
+    guard: Guard
+    entrance: Entrance
+    refusals: Refusals
+    tasks: Background
+    bootstrap_peers: tuple[PeerId, ...]
+    clock_offset_s: float
+
+    def directory(self, *, is_client: bool) -> AbstractAsyncContextManager[HivemindDirectory]:
+        """The swarm's directory; who is a client reads and stores, and keeps nothing for others."""
+        return open_directory(self.daemon, list(self.bootstrap_peers), now=self.clock.now, is_client=is_client)
+
+    def ports(self, directory: HivemindDirectory) -> Ports:
+        return Ports(
+            clock=self.clock,
+            compute=self.compute,
+            transport=self.transport,
+            directory=directory,
+            keys=self.identity,
+            observer=self.guard,
+            entrance=self.entrance,
+            rng=random.Random(random.SystemRandom().getrandbits(64)),
+        )
+
+
+@asynccontextmanager
+async def _connected(settings: StartupSettings, identity: Identity, observer: Observer) -> AsyncIterator[_Connected]:
+    async with AsyncExitStack() as stack:
+        daemon = await stack.enter_async_context(open_transport(settings.network))
         tasks = await stack.enter_async_context(Background())
         clock = SystemClock(error_s=settings.clock_error_s)
         refusals = Refusals(observer, clock)
@@ -96,39 +180,60 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
         if (papers := settings.papers) is not None:
             entrance.credential = papers.credentials(identity.peer_id, clock.now).current
         guard = Guard(clock, refusals, entrance=entrance)
-        greeting = GreetingTransport(GuardedTransport(outer, guard), entrance)
-        transport = LoopbackTransport(greeting, tasks)
-        peers = await _bootstrap(outer, settings)
-        offset_s = await measure_offset(transport, clock, peers, timeout_s=DIAL_TIMEOUT_S) or 0.0
+        transport = LoopbackTransport(GreetingTransport(GuardedTransport(daemon, guard), entrance), tasks)
+        peers = await dial_any(
+            daemon, tuple(settings.bootstrap), settings.bootstrap_timeout_s, may_be_alone=settings.may_be_alone
+        )
+        offset_s = await measure_offset(transport, clock, peers, timeout_s=TIME_TIMEOUT_S) or 0.0
         clock.correct(offset_s)
         if abs(offset_s) > ALARMING_OFFSET_S:
             logger.warning(
                 "this machine's clock is off by %.0f s; corrected for this run, but please set it", -offset_s
             )
-        directory = await stack.enter_async_context(open_directory(outer, peers, now=clock.now))
-        tasks.create_task(_stay_connected(outer, directory, settings.bootstrap))
         compute = ThreadCompute()
         stack.callback(compute.close)
-        ports = Ports(
+        yield _Connected(
+            identity=identity,
+            daemon=daemon,
+            transport=transport,
             clock=clock,
             compute=compute,
-            transport=transport,
-            directory=directory,
-            keys=identity,
-            observer=guard,
+            guard=guard,
             entrance=entrance,
-            rng=random.Random(random.SystemRandom().getrandbits(64)),
-        )
-        ports = within_limits(ports, settings.limits)
-        await serve_report(transport, refusals)
-        await serve_hello(transport)
-        yield Started(
-            ports=ports,
-            identity=identity,
+            refusals=refusals,
+            tasks=tasks,
             bootstrap_peers=tuple(peers),
             clock_offset_s=offset_s,
-            refusals=refusals,
         )
+
+
+async def _judged(connected: _Connected, settings: StartupSettings) -> Verdict:
+    """How others reach us; whoever is asked is asked before anybody is told of us."""
+    if settings.network.is_client:
+        return ASKED_FOR_CLIENT
+    if settings.reach is not None:
+        addresses = await connected.transport.addresses()
+        return as_told(next((port for address in addresses if (port := tcp_port_in(address))), 0))
+    if not settings.bootstrap:
+        return FIRST
+    async with connected.directory(is_client=True) as directory:
+        ports = connected.ports(directory)
+        return await find_reach(ports, connected.identity, connected.bootstrap_peers, settings.fingerprint)
+
+
+def fitting_network(network: NetworkSettings, verdict: Verdict, addresses: tuple[str, ...]) -> NetworkSettings:
+    """How a peer takes part that is reached as ``verdict`` says.
+
+    Args:
+        addresses: those that it knows of itself: neighbours behind the same router still use them.
+    """
+    if verdict.reach is Reachability.CLIENT:
+        return replace(network, is_client=True)
+    if verdict.is_announced or network.announce:
+        return network
+    near = tuple(address.rpartition("/p2p/")[0] for address in addresses if not is_loopback(address))
+    kind = "ip6" if ":" in verdict.host else "ip4"
+    return replace(network, port=verdict.port, announce=(f"/{kind}/{verdict.host}/tcp/{verdict.port}", *near))
 
 
 @asynccontextmanager
@@ -142,6 +247,7 @@ async def open_run(
         RunMismatch, ConfigError: the swarm serves another run, or one that this version cannot read.
         BootstrapFailed: see ``start_peer``.
     """
+    settings = replace(settings, fingerprint=invite.fingerprint)
     async with start_peer(settings, observer) as started, Background() as tasks:
         if isinstance(settings.bootstrap, AddressBook):
             tasks.create_task(settings.bootstrap.follow(started.ports, invite.fingerprint))
@@ -179,63 +285,3 @@ def is_loopback(address: str) -> bool:
 def default_host(invite: Invite) -> str:
     """Where to listen: loopback when the whole run is on this machine, else every address."""
     return "127.0.0.1" if all(is_loopback(address) for address in invite.addresses) else "0.0.0.0"  # noqa: S104
-
-
-async def _bootstrap(transport: HivemindTransport, settings: StartupSettings) -> list[PeerId]:
-    try:
-        return await dial_any(transport, tuple(settings.bootstrap), settings.bootstrap_timeout_s)
-    except BootstrapFailed as error:
-        if not settings.may_be_alone:
-            raise
-        logger.info("nobody is here yet: %s", error.message)
-        return []
-
-
-async def dial_any(transport: HivemindTransport, addresses: tuple[str, ...], timeout_s: float) -> list[PeerId]:
-    """Dial all addresses at once, again and again, until at least one answers.
-
-    Raises:
-        BootstrapFailed: none did within ``timeout_s``.
-    """
-    if not addresses:
-        return []
-    loop = asyncio.get_running_loop()
-    give_up_s = loop.time() + timeout_s
-    reasons: dict[str, str] = {}
-    while True:
-        results = await asyncio.gather(*(_dial(transport, address) for address in addresses))
-        reached = [result for result in results if not isinstance(result, NetworkError)]
-        if reached:
-            return reached
-        for address, error in zip(addresses, results, strict=True):
-            if isinstance(error, NetworkError):  # libp2p's later answers only say that it is backing off
-                reasons.setdefault(address, error.message)
-        if loop.time() + RETRY_PAUSE_S >= give_up_s:
-            listing = "\n".join(f"  {address}: {reason}" for address, reason in reasons.items())
-            raise BootstrapFailed(
-                f"none of the {len(addresses)} bootstrap addresses answered within {timeout_s:.0f} s:\n{listing}",
-                hint="is the backbone running and its port reachable from here? ask the organiser for a fresh invite",
-            )
-        await asyncio.sleep(RETRY_PAUSE_S)
-
-
-async def _dial(transport: HivemindTransport, address: str) -> PeerId | NetworkError:
-    try:
-        return await transport.dial(address, timeout_s=DIAL_TIMEOUT_S)
-    except NetworkError as error:
-        return error
-
-
-async def _stay_connected(
-    transport: HivemindTransport, directory: HivemindDirectory, addresses: Collection[str]
-) -> None:
-    """Look for bootstrap peers for ever: a restarted backbone knows nobody until somebody greets it."""
-    while True:
-        await asyncio.sleep(RECONNECT_S)
-        connected = await transport.connected_peers()
-        for address in tuple(addresses):
-            peer = PeerId(address.rpartition("/p2p/")[2])
-            if peer == transport.peer_id:
-                continue
-            if peer in connected or not isinstance(await _dial(transport, address), NetworkError):
-                await directory.greet(peer)

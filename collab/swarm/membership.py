@@ -252,16 +252,20 @@ class Membership:
         return consensus[0] > record.epoch
 
     def donors(self) -> list[PeerId]:
-        """Whom to ask for state, best first: trainers of the majority's history, then backbones."""
+        """Whom to ask for state, best first: trainers of the majority's history, then backbones.
+
+        Trainers that can be dialled come first: what others give may go through a backbone, which has better to do.
+        """
         others = self.others()
         if self.is_at_rest():
             newest = others.newest()
-            trainers = [r.peer for r in others.records if r.role is Role.TRAINER and (r.epoch, r.lineage) == newest]
+            trainers = [r for r in others.records if r.role is Role.TRAINER and (r.epoch, r.lineage) == newest]
         else:
             consensus = others.consensus()
-            trainers = [record.peer for record in others.trainers(*consensus)] if consensus else []
+            trainers = list(others.trainers(*consensus)) if consensus else []
+        trainers.sort(key=lambda record: not record.can_be_dialled)
         able = [record for record in others.records if record.role is Role.BACKBONE and record.era == self._board.era]
-        return trainers + [record.peer for record in able]
+        return [record.peer for record in (*trainers, *able)]
 
     def dialable(self) -> list[PeerId]:
         """Other peers that can be dialled, backbones first."""

@@ -10,7 +10,7 @@ import msgpack
 
 from collab.errors import BadMessage
 from collab.swarm.identity import Identity, is_signed_by
-from collab.types import Lineage, PeerId, Role
+from collab.types import Lineage, PeerId, Reachability, Role
 
 MAX_RECORD_BYTES = 2048
 """A record of ours takes about 500 bytes; the rest is room for names and addresses."""
@@ -81,6 +81,8 @@ class PeerRecord:
     """Name of the data whose blocks this peer shares with others: how much it is, and its digest; empty: none."""
     data_pass: int = 0
     """The pass over that data which it is in."""
+    reach: Reachability = Reachability.DIRECT
+    """How it says that others get to it."""
 
 
 def pack_record(record: PeerRecord, identity: Identity) -> bytes:

@@ -36,7 +36,7 @@ from collab.training.dismissal import dismissal
 from collab.training.replica import MicrobatchReport, Replica
 from collab.training.state_sync import StateSync, Update
 from collab.training.teller import Teller
-from collab.types import Lineage, PeerId
+from collab.types import Lineage, PeerId, Reachability
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,8 @@ class ParticipantSettings:
     """What is this machine's own business."""
 
     name: str
-    can_be_dialled: bool = True
+    reach: Reachability = Reachability.DIRECT
+    """How others get to this machine."""
     max_epochs: int | None = None
     """Finished after contributing to this many steps."""
     state_dir: Path | None = None
@@ -70,7 +71,7 @@ class Participant:
     ) -> None:
         self.ports, self.bundle, self.replica = ports, bundle, replica
         self._settings = settings
-        self.teller = Teller(ports, bundle.fingerprint, settings.name, replica, can_be_dialled=settings.can_be_dialled)
+        self.teller = Teller(ports, bundle.fingerprint, settings.name, replica, settings.reach)
         self.vitals = self.teller.vitals
         self.statutes = Statutes(ports, bundle)
         mandate = self.statutes.mandate
@@ -80,7 +81,9 @@ class Participant:
         self.membership = Membership(board, ports.clock, self.teller.record)
         self._engine = RoundEngine(
             ports,
-            RoundSettings.of(bundle.run, bundle.fingerprint, mandate, can_reduce=settings.can_be_dialled),
+            RoundSettings.of(
+                bundle.run, bundle.fingerprint, mandate, can_reduce=settings.reach is Reachability.DIRECT
+            ),
             leaders=self.membership.leaders,
             roster=self.membership.roster,
             attend=self._attend,

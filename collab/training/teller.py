@@ -12,7 +12,7 @@ from collab.swarm.records import PeerRecord, PeerState
 from collab.training.accumulator import Used
 from collab.training.replica import MicrobatchReport, Replica
 from collab.training.vitals import Vitals
-from collab.types import Lineage, Role
+from collab.types import Lineage, Reachability, Role
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ class Listener(Protocol):
 class Teller:
     """Speaks for one trainer."""
 
-    def __init__(self, ports: Ports, fingerprint: str, name: str, replica: Replica, *, can_be_dialled: bool) -> None:
+    def __init__(self, ports: Ports, fingerprint: str, name: str, replica: Replica, reach: Reachability) -> None:
         self._ports, self._fingerprint, self._name = ports, fingerprint, name
-        self._replica, self._can_be_dialled = replica, can_be_dialled
+        self._replica, self._reach = replica, reach
         self.vitals = Vitals()
         self.free_from: int | None = None
         """First epoch of which we have promised nothing, when we leave."""
@@ -66,7 +66,7 @@ class Teller:
             loss=vitals.loss,
             total_samples=vitals.total_samples,
             epochs_contributed=vitals.epochs_contributed,
-            can_be_dialled=self._can_be_dialled,
+            can_be_dialled=self._reach is Reachability.DIRECT,
             eval_epoch=vitals.eval_epoch,
             eval_loss=vitals.eval_loss,
             said_at=self._ports.clock.now(),
@@ -74,6 +74,7 @@ class Teller:
             era=replica.era,
             data=data,
             data_pass=data_pass,
+            reach=self._reach,
         )
 
     def note_microbatch(self, report: MicrobatchReport, seconds: float) -> None:

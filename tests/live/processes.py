@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,16 @@ LIMIT_S = 90.0
 class Peer:
     """One peer process; its JSON lines are read as they come."""
 
-    def __init__(self, name: str, arguments: list[str], log: Path) -> None:
+    def __init__(self, name: str, arguments: list[str], log: Path, place: Sequence[str] = ()) -> None:
+        """
+        Args:
+            place: what to put before the command, so that it runs somewhere else.
+        """
         self.name, self.log = name, log
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         self._errors = log.open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "peers.cli", *arguments],
+            [*place, sys.executable, "-m", "peers.cli", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -99,31 +103,32 @@ class LiveSwarm:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "run.yaml").write_text(run_text)
 
-    def backbone(self, *arguments: str) -> Peer:
+    def backbone(self, *arguments: str, place: Sequence[str] = ()) -> Peer:
         """Start the backbone and wait for its invite."""
         self.invite.unlink(missing_ok=True)
-        command = ["backbone", str(self.directory), "--host", "127.0.0.1", "--invite-file", str(self.invite), "--json"]
-        peer = self.start("backbone", [*command, *arguments])
+        host = "0.0.0.0" if place else "127.0.0.1"
+        command = ["backbone", str(self.directory), "--host", host, "--invite-file", str(self.invite), "--json"]
+        peer = self.start("backbone", [*command, *arguments], place)
         wait_until(self.invite.exists, "the invite", peer)
         return peer
 
-    def join(self, name: str, *arguments: str) -> Peer:
+    def join(self, name: str, *arguments: str, place: Sequence[str] = ()) -> Peer:
         """Start a peer from the invite."""
         data_dir = str(self.directory / name)
         return self.start(
-            name, ["join", str(self.invite), "--name", name, "--data-dir", data_dir, "--json", *arguments]
+            name, ["join", str(self.invite), "--name", name, "--data-dir", data_dir, "--json", *arguments], place
         )
 
-    def start(self, name: str, arguments: list[str]) -> Peer:
+    def start(self, name: str, arguments: list[str], place: Sequence[str] = ()) -> Peer:
         """Start any command as a peer of this swarm."""
         number = len(self.peers)
-        peer = Peer(name, arguments, self.directory / f"{number}-{name}.log")
+        peer = Peer(name, arguments, self.directory / f"{number}-{name}.log", place)
         self.peers.append(peer)
         return peer
 
-    def status(self) -> dict[str, Any]:
+    def status(self, place: Sequence[str] = ()) -> dict[str, Any]:
         """What ``collab-peer status INVITE --json`` prints."""
-        return dict(json.loads(run_cli("status", str(self.invite), "--json").stdout))
+        return dict(json.loads(run_cli("status", str(self.invite), "--json", place=place).stdout))
 
     def checkpoint(self, epoch: int) -> Path:
         """Where the backbone keeps a checkpoint."""
@@ -165,10 +170,12 @@ def _commands_about(path: Path) -> dict[int, str]:
     return found
 
 
-def run_cli(*arguments: str, timeout_s: float = LIMIT_S) -> "subprocess.CompletedProcess[str]":
+def run_cli(
+    *arguments: str, timeout_s: float = LIMIT_S, place: Sequence[str] = ()
+) -> "subprocess.CompletedProcess[str]":
     """Run one command to its end."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "peers.cli", *arguments]
+    command = [*place, sys.executable, "-m", "peers.cli", *arguments]
     return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

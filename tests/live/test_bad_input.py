@@ -157,3 +157,17 @@ def test_a_model_or_optimiser_that_is_not_the_runs_is_refused_with_the_first_dif
             collab.join(right, torch.optim.AdamW(right.parameters()), invite)
         with collab.join(right, None, invite) as swarm_view:
             assert swarm_view.epoch == 0
+
+
+def test_an_auxiliary_peer_that_nobody_can_dial_says_so_and_ends(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", RUN.format(until=1000, rate=0.1)) as swarm:
+        swarm.backbone()
+        place = ["--data-dir", str(tmp_path / "run" / "helper")]
+        command = ["join", str(swarm.invite), "--role", "auxiliary", "--reach", "client", *place]
+        assert_refused(command, "must be able to dial it", "--port")
+
+
+def test_a_reach_that_there_is_not_is_named_with_those_that_there_are() -> None:
+    result = run_cli("join", "collab2-x", "--reach", "relayed")
+    assert result.returncode == 2
+    assert "auto, direct or client" in result.stderr

@@ -39,7 +39,8 @@ async def connected(peers: int, clients: int = 0) -> AsyncIterator[list[tuple[Hi
                 transport = await stack.enter_async_context(open_transport(settings))
                 addresses = await found[0][0].addresses() if found else ()
                 known = [await transport.dial(address, timeout_s=10.0) for address in addresses]
-                directory = await stack.enter_async_context(open_directory(transport, known, now=SystemClock().now))
+                opening = open_directory(transport, known, now=SystemClock().now, is_client=is_client)
+                directory = await stack.enter_async_context(opening)
                 found.append((transport, directory))
             yield found
 

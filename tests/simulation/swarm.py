@@ -26,7 +26,7 @@ from collab.training.genesis import build_replica, make_genesis
 from collab.training.participant import Participant, ParticipantSettings
 from collab.training.replica import Replica
 from collab.training.trainer import Trainer
-from collab.types import PeerId, Role
+from collab.types import PeerId, Reachability, Role
 from peers.auxiliary import Auxiliary, AuxiliarySettings
 from peers.backbone import Backbone, BackboneSettings
 from peers.keeping import Workshop
@@ -135,7 +135,7 @@ class SimSwarm:
             self.replicas[index] = replica = build_replica(self.bundle, self.task, torch.device("cpu"))
             settings = ParticipantSettings(
                 name=f"trainer-{index}",
-                can_be_dialled=not client_mode,
+                reach=Reachability.CLIENT if client_mode else Reachability.DIRECT,
                 max_epochs=max_epochs,
                 state_dir=state_dir,
                 allowed_modules=allowed_modules,

@@ -11,7 +11,7 @@ from collab.net.base import Entry
 from collab.swarm.membership import REPORT_S, Membership
 from collab.swarm.progress import DIRECTORY_TIMEOUT_S, HEARTBEAT_S, ProgressBoard
 from collab.swarm.records import PeerRecord, PeerState, pack_record
-from collab.types import Lineage, Role
+from collab.types import Lineage, Reachability, Role
 from tests.fakes import NOW, FakeClock, FakeDirectory, FakeNetwork, make_ports, run
 from tests.swarm.people import PEOPLE, backbone, record
 
@@ -131,6 +131,14 @@ def test_donors_are_the_majority_s_trainers_and_then_the_backbones_never_ourselv
 
     others = (record(1), record(2), record(3, lineage=M), record(4, state=PeerState.SYNCING), backbone(5))
     among(record(0), *others, test=look)
+
+
+def test_donors_that_can_be_dialled_come_before_those_behind_a_relay() -> None:
+    async def look(us: Us) -> None:
+        assert us.membership.donors() == [PEOPLE[n].peer_id for n in (2, 4, 1, 3, 5)]
+
+    hidden = (record(n, can_be_dialled=False, reach=Reachability.RELAYED) for n in (1, 3))
+    among(record(0), *hidden, record(2), record(4), backbone(5), test=look)
 
 
 def test_without_other_trainers_the_backbones_are_the_donors() -> None:

@@ -1,0 +1,89 @@
+"""Finding out at join how others can reach this machine: those who can be dialled are asked to dial it.
+
+Where they cannot, places at the relays of bootstrap peers let others meet it that nobody can dial either. Who can be
+dialled needs no relay: such a peer is dialled by those who cannot, and calls them back over that connection.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from collab.errors import NetworkError
+from collab.net.dial_back import ask_to_dial_back
+from collab.net.hivemind_net import HivemindTransport
+from collab.net.listening import host_in, tcp_port_in
+from collab.ports import Ports
+from collab.swarm.identity import Identity
+from collab.swarm.progress import ProgressBoard
+from collab.swarm.reachability import Answer, Verdict, decide
+from collab.types import PeerId, Role
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 2.5
+"""For everybody's answers together: a dial that gets no answer takes 1.5 s. Joining never waits longer for this."""
+RESERVE_TIMEOUT_S = 3.0
+RENEW_S = 30.0
+"""A place ends with its hour, or with the connection to the relay; asking again costs two small messages."""
+MOST_ASKED = 5
+"""Two liars decide nothing among five."""
+
+
+async def find_reach(ports: Ports, identity: Identity, bootstrap: Sequence[PeerId], fingerprint: str) -> Verdict:
+    """Ask the bootstrap peers and a few others of the swarm to dial us.
+
+    Args:
+        bootstrap: connected; the run's owner vouches for them.
+        fingerprint: of the run, whose other peers are found by it; empty: only ``bootstrap`` are asked.
+    """
+    addresses = await ports.transport.addresses()
+    port = next((port for address in addresses if (port := tcp_port_in(address))), 0)
+    answers: list[Answer] = []
+    asked = list(bootstrap[:MOST_ASKED])
+
+    async def ask(helper: PeerId) -> None:
+        try:
+            answers.append(await ask_to_dial_back(ports.transport, helper, port))
+        except NetworkError as error:
+            logger.info("not dialled back helper=%s reason=%s", helper, error)
+
+    async def ask_others(tasks: asyncio.TaskGroup) -> None:
+        board = ProgressBoard(ports, identity, fingerprint)
+        able = [record for record in (await board.refresh()).records if record.can_be_dialled]
+        others = [record for record in able if record.peer not in {*bootstrap, ports.transport.peer_id}]
+        ports.rng.shuffle(others)
+        others.sort(key=lambda record: record.role is not Role.BACKBONE)
+        for record in others[: MOST_ASKED - len(asked)]:
+            asked.append(record.peer)
+            tasks.create_task(ask(record.peer))
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+            for helper in asked[:]:
+                tasks.create_task(ask(helper))
+            if fingerprint:
+                tasks.create_task(ask_others(tasks))
+    own_hosts = {host_in(address) for address in addresses}
+    return decide(answers, own_hosts=own_hosts, port=port, trusted=bootstrap, num_asked=len(asked))
+
+
+async def reserve_places(daemon: HivemindTransport, relays: Iterable[PeerId]) -> int:
+    """Ask for a place at each of ``relays``; how many gave one that is of use."""
+
+    async def ask(relay: PeerId) -> bool:
+        try:
+            await daemon.reserve(relay, timeout_s=RESERVE_TIMEOUT_S)
+        except NetworkError as error:
+            logger.info("no place at relay=%s reason=%s", relay, error)
+            return False
+        return True
+
+    return sum(await asyncio.gather(*(ask(relay) for relay in dict.fromkeys(relays))))
+
+
+async def keep_places(daemon: HivemindTransport, relays: Sequence[PeerId]) -> None:
+    """Ask again for ever: a relay that was started again has forgotten who had a place."""
+    while True:
+        await asyncio.sleep(RENEW_S)
+        await reserve_places(daemon, relays)
