@@ -348,6 +348,15 @@ def test_at_most_five_are_asked_backbones_first_and_nobody_twice() -> None:
     in_a_swarm(body)
 
 
+def test_a_bootstrap_peer_with_several_addresses_is_asked_once() -> None:
+    async def body(swarm: Swarm) -> None:
+        await swarm.add(1, YES, role=Role.BACKBONE)
+        assert await swarm.verdict(1, 1) is Reachability.DIRECT
+        assert swarm.asked == [1]
+
+    in_a_swarm(body)
+
+
 def test_joining_waits_for_no_helper_longer_than_it_says_and_takes_what_came() -> None:
     async def body(swarm: Swarm) -> None:
         await swarm.add(1, YES, role=Role.BACKBONE)

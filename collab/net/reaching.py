@@ -40,7 +40,7 @@ async def find_reach(ports: Ports, identity: Identity, bootstrap: Sequence[PeerI
     addresses = await ports.transport.addresses()
     port = next((port for address in addresses if (port := tcp_port_in(address))), 0)
     answers: list[Answer] = []
-    asked = list(bootstrap[:MOST_ASKED])
+    asked = list(dict.fromkeys(bootstrap))[:MOST_ASKED]  # several addresses may be of one peer
 
     async def ask(helper: PeerId) -> None:
         try:
