@@ -39,7 +39,7 @@ class Word:
     passes: Mapping[int, tuple[list[int], list[int]]]
     """Of each: what was trained, and what more than once, page by page."""
     accounts: Mapping[PeerId, tuple[float, float]]
-    """Of others: samples committed that are in no block yet, and samples per second."""
+    """Of others: samples committed, and samples per second."""
 
 
 Keeper = Callable[[], tuple[Coverage, Ledger] | None]
@@ -107,7 +107,8 @@ def merge(words: Sequence[Word], coverage: Coverage, ledger: Ledger, now: float)
         )
         for peer in sorted(known)
     }
-    ledger.adopt(accounts, now)
+    plan = coverage.plan
+    ledger.adopt(accounts, now, pass_samples=float(plan.num_blocks * plan.proof_samples(0)))
     return True
 
 

@@ -29,6 +29,8 @@ class Account:
 
     samples: float = 0.0
     """Committed, and not yet believed of any block."""
+    total: float = 0.0
+    """Committed, as far as we know."""
     recent: float = 0.0
     """Committed samples, each worth half as much after every half life."""
     at_s: float = 0.0
@@ -94,6 +96,7 @@ class Ledger:
             account = self._account(peer)
             believed = min(samples, self._most)
             account.samples += believed
+            account.total += believed
             account.recent = account.fresh(now_s) + believed
             account.at_s = now_s
             account.since_s = account.since_s or now_s
@@ -112,14 +115,20 @@ class Ledger:
         return {peer: account.rate(now_s) for peer, account in self._accounts.items()}
 
     def rows(self, now_s: float) -> list[tuple[PeerId, float, float]]:
-        """Peer, samples not yet believed of any block, samples per second: to tell a newcomer."""
-        return [(peer, account.samples, account.rate(now_s)) for peer, account in self._accounts.items()]
+        """Peer, samples committed, samples per second: to tell a newcomer, who has not believed any block yet."""
+        return [(peer, account.total, account.rate(now_s)) for peer, account in self._accounts.items()]
 
-    def adopt(self, rows: Mapping[PeerId, tuple[float, float]], now_s: float) -> None:
-        """What most others have seen of peers of whom we have seen less."""
+    def adopt(self, rows: Mapping[PeerId, tuple[float, float]], now_s: float, *, pass_samples: float) -> None:
+        """What most others have seen of peers of whom we have seen less: up to twice their share of a pass.
+
+        Which blocks all of that was for we find out as we read what they say; what was for earlier passes is not told.
+        """
+        rates = math.fsum(max(rate, 0.0) for _, rate in rows.values())
         for peer, (samples, rate) in rows.items():
             account = self._account(peer)
-            account.samples = max(account.samples, samples)
+            share = 2 * pass_samples * rate / rates if rates > 0 else 0.0
+            account.samples = max(account.samples, min(samples, share))
+            account.total = max(account.total, samples)
             if rate > account.rate(now_s):
                 account.recent, account.at_s = rate * _memory_s(HALF_LIFE_S), now_s
                 account.since_s = now_s - HALF_LIFE_S

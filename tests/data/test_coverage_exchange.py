@@ -96,3 +96,14 @@ def test_an_answer_that_makes_no_sense_is_none(answer: bytes) -> None:
             assert await ask_for_coverage(network.join("us"), "run", [PeerId("liar")]) == []
 
     run(main())
+
+
+def test_what_others_have_read_at_different_times_still_proves_a_peers_marks() -> None:
+    coverage, ledger = merged(word(0b1, credit=8.0), word(0b0, credit=8.0), word(0b0, credit=8.0))
+    assert coverage.of(0).trained == [0, 0], "most have not read the page yet"
+    assert ledger.can_pay(PeerId("alice"), 16.0, 8.0), "but all have seen the samples committed"
+
+
+def test_a_newcomer_credits_nobody_with_more_than_twice_its_share_of_a_pass() -> None:
+    _, ledger = merged(word(0, credit=1e9))
+    assert not ledger.can_pay(PeerId("alice"), 2 * 1504 + 9.0, 8.0)
