@@ -105,7 +105,7 @@ def _typed(values: Any, kind: type) -> dict[str, Any]:
     """Values of exactly the types that the fields of ``kind`` have."""
     typed: dict[str, Any] = {}
     for name, annotation in kind.__annotations__.items():
-        expected: type = getattr(annotation, "__supertype__", annotation)
+        expected: Any = getattr(annotation, "__supertype__", annotation)
         value = float(values[name]) if expected is float and type(values[name]) is int else values[name]
         if type(value) is not expected:
             raise TypeError(f"{name} should be {expected.__name__}, got {type(value).__name__}")
