@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,25 @@ def test_a_second_backbone_takes_the_state_that_is_there_and_never_makes_a_first
     saved = [event.epoch for event in swarm.events(late[0], CheckpointSaved)]
     assert saved[-1] == 40
     assert 0 not in saved
+
+
+def test_the_first_backbone_that_lost_its_disk_makes_no_new_state_while_others_have_one(tmp_path: Path) -> None:
+    swarm = several(tmp_path, 2, 3, until=40)
+    first, _, *trainers = swarm.world.peers
+    swarm.churn.fail_at(peer=first.index, time_s=30.0)
+    lives: list[int] = []
+
+    def come_back_empty() -> None:
+        shutil.rmtree(tmp_path / "checkpoints-0")
+        lives.append(len(first.events))
+        swarm.world.restart(first.index)
+
+    swarm.world.call_at(32.0, come_back_empty)
+    swarm.world.run()
+    assert_equal_ends(swarm, trainers, epoch=40)
+    saved = [event.epoch for event in first.events[lives[0] :] if isinstance(event, CheckpointSaved)]
+    assert 0 not in saved
+    assert files_of(swarm, 0) == files_of(swarm, 1)
 
 
 def test_a_full_disk_is_told_once_and_another_backbone_publishes(

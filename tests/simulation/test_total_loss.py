@@ -69,8 +69,10 @@ async def _bystander(_: object) -> None:
     await asyncio.sleep(400.0)
 
 
-def come_back(loss: Loss, order: list[SimPeer], *, apart_s: float = 2.0) -> tuple[list[int], list[float]]:
-    """Start peers again, one after the other, and train to the end.
+def come_back(
+    loss: Loss, order: list[SimPeer], *, apart_s: float = 2.0, for_s: float = 400.0
+) -> tuple[list[int], list[float]]:
+    """Start peers again, one after the other, and train to the end, or for so long.
 
     Returns:
         The epochs of all steps that were taken since, and the loss of each trainer's state when it trained first.
@@ -85,7 +87,7 @@ def come_back(loss: Loss, order: list[SimPeer], *, apart_s: float = 2.0) -> tupl
     swarm.world.subscribe(look)
     for number, peer in enumerate(order):
         swarm.world.call_at(KILLED_S + 5.0 + apart_s * number, lambda peer=peer: swarm.world.restart(peer.index))
-    swarm.world.run(until_s=KILLED_S + 400.0)
+    swarm.world.run(until_s=KILLED_S + for_s)
     steps = [e.epoch for p in order for e in p.events[numbers[p.index] :] if isinstance(e, EpochFinished)]
     return steps, list(losses.values())
 
@@ -180,3 +182,27 @@ def test_a_backbone_that_lost_all_its_checkpoints_begins_no_new_run(tmp_path: Pa
     assert min(steps) == newest.epoch + 1
     told = [event.text for event in loss.swarm.events(loss.backbones[0], Notice) if event.is_problem]
     assert any("can be read" in text for text in told)
+
+
+def test_a_backbone_that_comes_back_with_what_the_run_has_left_behind_puts_it_aside(tmp_path: Path) -> None:
+    """Trainers have gone on from an older checkpoint without it, and are slow to come by its epoch."""
+    loss = everybody_dies(tmp_path, every=5)
+    late, there = loss.backbones
+    with loss.swarm.world:
+        for peer in loss.trainers:
+            shutil.rmtree(loss.root(peer))
+            peer.compute.samples_per_s /= 8
+        for path in list_checkpoints(loss.root(there))[:1]:
+            shutil.rmtree(path)
+        left, held = loss.held(late).epoch, loss.held(there).epoch
+        assert held < left
+        loss.swarm.world.call_at(KILLED_S + 70.0, lambda: loss.swarm.world.restart(late.index))
+        steps, _ = come_back(loss, [there, *loss.trainers], for_s=150.0)
+    assert min(steps) == held + 1
+    told = [event.text for event in loss.swarm.events(late, Notice) if event.is_problem]
+    assert sum("put aside" in text for text in told) == 1
+    assert [path.name for path in (loss.root(late) / "set-aside").iterdir()] == [f"epoch-{left:08d}"]
+    ours, theirs = (
+        sorted((path.name, path.read_bytes()) for path in loss.root(peer).glob("epoch-*/*")) for peer in (late, there)
+    )
+    assert ours == theirs
