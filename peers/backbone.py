@@ -26,7 +26,8 @@ from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time
 from collab.swarm.vouching import serve_vouching
 from collab.types import Lineage, PeerId, Role
-from peers.keeping import FOLLOW_S, Company, StateKeeper, Workshop
+from peers.evaluations import FOLLOW_S
+from peers.keeping import Company, StateKeeper, Workshop
 from peers.summary import newest_evaluation, swarm_loss
 
 

@@ -28,15 +28,12 @@ from collab.swarm.orders import Rollback
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
 from collab.types import PeerId
 from peers.due import Due, due_snapshot
+from peers.evaluations import FOLLOW_S, Evaluations
 from peers.fetching import Fetcher
 from peers.shelf import Shelf
 
 logger = logging.getLogger(__name__)
 
-EVALUATION_WAIT_S = 15.0
-"""How long a checkpoint waits for the evaluation that a trainer makes of its epoch."""
-FOLLOW_S = 0.5
-"""How often the backbone looks where the swarm stands."""
 LEFT_BEHIND_S = 30.0
 """When trainers have gone on for so long from an earlier epoch than our newest checkpoint's, they have left it."""
 
@@ -69,6 +66,7 @@ class StateKeeper:
         self._ports, self._bundle, self._workshop = ports, bundle, workshop
         self._membership, self._lease, self._mandate = company.membership, company.lease, company.mandate
         self._fetcher = Fetcher(ports, bundle.fingerprint, company.membership, company.links)
+        self._evaluations = Evaluations(ports, company.membership)
         self.shelf = Shelf(ports, publisher)
         self._last_seen = LastSeen(publisher.root / "last-seen.json", ports.compute)
         self.packed: PackedSnapshot | None = None
@@ -148,7 +146,7 @@ class StateKeeper:
             if offer.epoch > self.shelf.saved_epoch:
                 packed = await self._fetcher.fetch(Due(offer.epoch, (peer,)))
                 if packed is not None:
-                    told = offer.eval_loss if math.isfinite(offer.eval_loss) else self._evaluation_now(offer.epoch)
+                    told = offer.eval_loss if math.isfinite(offer.eval_loss) else self._evaluations.now(offer.epoch)
                     await self._adopt(packed, told)
             return self.epoch >= offer.epoch
 
@@ -163,7 +161,7 @@ class StateKeeper:
                 await self._fetch_and_adopt(found[1])
             elif self.packed is not None and (self.shelf.publication is None or self.shelf.saved_epoch < self.epoch):
                 async with self._saving:
-                    await self._adopt(self.packed, self._evaluation_now(self.epoch))
+                    await self._adopt(self.packed, self._evaluations.now(self.epoch))
         elif holder is not None and (published := self._lacking(holder)) is not None:
             await self._mirror(published, holder)
         elif self.packed is None:
@@ -241,7 +239,7 @@ class StateKeeper:
         if packed is None:
             return
         epoch = packed.manifest.epoch
-        eval_loss = due.published.eval_loss if due.published is not None else await self._evaluation_of(epoch)
+        eval_loss = due.published.eval_loss if due.published is not None else await self._evaluations.of(epoch)
         async with self._saving:
             if epoch > max(self.shelf.saved_epoch, self.epoch):
                 await self._adopt(packed, eval_loss)
@@ -304,20 +302,6 @@ class StateKeeper:
     def _swarm_epoch(self) -> int:
         consensus = self._membership.others().consensus()
         return consensus[0] if consensus is not None else -1
-
-    def _evaluation_now(self, epoch: int) -> float:
-        """What trainers say they measured at ``epoch``; NaN: nothing."""
-        losses = [record.eval_loss for record in self._membership.view.records if record.eval_epoch == epoch]
-        return losses[0] if losses else math.nan
-
-    async def _evaluation_of(self, epoch: int) -> float:
-        """The same, but waits for the trainer that is measuring."""
-        give_up_s = self._ports.clock.monotonic() + EVALUATION_WAIT_S
-        while math.isnan(loss := self._evaluation_now(epoch)) and not self._membership.others().is_at_rest():
-            if self._ports.clock.monotonic() >= give_up_s:
-                break
-            await asyncio.sleep(FOLLOW_S)
-        return loss
 
     async def _pack(self, snapshot: Snapshot) -> PackedSnapshot:
         return await self._ports.compute.run(lambda: pack(snapshot, fingerprint=self._bundle.fingerprint))

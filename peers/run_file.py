@@ -107,6 +107,18 @@ task:
 ## Held-out images, 1 to 1000 of 1797.
 #   eval_samples: 297
 
+## module: a task of your own, which each volunteer has installed and allowed ('--allow my_task'). Code never travels.
+# task:
+#   name: module
+## As Python would import it.
+#   module: my_task  # required
+## Of its one file: sha256sum my_task.py. Who has another file is told so.
+#   sha256: "0000000000000000000000000000000000000000000000000000000000000000"  # required
+## A class in it that is made as collab.tasks.base.Task says.
+#   class_name: MyTask  # required
+## What it is made with, by name.
+#   options: {}
+
 ## -- the global step --------------------------------------------------------------------------------------------
 
 optimizer:
@@ -148,6 +160,20 @@ strategy:
 #   target_batch_size: 256
 ## Clip the gradient to this norm, > 0; null: do not clip.
 #   max_gradient_norm: 1.0
+
+## module: a strategy of your own, as above ('--allow my_rule'); see collab.strategies.base.Strategy.
+# strategy:
+#   name: module
+## As Python would import it.
+#   module: my_rule  # required
+## Of its one file.
+#   sha256: "0000000000000000000000000000000000000000000000000000000000000000"  # required
+## A class in it; it is made with target=... and the options.
+#   class_name: MyRule  # required
+## What it is made with, by name.
+#   options: {}
+## Samples that the swarm gathers for one step, at least 1.
+#   target_batch_size: 256
 
 ## -- network and disk -------------------------------------------------------------------------------------------
 
