@@ -27,8 +27,9 @@ from collab.swarm.time_sync import serve_time
 from collab.swarm.vouching import serve_vouching
 from collab.types import Lineage, PeerId, Role
 from peers.evaluations import FOLLOW_S
-from peers.keeping import Company, StateKeeper, Workshop
+from peers.keeping import Company, StateKeeper
 from peers.summary import newest_evaluation, swarm_loss
+from peers.workshop import Workshop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,12 @@ from collab.swarm.snapshots import Snapshot
 from collab.types import Reachability, Role
 from peers.backbone import Backbone
 from peers.joining import Relay
-from peers.keeping import Workshop
 from peers.owner import Estate
 from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, claim_data_dir
 from peers.process import announce
 from peers.run_size import state_bytes
 from peers.serving import Place, Serving, serve_backbone, task_of
+from peers.workshop import Workshop
 
 if TYPE_CHECKING:
     from collab.tasks.base import Task

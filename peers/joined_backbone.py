@@ -13,10 +13,10 @@ from collab.swarm.invite import Invite
 from collab.types import Reachability, Role
 from peers.backbone import Backbone
 from peers.joining import JoinOptions, Relay
-from peers.keeping import Workshop
 from peers.process import announce
 from peers.serving import Place, Serving, serve_backbone, task_of
 from peers.wiring import invite_from
+from peers.workshop import Workshop
 
 ALONE_AFTER_S = 5.0
 """How long the others are looked for at the start, when the run is known from an earlier life; the search goes on."""

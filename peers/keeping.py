@@ -7,7 +7,6 @@ same bytes from there. What nobody has published yet is kept, too, when it might
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from collab.averaging.flow import Links
@@ -31,20 +30,12 @@ from peers.due import Due, due_snapshot
 from peers.evaluations import FOLLOW_S, Evaluations
 from peers.fetching import Fetcher
 from peers.shelf import Shelf
+from peers.workshop import Workshop
 
 logger = logging.getLogger(__name__)
 
 LEFT_BEHIND_S = 30.0
 """When trainers have gone on for so long from an earlier epoch than our newest checkpoint's, they have left it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop:
-    """What a backbone needs of the task, without holding a model itself."""
-
-    make_first_state: Callable[[], Snapshot] | None
-    """None: somebody else makes it, and this backbone fetches what there is."""
-    checkpoint_files: Callable[[], Mapping[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +226,7 @@ class StateKeeper:
     # -- fetching and keeping ----------------------------------------------------------------------------------------
 
     async def _fetch_and_adopt(self, due: Due) -> None:
-        packed = await self._fetcher.fetch(due)
-        if packed is None:
+        if (packed := await self._fetcher.fetch(due)) is None:
             return
         epoch = packed.manifest.epoch
         eval_loss = due.published.eval_loss if due.published is not None else await self._evaluations.of(epoch)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from peers.keeping import Workshop
+from peers.workshop import Workshop
 
 
 def state_bytes(checkpoints: Path, workshop: Workshop) -> tuple[int, Workshop]:

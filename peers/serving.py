@@ -14,10 +14,10 @@ from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
 from peers.backbone import Backbone, BackboneSettings
 from peers.joining import Relay
-from peers.keeping import Workshop
 from peers.places import DataDir, cache_dir
 from peers.process import settle_heap
 from peers.screen import LivePanel, choose_screen
+from peers.workshop import Workshop
 
 if TYPE_CHECKING:
     from collab.tasks.base import Task

@@ -35,7 +35,7 @@ from collab.training.participant import Participant, ParticipantSettings
 from collab.training.replica import Replica
 from collab.training.trainer import Trainer
 from peers.backbone import Backbone, BackboneSettings
-from peers.keeping import Workshop
+from peers.workshop import Workshop
 
 SLOWED = 0.1
 BACKBONE_LINK = LabLink(up_mbit_per_s=200.0, down_mbit_per_s=200.0, delay_ms=10.0)

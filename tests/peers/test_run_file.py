@@ -10,10 +10,19 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from collab.config import FilesData, HubData, ImageClassificationTask, Run, Solo, parse_run
+from collab.config import (
+    FilesData,
+    ForeignStrategy,
+    ForeignTask,
+    HubData,
+    ImageClassificationTask,
+    Run,
+    Solo,
+    parse_run,
+)
 from peers.run_file import template
 
-FIELD = re.compile(r"^(?P<indent> *)(?P<off># )?(?P<more> *)(?P<name>[a-z_]+):(?P<rest>.*)$")
+FIELD = re.compile(r"^(?P<indent> *)(?P<off># )?(?P<more> *)(?P<name>[a-z_0-9]+):(?P<rest>.*)$")
 
 
 @dataclass
@@ -167,7 +176,7 @@ def test_a_false_default_in_the_template_would_be_found(line: str, changed: str,
 
 def test_every_explained_alternative_is_itself_valid() -> None:
     switched_off = {type(model) for model in alternatives()}
-    assert switched_off == {FilesData, HubData, ImageClassificationTask, Solo}
+    assert switched_off == {FilesData, HubData, ImageClassificationTask, Solo, ForeignTask, ForeignStrategy}
 
 
 def alternatives() -> list[BaseModel]:

@@ -29,7 +29,7 @@ from collab.training.trainer import Trainer
 from collab.types import PeerId, Reachability, Role
 from peers.auxiliary import Auxiliary, AuxiliarySettings
 from peers.backbone import Backbone, BackboneSettings
-from peers.keeping import Workshop
+from peers.workshop import Workshop
 
 E = TypeVar("E", bound=Event)
 HOME = Link(up_bytes_per_s=2.5e6, down_bytes_per_s=12.5e6, latency_s=0.02)
