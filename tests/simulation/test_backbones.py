@@ -170,15 +170,23 @@ def test_a_holder_frozen_while_it_publishes_yields_to_the_next_one(tmp_path: Pat
 
 
 def test_two_holders_of_a_partition_do_not_interleave_and_the_later_tenure_goes_on(tmp_path: Path) -> None:
-    """The first backbone has the trainers with it, the second one nobody; both believe that they hold the lease."""
-    swarm = several(tmp_path, 2, 3, until=90)
-    _, second, *trainers = swarm.world.peers
-    swarm.churn.partition_at([[second.index]], time_s=30.0, for_s=60.0)
-    with swarm.world:
-        swarm.world.run(until_s=88.0)
-        swarm.world.run()
-    assert_equal_ends(swarm, trainers, epoch=90)
-    for index in (0, 1):
+    """The first backbone has the trainers with it, two others nobody; on both sides somebody holds the lease."""
+    swarm = several(tmp_path, 3, 3, until=70)
+    first, *others = swarm.world.peers[:3]
+    swarm.churn.partition_at([[peer.index for peer in others]], time_s=30.0, for_s=60.0)
+    at_once: list[int] = []
+
+    def count() -> None:
+        at_once.append(sum(swarm.backbones[index].lease.tenure() is not None for index in range(3)))
+
+    swarm.world.call_at(85.0, count)
+    swarm.world.run()
+    assert at_once == [2]
+    assert_equal_ends(swarm, swarm.world.peers[3:], epoch=70)
+    assert holders(swarm, first) == [1, 0]
+    assert sorted(holders(swarm, peer) for peer in others) == [[], [2, 0]]
+    for index in range(3):
         in_order = [tenure for _, tenure in sorted(published(swarm, index).items())]
         assert in_order == sorted(in_order)
-    assert files_of(swarm, 0) == files_of(swarm, 1)
+        assert in_order[-1][0] == 2
+        assert files_of(swarm, index) == files_of(swarm, 0)

@@ -19,6 +19,7 @@ from collab.simulation.world import World
 from collab.swarm.backbone_records import BackboneRecord
 from collab.swarm.lease import NOBODY, Claim, Tenure
 from collab.swarm.lease_keeper import LeaseKeeper
+from collab.types import PeerId
 
 T = TypeVar("T")
 
@@ -111,7 +112,7 @@ class Candidate:
         self.is_able = True
         directory = BadDirectory(ports.directory, ports.rng, lambda: lab.weather)
         identity = lab.world.peers[index].identity
-        self.keeper = LeaseKeeper(replace(ports, directory=directory), identity, FINGERPRINT, self)
+        self.keeper = LeaseKeeper(replace(ports, directory=directory), identity, FINGERPRINT, self, lab.vouched)
 
     def backbone_record(self, term: int, seen: Tenure) -> BackboneRecord:
         """See ``Speaker``."""
@@ -168,6 +169,8 @@ class LeaseLab:
         self.candidates: dict[int, Candidate] = {}
         self.disks: dict[int, Tenure] = {}
         self.place = Place()
+        self.strangers: set[PeerId] = set()
+        """For whom nobody vouches."""
         self.number = number
         for index in range(number):
             error_s = self.rng.uniform(-clock_error_s, clock_error_s)
@@ -180,6 +183,10 @@ class LeaseLab:
             await candidate.live()
 
         return main
+
+    def vouched(self, peer: PeerId) -> bool:
+        """Whether a peer's word about the lease counts."""
+        return peer not in self.strangers
 
     def published(self, index: int, tenure: Tenure, life: int) -> None:
         """Somebody publishes at this moment."""

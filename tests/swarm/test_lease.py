@@ -1,14 +1,17 @@
 """The publishing lease: one backbone at a time, whatever the directory, the clocks and the machines do."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from unittest.mock import patch
 
 import pytest
 
+from collab.ports import Ports
 from collab.swarm import lease as rules
-from collab.swarm.lease import LEASE_S, MARGIN_S, RENEW_S, TURN_S, Lease, Now, Part
-from tests.swarm.lease_lab import LeaseLab, Weather
+from collab.swarm.backbone_records import BackboneRecord, pack_backbone
+from collab.swarm.lease import LEASE_S, MARGIN_S, RENEW_S, TURN_S, Claim, Lease, Now, Part
+from tests.swarm.lease_lab import FINGERPRINT, LeaseLab, Weather
 
 TAKEOVER_S = LEASE_S + MARGIN_S + 2 * RENEW_S
 """From the death of a holder to the next one, in fair weather."""
@@ -177,6 +180,37 @@ def test_terms_that_leap_are_passed_over() -> None:
     lease.read([liar], rules.Claim(peer=ME, said_at=1000.0), Now(1001.0, 1.0), Now(1001.0, 1.0))
     assert lease.part is Part.HOLDING
     assert lease.seen.term == 1
+
+
+def forged(*, is_vouched: bool) -> list[int]:
+    """Terms of the honest holder after a minute in which a stranger claims the lease, and ever higher terms."""
+    lab = LeaseLab(5, 2)
+
+    async def forge(ports: Ports) -> None:
+        for number in range(20):
+            term = 1000 * number + 1
+            claim = Claim(peer=ports.transport.peer_id, said_at=ports.clock.now(), term=term, seen_term=term)
+            data = pack_backbone(BackboneRecord(fingerprint=FINGERPRINT, claim=claim), lab.world.peers[-1].identity)
+            key, expires_at = f"{FINGERPRINT[:32]}.backbones", claim.said_at + 25.0
+            await ports.directory.store(key, claim.peer, data, expires_at=expires_at, timeout_s=5.0)
+            await asyncio.sleep(RENEW_S)
+
+    with lab.world:
+        lab.run(20.0)
+        forger = lab.world.add_peer(forge)
+        if not is_vouched:
+            lab.strangers.add(forger.peer_id)
+        lab.run(60.0)
+        return [tenure.term for tenure in lab.holders()]
+
+
+def test_a_forger_that_nobody_vouches_for_changes_nothing() -> None:
+    assert forged(is_vouched=False) == [1]
+
+
+def test_a_forger_whose_word_counts_stops_publishing_and_no_more() -> None:
+    """As in an open run: docs/protocol.md says so."""
+    assert forged(is_vouched=True) == []
 
 
 # -- the checks can fail: each rule is broken in turn, and somebody publishes beside another --------------------------
