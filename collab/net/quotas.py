@@ -21,6 +21,7 @@ from collab.swarm.donation import STATE_PROTOCOL
 from collab.swarm.handover import HANDOVER_PROTOCOL
 from collab.swarm.order_exchange import ORDERS_PROTOCOL
 from collab.swarm.time_sync import PROTOCOL as TIME_PROTOCOL
+from collab.swarm.vouching import VOUCH_PROTOCOL
 
 REPORT_PROTOCOL = "collab/refusals/1"
 """See ``refusal_report``."""
@@ -128,6 +129,7 @@ QUOTAS: Mapping[str, Quota] = {
         largest=Largest(header_bytes=MAX_HEADER_BYTES, payload_bytes=0),
     ),
     HANDOVER_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
+    VOUCH_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     HELLO_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     REPORT_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     # When it comes, and when it has taken over a state; an answer of up to 50 KB.

@@ -36,6 +36,7 @@ class Membership:
             our_record: makes our record as of now.
         """
         self._board, self._clock, self._our_record = board, clock, our_record
+        self.voice_of = board.voice_of
         self._has_news = False
         self._question, self._answer = asyncio.Event(), asyncio.Event()
         """That everybody's words should be read at once, and that this is done."""
@@ -72,6 +73,10 @@ class Membership:
             self._backbone_s = self._clock.monotonic()
         self._presence.looked(seated, view.left, [record.peer for record in self.backbones()], seatless)
         return view
+
+    def vouched_backbones(self) -> list[PeerId]:
+        """Those that are here and that the owner has named."""
+        return [record.peer for record in self.backbones() if self._board.is_vouched_backbone(record.peer)]
 
     @property
     def era(self) -> str:

@@ -169,6 +169,14 @@ class ProgressBoard:
         self._view = SwarmView(tuple(records[peer] for peer in sorted(records)), now, left)
         return self._view
 
+    def voice_of(self, peer: PeerId) -> PeerId:
+        """Under which a peer counts where identities are counted: its invite, else itself."""
+        return self._statutes.admission.voice_of(peer) if self._statutes is not None else peer
+
+    def is_vouched_backbone(self, peer: PeerId) -> bool:
+        """Whether the owner has said that this is a backbone of the run."""
+        return self._statutes is not None and self._statutes.admission.is_vouched_backbone(peer)
+
     @property
     def era(self) -> str:
         """Of the states that count."""

@@ -6,7 +6,7 @@ Donors are asked what they have; what most of them have is fetched, and each bri
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from collab.averaging.flow import Inflow, Links, kept_alive
@@ -38,6 +38,8 @@ class Wanted:
     voices: frozenset[PeerId] = frozenset()
     """Whose word decides which state is taken, if any of them gives one: a backbone's checkpoint is older than what
     trainers hold, and serves when they hold nothing. Empty: everybody's."""
+    voice_of: Callable[[PeerId], PeerId] = lambda peer: peer
+    """Under which a peer counts: those of one invite are one voice."""
     most_bytes: int = MAX_SNAPSHOT_BYTES
     """More than our model can need; memory is taken for all of it at once."""
 
@@ -137,8 +139,9 @@ class _Fetch:
             return
         asked = set(self._asked.values())
         deciding = asked & self._wanted.voices or asked
-        counts = Counter(self._offers[donor] for donor in deciding & self._offers.keys())
-        if 2 * max(counts.values(), default=0) > len(deciding) or deciding <= self._offers.keys():
+        counts = self._voices_for(deciding & self._offers.keys())
+        voices = {self._wanted.voice_of(donor) for donor in deciding}
+        if 2 * max(counts.values(), default=0) > len(voices) or deciding <= self._offers.keys():
             self._choose()
         elif self._deadline is None:
             self._deadline = asyncio.get_running_loop().call_later(self._timeouts.answer_s(), self._choose)
@@ -147,11 +150,14 @@ class _Fetch:
         if self._beginning is not None or not self._offers:
             return
         deciding = self._offers.keys() & self._wanted.voices or self._offers.keys()
-        offers = [self._offers[donor] for donor in deciding]
-        counts = Counter(offers)
-        best = max(offers, key=lambda manifest: (counts[manifest], manifest.epoch, manifest.digest))
+        counts = self._voices_for(deciding)
+        best = max(counts, key=lambda manifest: (counts[manifest], manifest.epoch, manifest.digest))
         logger.info("taking the state of epoch=%d lineage=%s donors=%d", best.epoch, best.lineage, counts[best])
         self._beginning = asyncio.create_task(self._begin(Download(best)))
+
+    def _voices_for(self, donors: Iterable[PeerId]) -> Counter[Manifest]:
+        """How many voices each offer has."""
+        return Counter(offer for offer, _ in {(self._offers[peer], self._wanted.voice_of(peer)) for peer in donors})
 
     async def _begin(self, download: Download) -> None:
         try:

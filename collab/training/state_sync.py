@@ -20,6 +20,7 @@ from collab.swarm.order_exchange import OrderExchange
 from collab.swarm.partial import Partial
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
 from collab.swarm.state_transfer import Wanted, fetch_state
+from collab.swarm.vouching import who_has_contributed
 from collab.training.replica import Replica
 from collab.types import Lineage, PeerId
 
@@ -209,9 +210,16 @@ class StateSync:
         """First what was begun in an earlier life, if rounds lead on from there; else the newest."""
         donors, most_bytes = self._membership.donors(), MOST_FLOATS * 4 * self._replica.layout.num_elements + MOST_MORE
         trainers = frozenset(donors) - {record.peer for record in self._membership.backbones()}
+        steady = await who_has_contributed(self._ports.transport, self._membership.vouched_backbones())
+        donors.sort(key=lambda peer: peer in trainers and peer not in steady)
         is_kept = bool(self._replica.lineage) and self._membership.is_at_rest()
         least_epoch = self._replica.epoch if is_kept else 0
-        newest = Wanted(voices=trainers, most_bytes=most_bytes, least_epoch=least_epoch)
+        newest = Wanted(
+            voices=trainers & steady or trainers,
+            voice_of=self._membership.voice_of,
+            most_bytes=most_bytes,
+            least_epoch=least_epoch,
+        )
         begun = await self._partial.manifest() if self._partial is not None else None
         consensus = self._membership.consensus_of_others()
         if begun is not None and consensus is not None and 0 <= consensus[0] - begun.epoch <= KEPT_ROUNDS // 2:

@@ -14,12 +14,15 @@ from collab.net.wire import Message
 from collab.swarm.donation import MAX_DONATIONS, STATE_PROTOCOL, StateServer
 from collab.swarm.snapshots import CHUNK_BYTES, Manifest, PackedSnapshot, Snapshot, pack, unpack
 from collab.swarm.state_transfer import Wanted, fetch_state
+from collab.swarm.vouching import serve_vouching, who_has_contributed
 from collab.types import Lineage, PeerId
+from tests.averaging.records import make_record
 from tests.fakes import FakeNetwork, FakeTransport, run
 
 L = Lineage("l")
 VALUES = np.arange(1_500_000, dtype=np.float32)
 GOOD = pack(Snapshot(epoch=5, lineage=L, tensors={"model.a": VALUES}, scalars={"s": 1}), fingerprint="f")
+LIE = pack(Snapshot(epoch=5, lineage=L, tensors={"model.a": -VALUES}, scalars={"s": 1}), fingerprint="f")
 FIRST, SECOND = PeerId("first"), PeerId("second")
 
 
@@ -55,6 +58,51 @@ def test_the_state_arrives_whole_and_every_donor_brings_some_of_it(wanted: Wante
             assert donors == {FIRST, SECOND}
             assert packed == GOOD
             assert np.array_equal(unpack(packed).tensors["model.a"], VALUES)
+
+    run(main())
+
+
+def test_liars_of_one_invite_are_one_voice() -> None:
+    """Three devices of one person offer another state than two people do."""
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            liars = [PeerId(f"liar {number}") for number in range(3)]
+            for liar in liars:
+                await donate(network, liar, LIE)
+            await donate(network, FIRST)
+            await donate(network, SECOND)
+            everybody = [*liars, FIRST, SECOND]
+
+            def voice_of(peer: PeerId) -> PeerId:
+                return PeerId("their invite") if peer in liars else peer
+
+            me = network.join("me")
+            fooled, _ = await fetch(me, *everybody)
+            assert fooled == LIE, "by number alone the liars are most"
+            packed, _ = await fetch(me, *everybody, wanted=Wanted(voice_of=voice_of))
+            assert packed == GOOD
+
+    run(main())
+
+
+def test_who_has_never_contributed_has_no_voice() -> None:
+    """Strangers are free to make; a backbone has seen the first one contribute."""
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            liars = [PeerId(f"liar {number}") for number in range(3)]
+            for liar in liars:
+                await donate(network, liar, LIE)
+            await donate(network, FIRST)
+            contributors = ((FIRST, 5.0), (SECOND, 5.0))
+            records = [make_record(contributors=contributors, epoch=epoch) for epoch in range(3)]
+            await serve_vouching(network.join("backbone"), lambda: records)
+            me = network.join("me")
+            steady = await who_has_contributed(me, [PeerId("nobody"), PeerId("backbone")])
+            assert steady == {FIRST, SECOND}
+            packed, _ = await fetch(me, *liars, FIRST, wanted=Wanted(voices=steady))
+            assert packed == GOOD
 
     run(main())
 
