@@ -218,10 +218,16 @@ class JoinedRun:
             heartbeat = asyncio.create_task(participant.keep_alive())
             self._ready.set_result(participant)
             stopping = asyncio.create_task(self._stop.wait())
-            await asyncio.wait((heartbeat, stopping), return_when=asyncio.FIRST_COMPLETED)
+            dismissing = asyncio.create_task(participant.dismissed())
+            tasks = heartbeat, stopping, dismissing
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            dismissed = None if self._stop.is_set() or participant.is_finished else participant.unwanted()
             await participant.leave(is_urgent=not participant.is_finished)
-            heartbeat.cancel()
-            await asyncio.gather(heartbeat, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if dismissed is not None:
+                raise dismissed  # the user's next step hears of it
 
     def _participant(self) -> Participant:
         if self._failure is not None:

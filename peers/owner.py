@@ -13,6 +13,7 @@ from collab.errors import BadMessage, BootstrapFailed, ConfigError, NetworkError
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import Started, StartupSettings, is_loopback, start_peer
 from collab.swarm.access import Grant, Papers, pack_grant
+from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.mandate import Mandate
@@ -22,7 +23,7 @@ from collab.swarm.progress import ProgressBoard, SwarmView
 from collab.types import PeerId, Role
 from peers.assets import load_assets
 from peers.joining import Relay
-from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE
+from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, DataDir
 
 SESSION_S = 3600.0
 """For which an organiser's command may take part in the swarm."""
@@ -71,13 +72,14 @@ class Estate:
         return Papers(grant=pack_grant(grant, self.owner), key=key)
 
     def addresses(self) -> tuple[str, ...]:
-        """Of the backbone that serves this directory, as it said when it last started.
+        """Of the backbone that serves this directory, as it said when it last started, and of the others that it knows.
 
         Raises:
             ConfigError: it never did.
         """
         try:
-            return tuple(map(str, json.loads((self.directory / ADDRESSES).read_text(encoding="utf-8"))))
+            own = tuple(map(str, json.loads((self.directory / ADDRESSES).read_text(encoding="utf-8"))))
+            return tuple(AddressBook(own, DataDir(self.directory / "backbone").backbones))
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"no backbone has served {self.directory} yet", hint=f"start it: collab-peer backbone {self.directory}"

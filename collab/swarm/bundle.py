@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -25,6 +26,9 @@ TIMEOUT_S = 20.0
 RUN_FILE, ASSET = "run.json", "asset-"
 """What a run is kept as: one file, and one for each asset, whose names begin so."""
 MAX_ASSETS = 16
+OWNER_FILE = "owner"
+ASSET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+"""They become names of files on each machine."""
 MAX_ASSET_BYTES = 64 << 20
 
 
@@ -60,6 +64,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
             made = Path(unfinished) / "made"
             made.mkdir()
             (made / RUN_FILE).write_text(bundle.run.model_dump_json(), encoding="utf-8")
+            (made / OWNER_FILE).write_text(bundle.owner, encoding="utf-8")
             for name, data in bundle.assets.items():
                 (made / f"{ASSET}{name}").write_bytes(data)
             shutil.rmtree(folder, ignore_errors=True)
@@ -73,9 +78,10 @@ def load_bundle(folder: Path, expected_fingerprint: str) -> Bundle | None:
     try:
         run = parse_run((folder / RUN_FILE).read_text(encoding="utf-8"), origin=str(folder))
         assets = {path.name.removeprefix(ASSET): path.read_bytes() for path in sorted(folder.glob(f"{ASSET}*"))}
+        owner = PeerId((folder / OWNER_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, ConfigError):
         return None
-    bundle = Bundle(run, assets)
+    bundle = Bundle(run, assets, owner)
     return bundle if bundle.fingerprint == expected_fingerprint else None
 
 
@@ -136,6 +142,8 @@ async def _fetch_from(transport: Transport, peer: PeerId) -> Bundle:
         names = answer.get("assets", list)
         if len(names) > MAX_ASSETS:
             raise BadMessage(f"{len(names)} assets are over the limit of {MAX_ASSETS}")
+        if not all(isinstance(name, str) and ASSET_NAME.fullmatch(name) for name in names):
+            raise BadMessage("an asset has a name that is no plain file name")
         try:
             run = parse_run(json.dumps(json.loads(answer.get("run", str))), origin=f"the run of {peer}")
         except (ValueError, RecursionError) as error:

@@ -119,6 +119,16 @@ class LiveSwarm:
             name, ["join", str(self.invite), "--name", name, "--data-dir", data_dir, "--json", *arguments], place
         )
 
+    def join_as_backbone(self, name: str, *arguments: str) -> Peer:
+        """Start one more backbone, with an invite of its own, which is made when it comes for the first time."""
+        word, data_dir = self.directory / f"{name}.invite", str(self.directory / name)
+        if not word.exists():
+            made = run_cli("invite", str(self.directory), "--name", name, "--role", "backbone", "--devices", "1")
+            assert made.returncode == 0, made.stderr
+            word.write_text(made.stdout)
+        options = ["--role", "backbone", "--host", "127.0.0.1", "--name", name, "--data-dir", data_dir, "--json"]
+        return self.start(name, ["join", str(word), *options, *arguments])
+
     def start(self, name: str, arguments: list[str], place: Sequence[str] = ()) -> Peer:
         """Start any command as a peer of this swarm."""
         number = len(self.peers)

@@ -14,7 +14,7 @@ from collab.training.genesis import build_replica
 from tests.live.processes import LiveSwarm, live_swarm, wait_until
 from tests.live.test_swarm_life import digits
 
-SECOND = ("--role", "backbone", "--host", "127.0.0.1", "--port", "47622")
+SECOND = ("--port", "47622")
 
 
 def newest_on_disk(swarm: LiveSwarm) -> Snapshot:
@@ -39,7 +39,7 @@ def loss_of(swarm: LiveSwarm, snapshot: Snapshot) -> float:
 def test_the_run_survives_its_first_backbone_and_then_the_death_of_everybody(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100000, every=5)) as swarm:
         first = swarm.backbone("--port", "47621")
-        second, trainer = swarm.join("second", *SECOND), swarm.join("trainer")
+        second, trainer = swarm.join_as_backbone("second", *SECOND), swarm.join("trainer")
         known = swarm.directory / "trainer" / "backbones.json"
         wait_until(lambda: known.is_file() and "47622" in known.read_text(), "the trainer to know of both", trainer)
         trainer.wait_for_epoch(3)
@@ -56,7 +56,7 @@ def test_the_run_survives_its_first_backbone_and_then_the_death_of_everybody(tmp
         trainer.kill()
         newest = newest_on_disk(swarm)
         assert newest.epoch > reached
-        second, trainer = swarm.join("second", *SECOND), swarm.join("trainer")
+        second, trainer = swarm.join_as_backbone("second", *SECOND), swarm.join("trainer")
         wait_until(
             lambda: any(event["epoch"] > newest.epoch for event in second.all("CheckpointSaved")), "one more", second
         )

@@ -5,6 +5,12 @@ from pathlib import Path
 
 import pytest
 
+import collab
+from collab.config import load_run
+from collab.errors import CollabError
+from collab.joining import Local
+from collab.swarm.bundle import Bundle
+from collab.tasks.registry import build_task
 from tests.live.processes import LIMIT_S, LiveSwarm, Peer, live_swarm, run_cli, wait_until
 
 RUN = """\
@@ -67,3 +73,24 @@ def test_an_organiser_invites_amends_bans_and_ends_a_run_while_it_goes_on(tmp_pa
         ending = anna.finish()
         wait_until(lambda: swarm.checkpoint(ending["epoch"]).is_dir(), "the last checkpoint", backbone)
         backbone.leave()
+
+
+def test_a_loop_of_ones_own_hears_that_it_is_banned(tmp_path: Path) -> None:
+    run = RUN.replace("access: invite_only", "access: open").replace("live-organiser", "live-own-loop")
+    with live_swarm(tmp_path / "run", run.replace("target_batch_size: 600", "target_batch_size: 16")) as swarm:
+        swarm.backbone()
+        bundle = Bundle(load_run(swarm.directory / "run.yaml"), {})
+        task = build_task(bundle.run, assets={}, cache_dir=tmp_path, peer_id="")
+        model = task.build_model()
+        with collab.join(model, None, swarm.invite.read_text(), Local(name="own-loop")) as ours:
+
+            def train(until_epoch: int) -> None:
+                while ours.epoch < until_epoch:
+                    batch = task.batch(tuple(range(8)))
+                    task.loss(model, batch.tensors).backward()
+                    ours.step(samples=8)
+
+            train(3)
+            assert "is banned" in say(swarm, "ban", "own-loop", "--reason", "a loop that never ends")
+            with pytest.raises(CollabError, match="banned you for good: a loop that never ends"):
+                train(1_000_000)

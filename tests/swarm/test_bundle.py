@@ -1,5 +1,6 @@
 """The run as it travels to somebody who has only an invite."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +9,19 @@ from collab.config import parse_run
 from collab.errors import BootstrapFailed, ConfigError, RunMismatch
 from collab.net.base import Stream
 from collab.net.wire import Message
-from collab.swarm.bundle import BUNDLE_PROTOCOL, MAX_ASSET_BYTES, MAX_ASSETS, Bundle, fetch_bundle, serve_bundle
+from collab.swarm.bundle import (
+    BUNDLE_PROTOCOL,
+    MAX_ASSET_BYTES,
+    MAX_ASSETS,
+    Bundle,
+    fetch_bundle,
+    load_bundle,
+    save_bundle,
+    serve_bundle,
+)
 from collab.types import PeerId
 from tests.fakes import FakeNetwork, run
+from tests.swarm.people import PEOPLE
 
 TEXT = "{{run_id: my-run, seed: {seed}, task: {{name: image_classification}}, optimizer: {{learning_rate: 0.003}}}}"
 BUNDLE = Bundle(parse_run(TEXT.format(seed=3), origin="test"), {"tokenizer.json": b"{}", "more.bin": bytes(100_000)})
@@ -61,6 +72,29 @@ def test_assets_are_hashed_once_and_cannot_change_afterwards(monkeypatch: pytest
         bundle.assets["tokenizer.json"] = b"[]"  # type: ignore[index]
     assert [bundle.fingerprint for _ in range(3)] == ["f"] * 3
     assert len(hashed) == 1
+
+
+def test_a_run_is_kept_for_the_next_life_with_its_owner_and_a_changed_one_is_not_believed(tmp_path: Path) -> None:
+    owned = Bundle(BUNDLE.run, BUNDLE.assets, PEOPLE[0].peer_id)
+    save_bundle(owned, tmp_path / "run")
+    assert load_bundle(tmp_path / "run", owned.fingerprint) == owned
+    assert load_bundle(tmp_path / "run", BUNDLE.fingerprint) is None
+    assert load_bundle(tmp_path / "none", owned.fingerprint) is None
+    (tmp_path / "run" / "owner").write_text(PEOPLE[1].peer_id)
+    assert load_bundle(tmp_path / "run", owned.fingerprint) is None
+
+
+@pytest.mark.parametrize("name", ["../escaped", "/etc/passwd", "a/b", "", ".hidden", "x" * 200, "a\nb"])
+def test_an_asset_whose_name_is_no_plain_file_name_is_refused(name: str) -> None:
+    hostile = Bundle(BUNDLE.run, {name: b"x"})
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            await serve_bundle(network.join(FIRST), hostile)
+            with pytest.raises(BootstrapFailed, match="no plain file name"):
+                await fetch_bundle(network.join("me"), [FIRST], hostile.fingerprint)
+
+    run(main())
 
 
 def test_a_peer_of_another_run_is_named_with_both_fingerprints() -> None:
