@@ -211,7 +211,8 @@ async def _judged(connected: _Connected, settings: StartupSettings) -> Verdict:
     """How others reach us; whoever is asked is asked before anybody is told of us."""
     if settings.network.is_client:
         return ASKED_FOR_CLIENT
-    if settings.reach is not None:
+    is_alone = settings.may_be_alone and not connected.bootstrap_peers  # nobody could try
+    if settings.reach is not None or (is_alone and settings.bootstrap):
         addresses = await connected.transport.addresses()
         return as_told(next((port for address in addresses if (port := tcp_port_in(address))), 0))
     if not settings.bootstrap:
