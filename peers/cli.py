@@ -53,12 +53,18 @@ def backbone(
     ] = None,
     invite_file: Annotated[Path | None, typer.Option(help="Write the invite here, too.")] = None,
     allow: Allow = None,
+    carried_on: Annotated[
+        Path | None, typer.Option("--from", help="Begin with this checkpoint of a run whose owner is gone.")
+    ] = None,
+    new_owner: Annotated[bool, typer.Option("--new-owner", help="With --from: you own the run from now on.")] = False,
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
 ) -> None:
     """Start the backbone of a run: bootstrap, state, checkpoints. Needs no GPU. Prints the invite."""
+    if (carried_on is not None) != new_owner:
+        raise typer.BadParameter("--from CHECKPOINT and --new-owner go together: peers of the old run need new invites")
     from peers.process import configure_logging, run_peer
 
     configure_logging(log_level)
@@ -72,6 +78,7 @@ def backbone(
         announce=tuple(announce or ()),
         invite_file=invite_file,
         allowed_modules=tuple(allow or ()),
+        carried_on=carried_on,
         limits=limits_from(max_upload, max_download),
         as_json=as_json,
     )

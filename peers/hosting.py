@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collab.checkpoints.carried_on import carry_on
 from collab.concurrency import Background
 from collab.config import load_run
 from collab.errors import ConfigError
@@ -50,12 +51,19 @@ class HostOptions:
     invite_file: Path | None = None
     limits: LinkLimits = NO_LIMITS
     allowed_modules: tuple[str, ...] = ()
+    carried_on: Path | None = None
+    """Checkpoint of an earlier run, with whose state this one begins, under a new owner."""
     as_json: bool = False
 
 
 async def host(options: HostOptions, stop: asyncio.Event) -> None:
     """Serve the run of ``options.directory`` until stopped."""
     run = load_run(options.directory / RUN_FILE)
+    if options.carried_on is not None and (options.directory / OWNER_KEY).exists():
+        raise ConfigError(
+            f"{options.directory} has an owner already",
+            hint="a run is carried on in a new directory, with its run.yaml and without owner.key",
+        )
     load_or_create_identity(options.directory / OWNER_KEY)  # who starts a run without one owns it
     with claim_data_dir(options.directory / "backbone", run.run_id) as data_dir:
         announce(f"preparing run {run.run_id} ...")
@@ -106,6 +114,8 @@ def workshop_of(bundle: Bundle, peer_id: str, options: HostOptions) -> Workshop:
         return task_of(bundle, peer_id, options.directory, options.allowed_modules)
 
     def first_state() -> Snapshot:
+        if options.carried_on is not None:
+            return carry_on(options.carried_on, fingerprint=bundle.fingerprint)
         from collab.training.genesis import make_genesis
 
         return make_genesis(bundle, task())

@@ -139,8 +139,11 @@ def load_newest(root: Path, *, fingerprint: str) -> Snapshot | None:
     return None
 
 
-def load_checkpoint(path: Path, *, fingerprint: str) -> Snapshot:
+def load_checkpoint(path: Path, *, fingerprint: str | None) -> Snapshot:
     """Read one checkpoint and verify all of it.
+
+    Args:
+        fingerprint: of the run that it should belong to; None: whatever run.
 
     Raises:
         CorruptState: a file is missing, cut or changed.
@@ -152,7 +155,7 @@ def load_checkpoint(path: Path, *, fingerprint: str) -> Snapshot:
         damaged = [name for name, data in contents.items() if hashlib.sha256(data).hexdigest() != state["sha256"][name]]
         if damaged:
             raise CorruptState(f"{path}: {', '.join(damaged)} is not what was written")
-        if state["fingerprint"] != fingerprint:
+        if fingerprint is not None and state["fingerprint"] != fingerprint:
             raise StateError(
                 f"{path} belongs to the run with fingerprint {state['fingerprint']}, this run's is {fingerprint}",
                 hint="the run file was changed since; restore it, or use a new directory for the new run",

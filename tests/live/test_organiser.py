@@ -37,7 +37,7 @@ def join(swarm: LiveSwarm, name: str, word: str) -> Peer:
 
 
 @pytest.mark.timeout(300)  # some ten commands, of which each imports for seconds
-def test_an_organiser_invites_amends_bans_and_ends_a_run_while_it_goes_on(tmp_path: Path) -> None:
+def test_an_organiser_invites_amends_bans_and_ends_a_run_and_another_one_carries_it_on(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", RUN) as swarm:
         early = run_cli("invite", str(swarm.directory), "--name", "Anna")
         assert early.returncode == 1
@@ -71,8 +71,14 @@ def test_an_organiser_invites_amends_bans_and_ends_a_run_while_it_goes_on(tmp_pa
 
         assert "the run ends at epoch" in say(swarm, "end")
         ending = anna.finish()
-        wait_until(lambda: swarm.checkpoint(ending["epoch"]).is_dir(), "the last checkpoint", backbone)
+        last = swarm.checkpoint(ending["epoch"])
+        wait_until(last.is_dir, "the last checkpoint", backbone)
         backbone.leave()
+    with live_swarm(tmp_path / "carried", RUN.replace("access: invite_only", "access: open")) as other:
+        other.backbone("--from", str(last), "--new-owner")
+        trainer = other.join("new")
+        trainer.wait_for_epoch(ending["epoch"] + 2)
+        assert min(step["epoch"] for step in trainer.all("EpochFinished")) == ending["epoch"] + 1
 
 
 def test_a_loop_of_ones_own_hears_that_it_is_banned(tmp_path: Path) -> None:
