@@ -15,7 +15,7 @@ import platform
 import threading
 import time
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,6 +185,10 @@ class JoinedRun:
             if not self._ready.done():
                 self._ready.set_exception(_first(error))
         finally:
+            unfinished = asyncio.all_tasks(self._loop)  # a step that the user's thread waits for ends with us
+            for task in unfinished:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*unfinished, return_exceptions=True))
             self._loop.close()
 
     async def _live(self, identity_path: Path) -> None:
@@ -237,7 +241,12 @@ class JoinedRun:
         return self._ready.result()
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        except (CancelledError, RuntimeError):
+            coroutine.close()
+            self._participant()  # says why this peer has stopped, if it has
+            raise
 
 
 def replica_around(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, bundle: Bundle) -> Replica:
