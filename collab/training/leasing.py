@@ -22,6 +22,8 @@ from collab.training.shard_stream import ShardStream
 
 logger = logging.getLogger(__name__)
 
+ASK_AGAIN_S = 10.0
+"""Between two times that others are asked what was trained: who misses many rounds takes over a state after each."""
 SAVE_S = 15.0
 """How often what was trained is written to the disk."""
 TELL_S = 60.0
@@ -186,6 +188,7 @@ class LeasedSupply:
             await self._should_ask.wait()
             self._should_ask.clear()
             await self._ask(coverage)
+            await asyncio.sleep(ASK_AGAIN_S)
 
     async def _keep(self, coverage: Coverage) -> None:
         """Write down and tell how far we are, now and then."""
