@@ -155,11 +155,12 @@ def test_peers_that_train_alone_lease_nothing(tmp_path: Path, stored: Stored) ->
 
 
 def test_a_streamed_dataset_is_read_by_one_peer_a_shard(tmp_path: Path) -> None:
-    swarm = swarm_of_streams(tmp_path, 4, until=26)
+    """Until most of the first pass is trained; what is read ahead by then is of the next one already."""
+    swarm = swarm_of_streams(tmp_path, 4, until=20)
     swarm.world.run()
     blocks = trained_blocks(swarm)
-    first = [block for pass_number, block in blocks if pass_number == 0]
-    assert len(first) >= 0.8 * STREAMED_SHARDS
+    assert {pass_number for pass_number, _ in blocks} == {0}
+    assert len(blocks) >= STREAMED_SHARDS / 2
     assert all(len(uses) == 1 for uses in blocks.values())
     assert len({uses[0][1].index for uses in blocks.values()}) == 4
-    assert max(used_samples(swarm).values()) == 1 or len(first) == STREAMED_SHARDS
+    assert max(used_samples(swarm).values()) == 1
