@@ -58,6 +58,11 @@ class OwnSupply:
         """Nobody knows anything of it."""
 
 
+LEAST_STEPS = 8
+"""In a pass. Where a few steps use all data, everybody trains each sample in any case, again and again, and most of a
+pass would be its end, when what is left is dealt out in small pieces: steps took a tenth longer."""
+
+
 def build_supply(participant: Participant, task: Task) -> Supply:
     """The supply that the run asks for. Leases need peers that train one model on the same data."""
     run, me = participant.bundle.run, participant.ports.transport.peer_id
@@ -72,6 +77,9 @@ def build_supply(participant: Participant, task: Task) -> Supply:
             return BlockPlan.of_shards(found.number, digest=found.digest, seed=run.seed)
 
         return LeasedSupply(participant, plan_of_shards, ShardStream(participant.ports, found))
+
+    if task.num_samples < LEAST_STEPS * run.strategy.target_batch_size:
+        return OwnSupply(SampleSampler(task.num_samples, seed=run.seed, peer_id=me))
 
     def plan() -> BlockPlan:
         return BlockPlan.of(
