@@ -1,6 +1,7 @@
 """Which blocks of which pass have been trained, and how often: kept, merged, and written to the disk."""
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,10 @@ from typing import Any
 from collab.data.blocks import BlockId, BlockPlan
 from collab.errors import StateError
 from collab.metrics.records import DataCovered
+from collab.ports import Compute
 from collab.swarm.records import MAX_PASS
+
+logger = logging.getLogger(__name__)
 
 KEPT_PASSES, KEPT_PAGES = 4, 64
 """Newest passes: the present one, and those before whose last blocks somebody still holds; more of short ones."""
@@ -219,3 +223,14 @@ def _pass_number(text: str) -> int:
     if not 0 <= number <= MAX_PASS:
         raise ValueError(f"pass {number}")
     return number
+
+
+async def keep_coverage(compute: Compute, path: Path | None, coverage: Coverage) -> None:
+    """Write down what was trained, off the event loop; a disk that does not take it costs a warning. None: nowhere."""
+    if path is None:
+        return
+    values = coverage.to_values()
+    try:
+        await compute.beside(lambda: save_coverage(path, values))
+    except OSError as error:
+        logger.warning("what was trained cannot be written to %s: %s; free some space", path, error)

@@ -9,7 +9,7 @@ from pathlib import Path
 from collab.averaging.agreement import CommitRecord
 from collab.data.assignment import believed_speeds
 from collab.data.blocks import BlockPlan
-from collab.data.coverage import Coverage, load_coverage, save_coverage
+from collab.data.coverage import Coverage, keep_coverage, load_coverage
 from collab.data.coverage_exchange import ask_for_coverage, merge, serve_coverage
 from collab.data.holders import Holders, Pace
 from collab.data.lease_board import LeaseBoard
@@ -85,7 +85,7 @@ class CoverageKeeper:
                 key = pass_number, page
                 holders.take_in(key, await board.read(key), self._ports.clock.now())
         holders.forget(min(coverage.passes))
-        await self._save(coverage)
+        await keep_coverage(self._ports.compute, self._path, coverage)
         self._ports.observer.observe(coverage.report(newest, self._ports.clock.now()))
 
     def _incomplete(self, coverage: Coverage, pass_number: int) -> Iterator[int]:
@@ -116,12 +116,3 @@ class CoverageKeeper:
         self._coverage = coverage
         self._holders = Holders(self._ports.transport.peer_id, coverage, self._ledger)
         return coverage, self._holders
-
-    async def _save(self, coverage: Coverage) -> None:
-        path, values = self._path, coverage.to_values()
-        if path is None:
-            return
-        try:
-            await self._ports.compute.beside(lambda: save_coverage(path, values))
-        except OSError as error:
-            logger.warning("what was trained cannot be written to %s: %s; free some space", path, error)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from collab.averaging.agreement import CommitRecord
 from collab.data.blocks import BlockId, BlockPlan
-from collab.data.coverage import Coverage, load_coverage, save_coverage
+from collab.data.coverage import Coverage, keep_coverage, load_coverage
 from collab.data.coverage_exchange import ASKED, ask_for_coverage, merge, serve_coverage
 from collab.data.lease_board import LeaseBoard
 from collab.data.leased_samples import LeasedSamples
@@ -110,7 +110,7 @@ class LeasedSupply:
         """Give our leases up, so that others need not wait for their end."""
         if self._working is None:
             return
-        await self._save(self._working.coverage)
+        await keep_coverage(self._ports.compute, self._path, self._working.coverage)
         with suppress(TimeoutError, NetworkError):
             async with asyncio.timeout(GOODBYE_S):
                 await self._working.leases.close()
@@ -195,7 +195,7 @@ class LeasedSupply:
         complete = {number for number in coverage.passes if coverage.is_complete(number)}
         while True:
             await asyncio.sleep(SAVE_S)
-            await self._save(coverage)
+            await keep_coverage(self._ports.compute, self._path, coverage)
             for number in sorted(set(coverage.passes) - complete):
                 if coverage.is_complete(number):
                     complete.add(number)
@@ -208,14 +208,6 @@ class LeasedSupply:
         now, unleased = self._ports.clock.now(), self._ours.leases.unleased
         self._ports.observer.observe(coverage.report(pass_number, now, unleased_blocks=unleased))
 
-    async def _save(self, coverage: Coverage) -> None:
-        path, values = self._path, coverage.to_values()
-        if path is None:
-            return
-        try:
-            await self._ports.compute.beside(lambda: save_coverage(path, values))
-        except OSError as error:
-            logger.warning("what was trained cannot be written to %s: %s; free some space", path, error)
 
     def _say(self, text: str) -> None:
         hint = "others are asked what was trained; what they do not know may be trained again"
