@@ -23,6 +23,8 @@ class Choice:
         """Claimed by us and not done, those included that are trained without a lease."""
         self.left: set[BlockId] = set()
         """Blocks that we shall not train: they gave us nothing finite."""
+        self.contested: dict[BlockId, float] = {}
+        """Blocks that somebody else claimed at the same time, and until when (swarm time) we leave them alone."""
         self._preferred: dict[PageKey, tuple[float, frozenset[str], list[int]]] = {}
 
     @property
@@ -39,6 +41,7 @@ class Choice:
         """Nothing about passes before ``oldest_pass`` is wanted any more. What we hold of them we still train."""
         self._preferred = {key: known for key, known in self._preferred.items() if key[0] >= oldest_pass}
         self.left = {block for block in self.left if block.pass_number >= oldest_pass}
+        self.contested = {block: until for block, until in self.contested.items() if block.pass_number >= oldest_pass}
 
     def number_wanted(self, pass_number: int, in_hand: int) -> int:
         """Leases that we should have in hand: work for a while, but not more than half of our share of what is left.
@@ -77,8 +80,13 @@ class Choice:
         return self._plan.full_page(key[1]) & ~trained & ~_bits(self.held, key) & ~_bits(self.left, key)
 
     def free(self, key: PageKey, now: float) -> int:
-        """Of these what nobody else holds, when the page was read last."""
-        return self.untrained(key) & ~self._holders.held(key, now)
+        """Of these what nobody else holds, when the page was read last, and nobody claimed when we did."""
+        contested = {block for block, until in self.contested.items() if now < until}
+        return self.untrained(key) & ~self._holders.held(key, now) & ~_bits(contested, key)
+
+    def is_contested(self, pass_number: int, now: float) -> bool:
+        """Whether a block of a pass may be free in a moment, since two that claimed it have both given it up."""
+        return any(block.pass_number == pass_number and now < until for block, until in self.contested.items())
 
     def own(self, key: PageKey, now: float) -> list[int]:
         """Free blocks of a page that are ours by the assignment."""

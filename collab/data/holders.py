@@ -12,8 +12,9 @@ from collab.types import PeerId
 
 AHEAD_S = 30.0
 """Of work that a peer claims before it begins it: some heartbeats, and little to give up when it dies."""
-SPARE_BLOCKS = 2
-"""That any trainer may hold: the one that it trains, and the next."""
+SPARE_BLOCKS, SPARE_SHARDS = 2, 4
+"""That any trainer may hold: the one that it trains, and the next; of shards also one whose end waits for its step, and
+one that is being read."""
 SLACK = 2.0
 """A peer may hold so many times what it needs: its reader knows its speed and the length of a step by and large."""
 PATIENCE = 3.0
@@ -40,7 +41,8 @@ class Pace:
             return 0
         needed = speed * (AHEAD_S + self.step_s) / plan.block_samples
         share = plan.num_blocks * speed / math.fsum(self.speeds.values())
-        return SPARE_BLOCKS + math.ceil(slack * min(needed, share, MAX_BLOCKS))
+        spare = SPARE_BLOCKS if plan.num_samples is not None else SPARE_SHARDS
+        return spare + math.ceil(slack * min(needed, share, MAX_BLOCKS))
 
     def patience_s(self, peer: PeerId, plan: BlockPlan) -> float:
         """For how long ``peer`` may hold one block."""
@@ -155,7 +157,7 @@ class Holders:
                 word.proven |= self._bit(block)
                 if peer in self._allowances:
                     self._allowances[peer].proven += 1
-                    self._allowances[peer].blocks += block in word.granted
+                    self._allowances[peer].blocks += word.granted.pop(block, None) is not None
                 self._coverage.note(key[0], key[1], self._bit(block))
 
     def _grant(self, key: PageKey, peer: PeerId, word: _Word, now: float) -> None:
@@ -170,8 +172,12 @@ class Holders:
                 word.lapsed |= self._bit(block)
                 if peer in self._allowances:
                     self._allowances[peer].lapsed += 1
-            if not asked & self._bit(block) or word.lapsed & self._bit(block):
+            if word.lapsed & self._bit(block):
                 del word.granted[block]
+            elif not asked & self._bit(block):  # given up: two had claimed it at once
+                del word.granted[block]
+                if peer in self._allowances:
+                    self._allowances[peer].blocks += 1
         if peer not in self.pace.speeds or not word.entry.is_live(now):
             return
         allowance = self._allowance(peer, now)

@@ -49,6 +49,10 @@ class LeaseBoard:
         """For durations."""
         return self._ports.clock.monotonic()
 
+    def random(self) -> float:
+        """From 0 to 1."""
+        return self._ports.rng.random()
+
     async def read(self, key: PageKey) -> dict[PeerId, PageEntry]:
         """Everybody's word about a page; what is malformed or forged is passed over.
 

@@ -45,6 +45,8 @@ class LeasedSamples:
 
     source: BlockSource
     next_block: NextBlock
+    release: Callable[[BlockId], None]
+    """Called once for each block that ``next_block`` gave, when no sample of it is asked for any more."""
     _blocks: deque[_Open] = field(default_factory=deque)
     """With samples that nobody has asked for."""
     _issued: dict[int, deque[_Open]] = field(default_factory=dict)
@@ -76,6 +78,7 @@ class LeasedSamples:
                 current.open_samples -= 1
                 if not current.open_samples and not current.is_given_up:
                     self.source.done(current.block)
+                    self.release(current.block)
 
     def skipped(self, sample_ids: Iterable[int]) -> None:
         """These were computed, and gave nothing finite: their blocks are given up."""
@@ -100,6 +103,7 @@ class LeasedSamples:
             dropped.unread.clear()
             self._blocks = deque(one for one in self._blocks if one is not dropped)
             tell(dropped.block)
+            self.release(dropped.block)
 
     def _take(self, sample_id: int, *, newest: bool = False) -> _Open | None:
         """The block that a sample was issued for; None: it was not, or is in a step already."""
@@ -117,3 +121,4 @@ class LeasedSamples:
             self._blocks.append(_Open(block, deque(ids), len(ids)))
         else:
             self.source.done(block)  # an empty shard
+            self.release(block)

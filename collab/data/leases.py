@@ -37,6 +37,8 @@ TICK_S = 1.0
 FIRST_CLAIM_S = 1.0
 """What a claim takes, before it is known."""
 SHORTEST_PATIENCE_S = 0.3
+AGAIN_AFTER_CLAIMS = 4.0
+"""A block that two claimed at once is claimed again after up to so many claims' time, at random: one is first then."""
 
 
 class Leases:
@@ -188,6 +190,8 @@ class Leases:
         """Get some leases; whether there are more than before."""
         if await self._claim_in(self.newest):
             return True
+        if self._choice.is_contested(self.newest, self._board.now()):
+            return False
         self._begin(self.newest + 1)
         return await self._claim_in(self.newest)
 
@@ -244,7 +248,10 @@ class Leases:
         if kept:
             self._has_ready.set()
         if len(kept) < len(wanted):
-            self._choice.held.difference_update(set(wanted) - set(kept))
+            contested = set(wanted) - set(kept)
+            self._choice.held.difference_update(contested)
+            until = self._board.now() + self._board.random() * AGAIN_AFTER_CLAIMS * self._claim_s
+            self._choice.contested.update(dict.fromkeys(contested, until))
             await self._say(key)
         return bool(kept)
 

@@ -87,7 +87,7 @@ class LeasedSupply:
         await self._ask(coverage)
         board = LeaseBoard(self._ports, self._fingerprint, plan)
         leases = Leases(board, coverage, self._ledger, self._surroundings)
-        self._working = _Working(coverage, leases, LeasedSamples(leases, self._next_block))
+        self._working = _Working(coverage, leases, LeasedSamples(leases, self._next_block, self._release))
         self._is_ready.set()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(leases.run())
@@ -155,6 +155,8 @@ class LeasedSupply:
             was_leased=was_leased,
         )
         self._ports.observer.observe(event)
+
+    def _release(self, block: BlockId) -> None:
         if self._stream is not None:
             self._stream.close(block)
 

@@ -1,6 +1,7 @@
 """Shards of a streamed dataset, read while others are trained."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable
 from typing import Protocol
 
@@ -10,7 +11,7 @@ from collab.metrics.records import Notice
 from collab.ports import Ports
 
 READ_AHEAD = 1
-"""Shards that are read beside the one that is trained; one more is being read meanwhile."""
+"""Shards that are read, or being read, beside the one that is trained."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """After a shard that could not be read; twice as long each time."""
 
@@ -33,7 +34,7 @@ class Shards(Protocol):
         ...
 
     def close(self, shard: int) -> None:
-        """The samples of a shard are not asked for any more."""
+        """The samples of a shard are not asked for any more; it may be that it could not be opened."""
         ...
 
 
@@ -54,24 +55,36 @@ class ShardStream:
 
     def __init__(self, ports: Ports, shards: Shards) -> None:
         self._ports, self._shards = ports, shards
-        self._read: asyncio.Queue[tuple[BlockId, tuple[int, ...]]] = asyncio.Queue(READ_AHEAD)
+        self._uses: Counter[int] = Counter()
+        """How often each shard is open here: the same one of two passes may be read or trained at once."""
+        self._read: asyncio.Queue[tuple[BlockId, tuple[int, ...]]] = asyncio.Queue()
+        self._room = asyncio.Semaphore(READ_AHEAD)
+        """Held for each shard that is leased and not yet handed out: none is kept from others before it is needed."""
 
     async def next_block(self) -> tuple[BlockId, tuple[int, ...]]:
         """The next shard, as soon as it is read."""
-        return await self._read.get()
+        read = await self._read.get()
+        self._room.release()
+        return read
 
     def close(self, block: BlockId) -> None:
-        """A shard is trained."""
-        self._shards.close(block.block)
+        """No sample is asked for any more of what ``next_block`` gave."""
+        self._uses[block.block] -= 1
+        if not self._uses[block.block]:
+            self._shards.close(block.block)
 
     async def run(self, leases: BlockLeases) -> None:
         """Read one shard after the other, until cancelled. One that cannot be read is left to others."""
         pause_s = SHORTEST_PAUSE_S
         while True:
+            await self._room.acquire()
             block = await leases.next_block()
+            self._uses[block.block] += 1
             try:
                 ids = await self._ports.compute.beside(lambda shard=block.block: self._shards.open(shard))  # type: ignore[misc]
             except DataError as error:
+                self._room.release()
+                self.close(block)
                 leases.give_up(block)
                 text = f"shard {block.block} of the dataset cannot be read: {error.message}"
                 notice = Notice(at_s=self._ports.clock.now(), text=text, hint=error.hint, is_problem=True)

@@ -51,6 +51,25 @@ def test_who_claims_everything_holds_what_it_could_train() -> None:
     assert held <= most + 2 * 4 * 60 // 8, "more comes as fast as it could train"
 
 
+def test_a_claim_that_is_given_up_costs_its_peer_nothing() -> None:
+    reader = Reader(me=4.0, alice=4.0)
+    most = reader.holders.pace.most_blocks(ALICE, PLAN)
+    for second in range(2 * most):
+        assert reader.reads(second / 1000, alice=(1 << second, 0)) == 1 << second
+    assert reader.reads(1.0, alice=(EVERYTHING, 0)).bit_count() == most
+
+
+def test_blocks_that_are_trained_make_room_for_as_many() -> None:
+    reader = Reader(me=4.0, alice=4.0)
+    most = reader.holders.pace.most_blocks(ALICE, PLAN)
+    held, trained = (1 << most) - 1, 0
+    for number in range(128 - most):
+        assert reader.reads(number / 1000, alice=(held, trained)) == held
+        reader.ledger.note_round(f"{number}", [(ALICE, 8.0)], number / 1000)
+        trained |= 1 << number
+        held = (held | 1 << number + most) & ~trained
+
+
 def test_who_never_finishes_holds_no_block_for_ever_and_none_twice() -> None:
     reader = Reader(me=4.0, alice=4.0, liar=4.0)
     first = reader.reads(0.0, liar=(0xFF, 0))

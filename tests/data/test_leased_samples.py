@@ -13,6 +13,8 @@ class Source:
     def __init__(self, *blocks: tuple[int, ...]) -> None:
         self._blocks = deque((BlockId(number, 0), ids) for number, ids in enumerate(blocks))
         self.told: list[tuple[str, int]] = []
+        self.released: list[int] = []
+        """Passes of the blocks of which no sample is asked for any more."""
 
     async def next_block(self) -> tuple[BlockId, tuple[int, ...]]:
         return self._blocks.popleft()
@@ -29,7 +31,7 @@ class Source:
 
 def samples_of(*blocks: tuple[int, ...]) -> tuple[LeasedSamples, Source]:
     source = Source(*blocks)
-    return LeasedSamples(source, source.next_block), source
+    return LeasedSamples(source, source.next_block, lambda block: source.released.append(block.pass_number)), source
 
 
 def test_a_block_is_done_when_all_its_samples_are_in_steps() -> None:
@@ -99,5 +101,21 @@ def test_wrong_arguments_are_refused() -> None:
         samples, _ = samples_of((1,))
         with pytest.raises(ValueError, match="microbatch_size"):
             await samples.next(0)
+
+    run(main())
+
+
+def test_each_block_is_released_once_and_not_before_its_last_sample_is_in_a_step() -> None:
+    async def main() -> None:
+        samples, source = samples_of((1, 2), (), (1, 2), (5, 6))
+        assert await samples.next(5) == (1, 2, 1, 2, 5)
+        assert source.released == [1], "that has no samples"
+        samples.used((1, 2))
+        assert source.released == [1, 0]
+        samples.skipped((5,))
+        assert source.released == [1, 0, 3]
+        samples.lost(())
+        samples.lost(())
+        assert source.released == [1, 0, 3, 2]
 
     run(main())

@@ -203,13 +203,17 @@ def swarm_of_sites(tmp_path: Path, number: int, *, placement: str) -> SimSwarm:
 STREAMED_SHARDS = 20
 
 
-def swarm_of_streams(tmp_path: Path, number: int, *, until: int) -> SimSwarm:
-    """Trainers that stream one dataset of ``STREAMED_SHARDS`` shards, about 90 samples each."""
-    folder = tmp_path / "dataset"
+def swarm_of_streams(folder: Path, number: int, *, until: int) -> SimSwarm:
+    """Trainers that stream one dataset of ``STREAMED_SHARDS`` shards, about 120 samples each.
+
+    Args:
+        folder: made for the dataset, in the working directory: what it is called decides who prefers which shards.
+    """
+    tmp_path = Path.cwd()
     folder.mkdir()
     texts = [f"sentence {index} of a dataset that nobody has at home" for index in range(150 * STREAMED_SHARDS)]
     pq.write_table(pa.table({"text": texts}), folder / "train.parquet", row_group_size=150)
-    run_text = SITES.replace("source: files, path: texts.txt", f"source: hub, dataset: '{folder}'")
+    run_text = SITES.replace("source: files, path: texts.txt", f"source: hub, dataset: './{folder}'")
     run_text = run_text.replace("PLACEMENT", "shared").replace("until_epoch: 6", f"until_epoch: {until}")
     run = parse_run(run_text, origin="the test")
     swarm = SimSwarm(tmp_path)

@@ -154,9 +154,13 @@ def test_peers_that_train_alone_lease_nothing(tmp_path: Path, stored: Stored) ->
     assert all(not swarm.events(peer, BlockTrained) for peer in peers)
 
 
-def test_a_streamed_dataset_is_read_by_one_peer_a_shard(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["texts-1", "texts-2"])
+def test_a_streamed_dataset_is_read_by_one_peer_a_shard(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Until most of the first pass is trained; what is read ahead by then is of the next one already."""
-    swarm = swarm_of_streams(tmp_path, 4, until=20)
+    monkeypatch.chdir(tmp_path)
+    swarm = swarm_of_streams(Path(name), 4, until=20)
     swarm.world.run()
     blocks = trained_blocks(swarm)
     assert {pass_number for pass_number, _ in blocks} == {0}
