@@ -7,11 +7,11 @@ from collab.averaging.assistant import Assistant, assisting_engine
 from collab.concurrency import run_until_first
 from collab.errors import Dismissed
 from collab.ports import Ports
+from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.identity import Identity
 from collab.swarm.membership import Membership
 from collab.swarm.order_exchange import OrderExchange
-from collab.swarm.progress import ProgressBoard
 from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time

@@ -12,6 +12,7 @@ from collab.metrics.records import Notice, SwarmReport
 from collab.ports import Ports
 from collab.swarm.address_book import live_addresses
 from collab.swarm.backbone_records import MAX_ADDRESSES, BackboneRecord
+from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.donation import StateServer
 from collab.swarm.handover import serve_handover
@@ -20,7 +21,7 @@ from collab.swarm.lease import Claim, Tenure
 from collab.swarm.lease_keeper import LeaseKeeper
 from collab.swarm.membership import Membership
 from collab.swarm.order_exchange import OrderExchange
-from collab.swarm.progress import ProgressBoard, SwarmView
+from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time
@@ -192,9 +193,9 @@ class Backbone:
                 loss=swarm_loss(view),
                 eval_loss=newest_evaluation(view)[1],
                 eval_epoch=newest_evaluation(view)[0],
-                samples_per_s=sum(record.samples_per_s for record in trainers),
+                samples_per_s=view.samples_per_s,
                 trainers=len(trainers),
-                peers=len(view.records),
+                peers=view.num_peers,
             )
         )
 

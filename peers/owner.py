@@ -14,12 +14,13 @@ from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import Started, StartupSettings, is_loopback, start_peer
 from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.address_book import AddressBook
+from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import exchange, read_orders, write_orders
 from collab.swarm.orders import Statement, check
-from collab.swarm.progress import ProgressBoard, SwarmView
+from collab.swarm.progress import SwarmView
 from collab.types import PeerId, Role
 from peers.assets import load_assets
 from peers.joining import Relay

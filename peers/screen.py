@@ -145,11 +145,9 @@ class LivePanel:
 
         view, last = self._view(), self._last
         table = Table.grid(padding=(0, 2))
-        trainers = view.all_trainers()
-        speed = sum(record.samples_per_s for record in trainers)
-        who = f"{count(len(trainers), 'trainer')}, {count(len(view.helpers()), 'helper')}"
+        who = f"{count(view.num_trainers, 'trainer')}, {count(len(view.helpers()), 'helper')}"
         rows = [
-            ("swarm", f"{who}, {speed:.1f} samples/s"),
+            ("swarm", f"{who}, {view.samples_per_s:.1f} samples/s"),
             ("epoch", f"{last.epoch if last else '-'}"),
             ("loss", f"{last.loss:.4f}" if last and math.isfinite(last.loss) else "-"),
             ("you gave", f"{100 * self._own_samples / self._swarm_samples:.1f} %" if self._swarm_samples else "-"),

@@ -15,9 +15,10 @@ from collab.errors import NetworkError
 from collab.metrics.refusals import Refused
 from collab.net.base import Transport
 from collab.net.refusal_report import fetch_report
+from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite
-from collab.swarm.progress import ProgressBoard, SwarmView
+from collab.swarm.progress import SwarmView
 from collab.types import PeerId, Reachability, Role
 from peers.joining import Relay
 from peers.places import claim_data_dir

@@ -50,7 +50,7 @@ class NullDirectory:
     async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
         return False
 
-    async def get(self, key: str, *, timeout_s: float) -> Mapping[str, Entry]:
+    async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
         return {}
 
 

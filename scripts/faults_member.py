@@ -27,9 +27,9 @@ from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import StartupSettings, start_peer
 from collab.ports import Ports
 from collab.swarm.batch_watch import BatchWatch
+from collab.swarm.board import ProgressBoard
 from collab.swarm.identity import Identity
 from collab.swarm.membership import Membership
-from collab.swarm.progress import ProgressBoard
 from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.time_sync import serve_time
 from collab.types import AnyVector, Lineage, PeerId, Role

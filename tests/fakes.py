@@ -180,7 +180,7 @@ class FakeDirectory:
         self.table.setdefault(key, {})[subkey] = Entry(value, expires_at)
         return True
 
-    async def get(self, key: str, *, timeout_s: float) -> Mapping[str, Entry]:
+    async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
         if self.is_silent:
             raise TimedOut("no keeper answered")
         await asyncio.sleep(self.answers_after_s)

@@ -20,7 +20,7 @@ from collab.net.guard import Guard, GuardedTransport
 from collab.net.quotas import QUOTAS, REACH_PROTOCOL
 from collab.net.reaching import PATIENCE_S, find_reach
 from collab.net.wire import Message
-from collab.swarm.progress import ProgressBoard
+from collab.swarm.board import ProgressBoard
 from collab.swarm.reachability import Answer
 from collab.types import PeerId, Reachability, Role
 from tests.fakes import FakeClock, FakeDirectory, FakeNetwork, FakeObserver, FakeTransport, make_ports, run

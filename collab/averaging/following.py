@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 
 from collab.averaging.calls import NOT_COMING, Call, Reply
+from collab.averaging.claims import believed
 from collab.averaging.deadlines import Arrivals
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import IDLE_S, STANDING_PROTOCOL, History, Word
@@ -137,7 +138,8 @@ class Following:
         """A trainer has got further: tell it where all are, or call everybody. Every word gets an answer."""
         together = [other for other in self._standers.values() if other.word and other.word.history == word.history]
         counted = [other for other in together if other.stream.remote not in self.left_out] or together
-        samples = math.fsum(other.word.samples for other in counted if other.word)
+        claims = {other.stream.remote: other.word.samples for other in counted if other.word}
+        samples = believed(claims, self._settings.max_share)
         speed = math.fsum(other.word.samples_per_s for other in counted if other.word)
         timeout_s = self._timeouts.answer_s()
         if samples >= self._settings.terms.target_batch_size(word.epoch):

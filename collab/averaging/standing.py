@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from collab.averaging.calls import Call, Reply
 from collab.averaging.silence import Silence
 from collab.averaging.timeouts import MeasuredTimeouts
-from collab.errors import BadMessage, NetworkError, TimedOut
+from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
@@ -142,7 +142,7 @@ class Standing:
         """Until the stream breaks, the leader falls silent, or somebody else leads."""
         try:
             stream = await self._transport.open(leader, STANDING_PROTOCOL, timeout_s=self._timeouts.answer_s(leader))
-        except TimedOut:
+        except NetworkError:
             self._timeouts.miss(leader)
             raise
         hearing = asyncio.create_task(self._hear(stream, leader))

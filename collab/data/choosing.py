@@ -56,7 +56,7 @@ class Choice:
         pace = self._holders.pace
         ahead = -(-int(self.our_speed * AHEAD_S) // self._plan.block_samples)
         left = self._plan.num_blocks - sum(bits.bit_count() for bits in self._coverage.of(pass_number).trained)
-        guided = int(left * self.our_speed / max(sum(pace.speeds.values()), 1e-9) / 2)
+        guided = int(left * self.our_speed / pace.together / 2)
         room = pace.most_blocks(self._me, self._plan, slack=1.0) - len(self.held)
         return max(min(ahead, guided, room + in_hand), 1)
 
@@ -83,10 +83,6 @@ class Choice:
         """Of these what nobody else holds, when the page was read last, and nobody claimed when we did."""
         contested = {block for block, until in self.contested.items() if now < until}
         return self.untrained(key) & ~self._holders.held(key, now) & ~_bits(contested, key)
-
-    def is_contested(self, pass_number: int, now: float) -> bool:
-        """Whether a block of a pass may be free in a moment, since two that claimed it have both given it up."""
-        return any(block.pass_number == pass_number and now < until for block, until in self.contested.items())
 
     def own(self, key: PageKey, now: float) -> list[int]:
         """Free blocks of a page that are ours by the assignment."""

@@ -28,25 +28,38 @@ class Pace:
     """How fast everybody is, as far as it is believed."""
 
     speeds: Mapping[PeerId, float] = field(default_factory=dict)
-    """Samples per second of each trainer that is there; who is missing holds nothing."""
+    """Samples per second of each trainer that is there."""
+    usual: float = 0.0
+    """Of a trainer of whom we know only that there are more; 0: who is missing above is not there and holds nothing."""
+    num_unknown: int = 0
+    """Of these."""
     step_s: float = 0.0
     """Expected seconds between two steps: so long may what is computed wait for its commit."""
+
+    def speed_of(self, peer: PeerId) -> float | None:
+        """Samples per second; None: it is not there."""
+        return self.speeds.get(peer, self.usual or None)
+
+    @property
+    def together(self) -> float:
+        """Samples per second of all."""
+        return max(math.fsum(self.speeds.values()) + self.num_unknown * self.usual, 1e-9)
 
     def most_blocks(self, peer: PeerId, plan: BlockPlan, slack: float = SLACK) -> int:
         """What ``peer`` may hold at once: work for ``AHEAD_S`` and for what waits for its step, and no more than its
         share of a pass.
         """
-        speed = self.speeds.get(peer)
+        speed = self.speed_of(peer)
         if speed is None:
             return 0
         needed = speed * (AHEAD_S + self.step_s) / plan.block_samples
-        share = plan.num_blocks * speed / math.fsum(self.speeds.values())
+        share = plan.num_blocks * speed / self.together
         spare = SPARE_BLOCKS if plan.num_samples is not None else SPARE_SHARDS
         return spare + math.ceil(slack * min(needed, share, MAX_BLOCKS))
 
     def patience_s(self, peer: PeerId, plan: BlockPlan) -> float:
         """For how long ``peer`` may hold one block."""
-        speed = self.speeds.get(peer, 0.0)
+        speed = self.speed_of(peer) or 0.0
         block_s = plan.block_samples / speed if speed > 0 else 0.0
         return max(SHORTEST_PATIENCE_S, PATIENCE * (AHEAD_S + self.step_s + block_s))
 
@@ -120,7 +133,7 @@ class Holders:
         """Bits of the blocks of a page that others hold, when it was read last."""
         bits = 0
         for peer, word in self._words.get(key, {}).items():
-            if peer in self.pace.speeds and word.entry.is_live(now):
+            if self.pace.speed_of(peer) is not None and word.entry.is_live(now):
                 for block in word.granted:
                     bits |= self._bit(block)
         return bits
@@ -128,7 +141,7 @@ class Holders:
     def has_strangers(self, key: PageKey) -> bool:
         """Whether somebody claims blocks of a page who does not seem to be there: perhaps it has just come."""
         return any(
-            word.is_there and word.entry.held and peer not in self.pace.speeds
+            word.is_there and word.entry.held and self.pace.speed_of(peer) is None
             for peer, word in self._words.get(key, {}).items()
         )
 
@@ -136,7 +149,7 @@ class Holders:
         """Nothing about passes before ``oldest_pass`` is wanted any more."""
         self._read_s = {key: at_s for key, at_s in self._read_s.items() if key[0] >= oldest_pass}
         self._words = {key: words for key, words in self._words.items() if key[0] >= oldest_pass}
-        self._allowances = {peer: left for peer, left in self._allowances.items() if peer in self.pace.speeds}
+        self._allowances = {peer: left for peer, left in self._allowances.items() if self.pace.speed_of(peer)}
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -178,7 +191,7 @@ class Holders:
                 del word.granted[block]
                 if peer in self._allowances:
                     self._allowances[peer].blocks += 1
-        if peer not in self.pace.speeds or not word.entry.is_live(now):
+        if self.pace.speed_of(peer) is None or not word.entry.is_live(now):
             return
         allowance = self._allowance(peer, now)
         for block in blocks_in(asked & ~word.lapsed, key[1]):
@@ -190,7 +203,7 @@ class Holders:
         most = float(self.pace.most_blocks(peer, self._plan))
         left = self._allowances.setdefault(peer, _Allowance(most, now))
         is_working = left.lapsed <= left.proven + SPARE_BLOCKS
-        per_s = SLACK * self.pace.speeds[peer] / self._plan.block_samples if is_working else 0.0
+        per_s = SLACK * (self.pace.speed_of(peer) or 0.0) / self._plan.block_samples if is_working else 0.0
         left.blocks = min(left.blocks + per_s * max(0.0, now - left.at_s), most)
         left.at_s = now
         return left

@@ -1,7 +1,8 @@
 """The swarm as leases see it: who trains on our data, and how fast."""
 
+import statistics
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collab.data.assignment import believed_speeds
 from collab.data.blocks import BlockId
@@ -39,5 +40,7 @@ class Surroundings:
         """
         claimed = {record.peer: record.samples_per_s for record in trainers}
         claimed.setdefault(me, 0.0)
-        speeds = believed_speeds(claimed, proven)
-        return Pace(speeds=speeds, step_s=self.target_samples / max(sum(speeds.values()), 1e-9))
+        speeds, crowd = believed_speeds(claimed, proven), self.view().crowd
+        unknown = max(crowd.trainers - len(speeds), 0) if crowd is not None else 0
+        pace = Pace(speeds=speeds, usual=statistics.median(speeds.values()) if unknown else 0.0, num_unknown=unknown)
+        return replace(pace, step_s=self.target_samples / pace.together)

@@ -129,8 +129,12 @@ class Directory(Protocol):
         """
         ...
 
-    async def get(self, key: str, *, timeout_s: float) -> Mapping[str, Entry]:
+    async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
         """All unexpired values under ``key``; empty when there are none.
+
+        Args:
+            fresh_until: the first keeper's answer is enough if one of its values expires later than this (swarm time);
+                None: all keepers are asked, each of which may know of some that others do not.
 
         Raises:
             TimedOut: no keeper answered within ``timeout_s``.

@@ -6,6 +6,7 @@ hivemind's higher layers (optimiser, averagers, matchmaking, codecs) are not use
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -226,10 +227,10 @@ class HivemindDirectory:
         except TimeoutError:
             raise TimedOut(f"the DHT did not take {key} within {timeout_s:.1f} s") from None
 
-    async def get(self, key: str, *, timeout_s: float) -> Mapping[str, Entry]:
+    async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
         try:
             async with asyncio.timeout(timeout_s):
-                found = await self._node.get(key, latest=True)
+                found = await self._node.get(key, sufficient_expiration_time=fresh_until or math.inf)
         except TimeoutError:
             raise TimedOut(f"the DHT did not answer for {key} within {timeout_s:.1f} s") from None
         if found is None or not isinstance(found.value, Mapping):

@@ -37,7 +37,7 @@ class MemoryDirectory:
         records[subkey] = Entry(bytes(value), expires_at)
         return True
 
-    async def get(self, key: str, *, timeout_s: float) -> Mapping[str, Entry]:
+    async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
         """See ``Directory``."""
         await self._reach_keeper(timeout_s)
         now = EPOCH_S + self._network.loop.time()

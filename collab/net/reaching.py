@@ -14,8 +14,8 @@ from collab.net.dial_back import ask_to_dial_back
 from collab.net.hivemind_net import HivemindTransport
 from collab.net.listening import host_in, tcp_port_in
 from collab.ports import Ports
+from collab.swarm.board import ProgressBoard
 from collab.swarm.identity import Identity
-from collab.swarm.progress import ProgressBoard
 from collab.swarm.reachability import Answer, Verdict, decide
 from collab.types import PeerId, Role
 

@@ -4,12 +4,14 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from collab.averaging.assembly import Expected
 from collab.averaging.deadlines import Arrivals
 from collab.ports import Clock
+from collab.swarm.board import ProgressBoard
 from collab.swarm.presence import Presence
-from collab.swarm.progress import HEARTBEAT_S, ProgressBoard, SwarmView
+from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, PeerId, Role
 
@@ -40,6 +42,8 @@ class Membership:
         self._has_news = False
         self._question, self._answer = asyncio.Event(), asyncio.Event()
         """That everybody's words should be read at once, and that this is done."""
+        self._wants_all = False
+        """Whether the question is about each single peer."""
         self._reading = Arrivals(FIRST_READING_S)
         """How long that takes."""
         self._has_waited_in_vain = False
@@ -62,15 +66,23 @@ class Membership:
         await self._board.publish(self._our_record())
         return await self.look()
 
-    async def look(self) -> SwarmView:
-        """Read everybody's records, and say nothing."""
-        began_s = self._clock.monotonic()
-        view = await self._board.refresh()
+    async def look(self, *, brief: bool = False) -> SwarmView:
+        """Read everybody's records, and say nothing.
+
+        Args:
+            brief: in a crowd, trainers need not know everybody.
+        """
+        began_s, is_trainer = self._clock.monotonic(), self._our_record().role is Role.TRAINER
+        view = await self._board.refresh(brief=brief and is_trainer)
         self._reading.add(self._clock.monotonic() - began_s)
+        if self._our_record().role is Role.BACKBONE:
+            await self._board.sum_up()
         seated = [record.peer for record in view.records if record.has_seat]
         seatless = [record.peer for record in view.records if not record.has_seat]
         if self.backbones():
             self._backbone_s = self._clock.monotonic()
+        if view.crowd is not None:
+            return view  # who is not in it is not missing
         self._presence.looked(seated, view.left, [record.peer for record in self.backbones()], seatless)
         return view
 
@@ -105,11 +117,13 @@ class Membership:
             since_s = self._board.since_published_s
             is_asked = self._question.is_set()
             self._question.clear()
-            if since_s >= HEARTBEAT_S or (self._has_news and (is_asked or since_s >= REPORT_S)):
+            is_urgent = self._board.crowd is None and (is_asked or since_s >= REPORT_S)
+            if since_s >= self._board.heartbeat_s or (self._has_news and is_urgent):
                 self._has_news = False
                 await self._board.publish(self._our_record())
-            if is_asked or self._clock.now() - self._board.view.at_s >= REFRESH_S:
-                await self.look()
+            if is_asked or self._clock.now() - self._board.view.at_s >= max(REFRESH_S, self._board.rest_s):
+                wants_all, self._wants_all = self._wants_all, False
+                await self.look(brief=not wants_all)
             if is_asked:
                 self._answer.set()
                 self._has_waited_in_vain = False
@@ -126,8 +140,10 @@ class Membership:
         """
         record = self._our_record()
         self._has_news = True
-        if record.samples + self._expected_of_others(record) < target_samples:
+        if self.view.expected_samples(record, self._clock.now(), self._since_s) < target_samples:
             return False
+        if self.view.crowd is not None:
+            return True  # nobody knows better
         wait_s = SHORTEST_WAIT_S if self._has_waited_in_vain else max(record.microbatch_s / 2, SHORTEST_WAIT_S)
         view = await self._renewed(wait_s)
         return view.samples(record.epoch, record.lineage) >= target_samples
@@ -142,22 +158,6 @@ class Membership:
         except TimeoutError:
             self._has_waited_in_vain = True
         return self.view
-
-    def _expected_of_others(self, ours: PeerRecord) -> float:
-        """Samples that the other trainers have by now: what they said of this epoch, carried on at their speeds.
-
-        A trainer that was last heard in the epoch before is taken to have gone on when we did.
-        """
-        now = self._clock.now()
-        expected = 0.0
-        for other in self.view.all_trainers():
-            if other.peer == ours.peer:
-                continue
-            if (other.epoch, other.lineage) == (ours.epoch, ours.lineage):
-                expected += other.samples + other.samples_per_s * max(0.0, now - other.said_at)
-            elif other.epoch == ours.epoch - 1:
-                expected += other.samples_per_s * (now - self._since_s)
-        return expected
 
     # -- the round engine's questions --------------------------------------------------------------------------------
 
@@ -177,6 +177,7 @@ class Membership:
         ahead, since a group that the swarm has left behind must not find itself a majority. A directory that takes
         longer than usual (one of its keepers is frozen) holds nobody up: it is then as it was last seen.
         """
+        self._wants_all = True
         view = await self._renewed(self._reading.deadline_s())
         trainers = frozenset(record.peer for record in view.all_trainers() if record.epoch >= epoch - 1)
         return Expected(
@@ -233,7 +234,7 @@ class Membership:
         me, now_s = self._our_record().peer, self._clock.monotonic()
         self._doubted = {peer: until_s for peer, until_s in self._doubted.items() if until_s > now_s}
         records = tuple(r for r in self.view.records if r.peer != me and r.peer not in self._doubted)
-        return SwarmView(records, self.view.at_s)
+        return replace(self.view, records=records, left={})
 
     def is_out_of_step(self) -> bool:
         """Whether most trainers are on another history than ours, and not behind it.
@@ -250,8 +251,8 @@ class Membership:
             return any(backbone.checkpoint_epoch > record.epoch for backbone in self.backbones())
         if consensus == (record.epoch, record.lineage):
             return False
-        supporters = len(self.view.trainers(*consensus))
-        companions = len([r for r in self.view.trainers(record.epoch, record.lineage) if r.peer != record.peer]) + 1
+        supporters = self.view.number_at(*consensus)
+        companions = self.view.companions(record)
         if consensus[0] == record.epoch:
             return (supporters, consensus[1]) > (companions, record.lineage)
         return consensus[0] > record.epoch
@@ -291,8 +292,7 @@ class Membership:
 
     def is_last_trainer(self) -> bool:
         """Whether no other trainer is known to hold our history."""
-        record = self._our_record()
-        return all(r.peer == record.peer for r in self.view.trainers(record.epoch, record.lineage))
+        return self.view.companions(self._our_record()) == 1
 
     def backbones(self) -> list[PeerRecord]:
         """Backbone peers that are alive."""

@@ -13,7 +13,9 @@ from collab.swarm.identity import Identity, is_signed_by
 from collab.types import Lineage, PeerId, Reachability, Role
 
 MAX_RECORD_BYTES = 2048
-"""A record of ours takes about 500 bytes; the rest is room for names and addresses."""
+"""A record of ours takes about 300 bytes, with a pass 550; the rest is room for names."""
+LONGEST_LIFE_S = 120.0
+"""For which a peer may ask that its record is believed."""
 MAX_NAME_CHARACTERS = 40
 MAX_VERSION_CHARACTERS = 40
 MAX_DATA_CHARACTERS = 64
@@ -83,11 +85,15 @@ class PeerRecord:
     """The pass over that data which it is in."""
     reach: Reachability = Reachability.DIRECT
     """How it says that others get to it."""
+    life_s: float = 15.0
+    """For how long this is believed; in a large swarm everybody speaks more rarely. New fields go below."""
 
 
 def pack_record(record: PeerRecord, identity: Identity) -> bytes:
-    """Signed bytes of ``record``."""
-    body: bytes = msgpack.packb({field.name: getattr(record, field.name) for field in fields(record)})
+    """Signed bytes of ``record``: fields by their number, and only what differs from what everybody assumes."""
+    values = ((number, field, getattr(record, field.name)) for number, field in enumerate(fields(record)))
+    told = {number: value for number, field, value in values if number and not _is_assumed(value, field.default)}
+    body: bytes = msgpack.packb(told)
     signed: bytes = msgpack.packb([body, identity.sign(body)])
     return signed
 
@@ -107,9 +113,13 @@ def unpack_record(data: bytes, peer: PeerId) -> PeerRecord:
         body, signature = msgpack.unpackb(data)
         if not is_signed_by(peer, body, signature):
             raise BadMessage(f"record is not signed by {peer}")
-        return _checked(msgpack.unpackb(body), peer)
+        return _checked(msgpack.unpackb(body, strict_map_key=False), peer)
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise BadMessage(f"record is malformed: {error!r}") from error
+
+
+def _is_assumed(value: object, default: object) -> bool:
+    return value == default or (value != value and default != default)  # NaN is not equal to itself
 
 
 @cache
@@ -118,12 +128,14 @@ def _kinds() -> dict[str, Any]:
 
 
 def _checked(values: Any, peer: PeerId) -> PeerRecord:
+    if not isinstance(values, dict):
+        raise BadMessage(f"record of a {type(values).__name__}")
     hints = _kinds()
-    converted: dict[str, Any] = {}
-    for field in fields(PeerRecord):
-        if field.name not in values and field.default is not MISSING:
-            continue  # of an older version; what a newer one says beyond this is not heard
-        value, kind = values[field.name], hints[field.name]
+    converted: dict[str, Any] = {"peer": peer}
+    for number, field in enumerate(fields(PeerRecord)):
+        if field.name == "peer" or (number not in values and field.default is not MISSING):
+            continue  # what a newer version says beyond this is not heard
+        value, kind = values[number], hints[field.name]
         kind = getattr(kind, "__supertype__", kind)
         if kind is float and type(value) is int:
             value = float(value)
@@ -134,9 +146,9 @@ def _checked(values: Any, peer: PeerId) -> PeerRecord:
         converted[field.name] = value
     record = PeerRecord(**converted)
     counts = (record.samples, record.total_samples, record.epochs_contributed, record.orders, record.data_pass)
-    speeds = (record.samples_per_s, record.microbatch_s, record.said_at)
+    speeds = (record.samples_per_s, record.microbatch_s, record.said_at, record.life_s)
     is_sound = min(record.epoch, *counts) >= 0 and all(math.isfinite(speed) and speed >= 0 for speed in speeds)
-    if record.peer != peer or not is_sound:
+    if not is_sound or record.life_s > LONGEST_LIFE_S:
         raise BadMessage("record holds impossible values")
     if len(record.data) > MAX_DATA_CHARACTERS or record.data_pass > MAX_PASS:
         raise BadMessage("record is of data that cannot be")

@@ -20,12 +20,12 @@ from collab.ports import Ports
 from collab.strategies.base import Decision, OutOfStep, Ready, Stepped, Swarm, Waiting
 from collab.strategies.registry import build_strategy
 from collab.swarm.batch_watch import BatchWatch
+from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.donation import StateServer
 from collab.swarm.identity import Identity
 from collab.swarm.membership import Membership
 from collab.swarm.order_exchange import OrderExchange
-from collab.swarm.progress import ProgressBoard
 from collab.swarm.records import PeerState
 from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time

@@ -93,24 +93,6 @@ def test_peers_that_claim_at_once_never_hold_the_same_block(latency_s: float) ->
     with_peers(["a", "b", "c", "d"], main, directory)
 
 
-def test_who_meets_another_on_a_block_takes_another_one_of_the_same_pass() -> None:
-    """All of them prefer all blocks, since nobody knows of the others; eight blocks are left."""
-    directory = SlowDirectory()
-    directory.answers_after_s = 0.05
-
-    async def main(*peers: Peer) -> None:
-        for peer in peers:
-            for page in range(PLAN.num_pages):
-                peer.coverage.note(0, page, PLAN.full_page(page) & ~(0xFF if page == 2 else 0))
-        await together(*(peer.take(2, pause_s=5.0) for peer in peers))
-        taken = [block for peer in peers for block in peer.taken]
-        assert [block.pass_number for block in taken] == [0] * 8
-        assert len(set(taken)) == 8
-        assert sum(peer.leases.unleased for peer in peers) == 0
-
-    with_peers(["a", "b", "c", "d"], main, directory)
-
-
 def test_two_that_want_the_last_block_do_not_both_take_it() -> None:
     directory = SlowDirectory()
     directory.answers_after_s = 0.05

@@ -16,8 +16,8 @@ from collab.metrics.records import BlockTrained, DataCovered, EpochFinished, Sam
 from collab.ports import Ports
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
+from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
-from collab.swarm.progress import ProgressBoard
 from collab.swarm.records import PeerRecord, PeerState
 from collab.tasks.registry import build_task, make_assets
 from tests.simulation.swarm import SimSwarm

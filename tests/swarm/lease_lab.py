@@ -51,7 +51,7 @@ class BadDirectory:
             lambda: self._inner.store(key, subkey, value, expires_at=expires_at, timeout_s=timeout_s), timeout_s
         )
 
-    async def get(self, key: str, *, timeout_s: float) -> Mapping[str, Entry]:
+    async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
         """See ``Directory``."""
         return await self._ask(lambda: self._inner.get(key, timeout_s=timeout_s), timeout_s)
 

@@ -16,8 +16,8 @@ from collab.concurrency import Background
 from collab.net.base import Entry, Stream
 from collab.net.wire import Message
 from collab.swarm.batch_watch import SHORTEST_WAIT_S, BatchWatch
+from collab.swarm.board import ProgressBoard
 from collab.swarm.membership import REPORT_S, Membership
-from collab.swarm.progress import ProgressBoard
 from collab.swarm.records import PeerRecord, pack_record
 from collab.types import Lineage, PeerId
 from tests.fakes import NOW, FakeDirectory, FakeNetwork, FakeTransport, make_ports, run

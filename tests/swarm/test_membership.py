@@ -8,8 +8,9 @@ import pytest
 
 from collab.averaging.deadlines import ENOUGH, FLOOR_S
 from collab.net.base import Entry
+from collab.swarm.board import DIRECTORY_TIMEOUT_S, ProgressBoard
 from collab.swarm.membership import REPORT_S, Membership
-from collab.swarm.progress import DIRECTORY_TIMEOUT_S, HEARTBEAT_S, ProgressBoard
+from collab.swarm.progress import HEARTBEAT_S
 from collab.swarm.records import PeerRecord, PeerState, pack_record
 from collab.types import Lineage, Reachability, Role
 from tests.fakes import NOW, FakeClock, FakeDirectory, FakeNetwork, make_ports, run

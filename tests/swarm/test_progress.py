@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from collab.net.base import Entry
-from collab.swarm.progress import RECORD_LIFE_S, ProgressBoard, SwarmView
+from collab.swarm.board import ProgressBoard
+from collab.swarm.progress import RECORD_LIFE_S, SwarmView
 from collab.swarm.records import PeerRecord, PeerState, pack_record
 from collab.types import Lineage, Role
 from tests.fakes import NOW, FakeClock, FakeDirectory, FakeNetwork, make_ports, run
@@ -206,7 +207,7 @@ def test_garbage_in_the_directory_hides_nobody_else(value: bytes, caplog: pytest
         put(directory, 1)
         directory.table[KEY]["not a peer id"] = Entry(value, NOW + 100)
         directory.table[KEY][PEOPLE[3].peer_id] = Entry(value, NOW + 100)
-        with caplog.at_level(logging.DEBUG, logger="collab.swarm.progress"):
+        with caplog.at_level(logging.DEBUG, logger="collab.swarm.board"):
             assert names(await board.refresh()) == ["person-1"]
         assert caplog.text.count("record refused") == 2
 

@@ -1,0 +1,280 @@
+"""The progress board: publishes our record, and reads everybody's, or what a backbone tells of all."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from collab.errors import BadMessage, NetworkError
+from collab.net.base import Entry
+from collab.ports import Ports
+from collab.swarm.crowd import (
+    CROWD_BELOW,
+    CROWD_FROM,
+    LIFE_HEARTBEATS,
+    Crowd,
+    copy_key,
+    copy_keys,
+    heartbeat_s,
+    level_for,
+    pack_crowd,
+    page_key,
+    page_keys,
+    unpack_crowd,
+)
+from collab.swarm.identity import Identity
+from collab.swarm.progress import HEARTBEAT_S, RECORD_LIFE_S, SwarmView, is_fresh
+from collab.swarm.records import LONGEST_LIFE_S, PeerRecord, PeerState, pack_record, unpack_record
+from collab.swarm.statutes import Statutes
+from collab.swarm.summing_up import sum_up
+from collab.types import PeerId, Role
+
+logger = logging.getLogger(__name__)
+
+DIRECTORY_TIMEOUT_S = 5.0
+CROWD_SUBKEY = "crowd:"
+"""Before the name of the backbone that tells of all."""
+MAX_ENTRIES = 512
+"""Of one page that are looked at, those known already first: checking a signature takes a quarter of a millisecond."""
+Words = list[tuple[str, bytes]]
+"""Subkeys, which are peers, and what is under them; a peer may be on two pages."""
+ALONE_BYTES_PER_S = 4096.0
+"""What may be read in a large swarm without a backbone that tells of all."""
+
+
+class ProgressBoard:
+    """What one peer knows of a run's peers."""
+
+    def __init__(self, ports: Ports, identity: Identity, fingerprint: str, statutes: Statutes | None = None) -> None:
+        """
+        Args:
+            statutes: whose word counts; None: everybody's, as for one who only looks.
+        """
+        self._ports, self._identity, self._fingerprint, self._statutes = ports, identity, fingerprint, statutes
+        self._front = f"{fingerprint[:32]}.peers"
+        self._latest: PeerRecord | None = None
+        self._published_s = -math.inf
+        self._max_share = statutes.bundle.run.averaging.max_share if statutes is not None else 1.0
+        self._view = SwarmView((), 0.0)
+        self._crowds: dict[PeerId, Crowd] = {}
+        """Newest summary of each backbone."""
+        self._raw: dict[PeerId, bytes] = {}
+        """Signed records of the view."""
+        self._expires_at: dict[tuple[str, str], float] = {}
+        """Of what we have stored last."""
+        self._levels: dict[int, float] = {}
+        """How trainers' pages were cut lately, and when (swarm time) a backbone said so last."""
+        self._read_bytes = 0
+        """By the newest look."""
+
+    @property
+    def view(self) -> SwarmView:
+        """What the last refresh saw, our own newest word included."""
+        return self._view
+
+    @property
+    def since_published_s(self) -> float:
+        """Seconds since our record was last stored."""
+        return self._ports.clock.monotonic() - self._published_s
+
+    @property
+    def crowd(self) -> Crowd | None:
+        """The newest summary that is believed; None: the swarm is small, or nobody who may tell of it does."""
+        now = self._ports.clock.now()
+        told = [crowd for peer, crowd in self._crowds.items() if crowd.is_fresh(now) and self.is_vouched_backbone(peer)]
+        return max(told, key=lambda crowd: crowd.said_at, default=None)
+
+    @property
+    def heartbeat_s(self) -> float:
+        """How often we should speak."""
+        crowd = self.crowd
+        return heartbeat_s(crowd.trainers) if crowd is not None else HEARTBEAT_S
+
+    @property
+    def rest_s(self) -> float:
+        """How long after a look nothing new need be looked for."""
+        crowd = self.crowd
+        is_brief = crowd is not None and not crowd.is_at_rest
+        return self.heartbeat_s if is_brief else self._read_bytes / ALONE_BYTES_PER_S
+
+    @property
+    def _level(self) -> int:
+        """Where trainers write."""
+        crowd = self.crowd
+        return crowd.level if crowd is not None else 0
+
+    # -- our word ------------------------------------------------------------------------------------------------------
+
+    async def publish(self, record: PeerRecord) -> None:
+        """Store our record; a directory that does not answer is logged, and the next heartbeat tries again."""
+        if self._statutes is not None:
+            record = self._statutes.stamped(record)
+        life_s = RECORD_LIFE_S * self.heartbeat_s / HEARTBEAT_S
+        record = replace(record, life_s=life_s)
+        self._latest = record
+        self._published_s = self._ports.clock.monotonic()
+        self._raw[record.peer] = data = pack_record(record, self._identity)
+        key = page_key(self._front, self._level, record.peer) if record.role is Role.TRAINER else self._front
+        await self._store(key, record.peer, data, life_s)
+
+    async def sum_up(self) -> None:
+        """Tell of all, unless the swarm is small or another backbone does so already.
+
+        Of the backbones that the owner has named the first one by name speaks, while it does.
+        """
+        crowd, now, me = self.crowd, self._ports.clock.now(), self._identity.peer_id
+        trainers = len(self._view.all_trainers())
+        if not self.is_vouched_backbone(me) or trainers < (CROWD_BELOW if crowd is not None else CROWD_FROM):
+            return
+        beat_s = heartbeat_s(trainers)
+        others = [peer for peer, told in self._crowds.items() if told.is_fresh(now)]
+        if any(peer < me and self.is_vouched_backbone(peer) for peer in others):
+            return
+        ours = self._crowds.get(me)
+        if ours is not None and ours.level == level_for(trainers) and now - ours.said_at < beat_s:
+            return
+        life_s = LIFE_HEARTBEATS * beat_s
+        summary = sum_up(self._view, self._raw, fingerprint=self._fingerprint, now=now, life_s=life_s)
+        self._crowds[me], self._levels[summary.level] = summary, now
+        data, keys = pack_crowd(summary, self._identity), [self._front, *copy_keys(self._front, summary.level)]
+        await asyncio.gather(*(self._store(key, f"{CROWD_SUBKEY}{me}", data, life_s) for key in keys))
+
+    async def _store(self, key: str, subkey: str, data: bytes, life_s: float) -> None:
+        later = self._expires_at.get((key, subkey), 0.0) + 1e-3  # else what is there would stay
+        self._expires_at[key, subkey] = expires_at = max(self._ports.clock.now() + life_s, later)
+        try:
+            await self._ports.directory.store(
+                key, subkey, data, expires_at=expires_at, timeout_s=DIRECTORY_TIMEOUT_S
+            )
+        except NetworkError as error:
+            logger.warning("the swarm does not hear us: %s", error)
+
+    # -- others' words -------------------------------------------------------------------------------------------------
+
+    async def refresh(self, *, brief: bool = False) -> SwarmView:
+        """Read everybody's records; keeps the previous view when the directory does not answer.
+
+        Args:
+            brief: in a crowd what a backbone tells of all is enough.
+        """
+        crowd: Crowd | None = None
+        entries: Words = []
+        try:
+            if brief and (before := self.crowd) is not None:
+                self._hear_crowds(await self._read([copy_key(self._front, before.level, self._identity.peer_id)]))
+            crowd = self.crowd if brief else None
+            if crowd is None or crowd.is_at_rest:
+                entries = await self._read([self._front])
+                self._hear_crowds(entries)
+                crowd = self.crowd if brief else None
+            if crowd is not None and not crowd.is_at_rest:
+                entries = list(crowd.sample)
+            else:
+                crowd, entries = None, entries + await self._read(self._pages())
+        except NetworkError as error:
+            logger.warning("the swarm's records cannot be read: %s", error)
+        now = self._ports.clock.now()
+        self._read_bytes = sum(len(data) for _, data in entries)
+        self._view = self._seen(entries, now, crowd)
+        return self._view
+
+    async def _read(self, keys: list[str]) -> Words:
+        """What is under these keys. In a crowd one keeper's word is enough, if it is recent."""
+        crowd, fresh_until = self.crowd, None
+        if crowd is not None:
+            fresh_until = self._ports.clock.now() + (RECORD_LIFE_S - HEARTBEAT_S) * self.heartbeat_s / HEARTBEAT_S
+        get = partial(self._ports.directory.get, timeout_s=DIRECTORY_TIMEOUT_S, fresh_until=fresh_until)
+        found = await asyncio.gather(*(get(key) for key in keys))
+        return [(subkey, entry.value) for entries in found for subkey, entry in self._looked_at(entries)]
+
+    def _looked_at(self, entries: Mapping[str, Entry]) -> list[tuple[str, Entry]]:
+        """Summaries, whom we know, and not more of the others than an honest swarm has on a page."""
+
+        def rank(item: tuple[str, Entry]) -> tuple[bool, bool, str]:
+            return not item[0].startswith(CROWD_SUBKEY), item[0] not in self._raw, item[0]
+
+        return sorted(entries.items(), key=rank)[:MAX_ENTRIES]
+
+    def _hear_crowds(self, words: Words) -> None:
+        """Take note of the summaries on a page."""
+        now, own = self._ports.clock.now(), dict(words)
+        for subkey, data in [word for word in words if word[0].startswith(CROWD_SUBKEY)]:
+            peer = PeerId(subkey.removeprefix(CROWD_SUBKEY))
+            try:
+                crowd = unpack_crowd(data, peer)
+            except BadMessage as error:
+                logger.debug("summary refused peer=%s reason=%s", peer, error)
+                continue
+            known = self._crowds.get(peer)
+            if crowd.fingerprint == self._fingerprint and crowd.is_fresh(now) and self._may_tell(peer, own):
+                if known is None or crowd.said_at > known.said_at:
+                    self._crowds[peer] = crowd
+                self._levels[crowd.level] = now
+        self._crowds = {peer: crowd for peer, crowd in self._crowds.items() if crowd.is_fresh(now)}
+
+    def _may_tell(self, peer: PeerId, own: Mapping[str, bytes]) -> bool:
+        """Whose summaries count; a backbone's own record, which is on the same page, shows whether it is named."""
+        if self._statutes is not None and peer in own:
+            with suppress(BadMessage):
+                self._counts(unpack_record(own[peer], peer))
+        return self._statutes is None or self.is_vouched_backbone(peer)
+
+    def _pages(self) -> list[str]:
+        """Where trainers may have written in the last minutes."""
+        now = self._ports.clock.now()
+        self._levels = {level: at_s for level, at_s in self._levels.items() if now - at_s < LONGEST_LIFE_S}
+        return [key for level in sorted(self._levels) for key in page_keys(self._front, level)]
+
+    def _seen(self, entries: Words, now: float, crowd: Crowd | None) -> SwarmView:
+        """What these words say of the swarm; without any, and after one keeper's word, together with what we knew."""
+        is_kept = not entries or (bool(self._levels) and crowd is None)
+        records = {record.peer: record for record in self._view.records if is_fresh(record, now)} if is_kept else {}
+        left = dict(self._view.left) if is_kept else {}
+        newest_s = {peer: record.said_at for peer, record in records.items()}
+        raw = {peer: self._raw[peer] for peer in records if peer in self._raw}
+        for subkey, data in entries:
+            if subkey.startswith(CROWD_SUBKEY):
+                continue
+            try:
+                record = unpack_record(data, PeerId(subkey))
+            except BadMessage as error:
+                logger.debug("record refused peer=%s reason=%s", subkey, error)
+                continue
+            if record.fingerprint != self._fingerprint or not is_fresh(record, now) or not self._counts(record):
+                continue
+            if newest_s.get(record.peer, 0.0) > record.said_at:
+                continue
+            newest_s[record.peer] = record.said_at
+            if record.state is PeerState.LEFT:
+                left[record.peer] = record.epoch
+                records.pop(record.peer, None)
+            else:
+                records[record.peer], raw[record.peer] = record, data
+        if self._latest is not None and self._latest.state is not PeerState.LEFT:
+            records[self._latest.peer], raw[self._latest.peer] = self._latest, self._raw[self._latest.peer]
+        self._raw = raw
+        left = {peer: epoch for peer, epoch in left.items() if peer not in records}
+        told, known_to_all = self.crowd, None
+        if told is not None and not told.is_at_rest:
+            known_to_all = frozenset(peer for peer, _ in told.sample)
+        ordered = tuple(records[peer] for peer in sorted(records))
+        return SwarmView(ordered, now, left, crowd, self._max_share, known_to_all)
+
+    def voice_of(self, peer: PeerId) -> PeerId:
+        """Under which a peer counts where identities are counted: its invite, else itself."""
+        return self._statutes.admission.voice_of(peer) if self._statutes is not None else peer
+
+    def is_vouched_backbone(self, peer: PeerId) -> bool:
+        """Whether the owner has said that this is a backbone of the run."""
+        return self._statutes is not None and self._statutes.admission.is_vouched_backbone(peer)
+
+    @property
+    def era(self) -> str:
+        """Of the states that count."""
+        return self._statutes.mandate.era if self._statutes is not None else ""
+
+    def _counts(self, record: PeerRecord) -> bool:
+        return self._statutes is None or self._statutes.counts(record)
