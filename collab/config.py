@@ -125,6 +125,8 @@ class Run(Section):
     """``open``: whoever has the run's address may join; ``invite_only``: whom 'collab-peer invite' has named."""
     orphan_after_h: Real = Field(default=24.0, gt=0)
     """Hours without any backbone, after which trainers keep their state and stop."""
+    when_alone: Literal["train", "wait"] = "train"
+    """What a trainer does while no other one is here."""
     seed: Whole = Field(default=0, ge=0, lt=2**32)
     microbatch_size: Whole = Field(default=8, ge=1)
     """Samples of one forward and backward, unless a volunteer says otherwise."""

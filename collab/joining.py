@@ -38,7 +38,8 @@ from collab.swarm.invite import Invite, read_invite
 from collab.swarm.records import MAX_NAME_CHARACTERS
 from collab.training.momentum import outgoing
 from collab.training.optimizers import build_optimizer
-from collab.training.participant import Participant, ParticipantSettings
+from collab.training.participant import Participant
+from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import Replica
 from collab.types import Lineage, Reachability
 

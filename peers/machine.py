@@ -11,7 +11,8 @@ from collab.swarm.bundle import Bundle
 from collab.tasks.base import Task
 from collab.tasks.registry import build_task
 from collab.training.genesis import build_replica
-from collab.training.participant import Participant, ParticipantSettings
+from collab.training.participant import Participant
+from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import Replica
 from collab.training.supply import is_streamed
 from collab.training.trainer import Trainer

@@ -27,6 +27,9 @@ access: open  # default: open
 ## Trainers that have seen no backbone, and nothing of you, for so many hours keep their state, say so and stop.
 orphan_after_h: 24.0  # default: 24.0
 
+## What a trainer does while no other one is here: train alone, or wait for company.
+when_alone: train  # default: train
+
 ## Everybody stops after this many epochs; an epoch is one global optimiser step. null: train until somebody stops it.
 until_epoch: 300  # default: null
 

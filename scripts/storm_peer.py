@@ -107,7 +107,8 @@ async def build(started: "Started", bundle: "Bundle", work: Assignment) -> "Trai
 
     from collab.tasks.registry import build_task
     from collab.training.genesis import build_replica
-    from collab.training.participant import Participant, ParticipantSettings
+    from collab.training.participant import Participant
+    from collab.training.participant_settings import ParticipantSettings
     from collab.training.trainer import Trainer
     from peers.places import cache_dir
 

@@ -31,7 +31,8 @@ from collab.simulation.world import World
 from collab.swarm.bundle import Bundle
 from collab.tasks.registry import build_task
 from collab.training.genesis import build_replica, make_genesis
-from collab.training.participant import Participant, ParticipantSettings
+from collab.training.participant import Participant
+from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import Replica
 from collab.training.trainer import Trainer
 from peers.backbone import Backbone, BackboneSettings

@@ -286,7 +286,8 @@ def test_every_value_of_the_run_changes_the_fingerprint(place: str) -> None:
     for name in place.split("."):
         value = value[name]
     special = {"strategy.name": "solo", "averaging.compression": "exact", "averaging.reduction": "median"}
-    special |= {"access": "invite_only", "until_epoch": 9, "task.tokenizer": "t.json", "task.data.placement": "local"}
+    special |= {"access": "invite_only", "when_alone": "wait"}
+    special |= {"until_epoch": 9, "task.tokenizer": "t.json", "task.data.placement": "local"}
     other = changed(place, special.get(place, another(value)), content=EVERYTHING)
     assert fingerprint(Run.model_validate(other), {}) != fingerprint(Run.model_validate(EVERYTHING), {})
 

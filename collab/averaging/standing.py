@@ -86,6 +86,7 @@ class Standing:
         self._heard: tuple[Word, float, float] | None = None
         """What the leader said of all, our own samples in it, and when it came by the loop's clock."""
         self._leader: PeerId | None = None
+        self._stream: Stream | None = None
         self._clock, self._silence = ports.clock.monotonic, Silence(ports.clock.monotonic, timeouts.fixed.silence_s)
         self._unanswered_s: float | None = None
         """When we said the first word that the leader has not answered."""
@@ -105,6 +106,12 @@ class Standing:
         """Tell the leader how far we are, as soon as it can be told."""
         self._word = word
         self._news.set()
+
+    def let_go(self) -> None:
+        """Look for a leader anew, for the present one does not bring us further."""
+        if self._leader is not None and self._stream is not None:
+            self._timeouts.miss(self._leader)
+            self._stream.close()
 
     def seconds_to(self, target: float) -> float | None:
         """Predicted wait until all have ``target`` samples; None when the leader has not told us of this history."""
@@ -148,7 +155,7 @@ class Standing:
         hearing = asyncio.create_task(self._hear(stream, leader))
         try:
             await stream.send(Message("stand", {"fingerprint": self._fingerprint}), timeout_s=self._timeouts.answer_s())
-            self._leader = leader
+            self._leader, self._stream = leader, stream
             while not hearing.done():
                 word = self._word
                 if word is not None and self._news.is_set():

@@ -57,6 +57,7 @@ class ProgressBoard:
         self._front = f"{fingerprint[:32]}.peers"
         self._latest: PeerRecord | None = None
         self._published_s = -math.inf
+        self._heard_s = ports.clock.monotonic()
         self._max_share = statutes.bundle.run.averaging.max_share if statutes is not None else 1.0
         self._view = SwarmView((), 0.0)
         self._crowds: dict[PeerId, Crowd] = {}
@@ -79,6 +80,11 @@ class ProgressBoard:
     def since_published_s(self) -> float:
         """Seconds since our record was last stored."""
         return self._ports.clock.monotonic() - self._published_s
+
+    @property
+    def unheard_s(self) -> float:
+        """Seconds since the directory answered."""
+        return self._ports.clock.monotonic() - self._heard_s
 
     @property
     def crowd(self) -> Crowd | None:
@@ -174,6 +180,7 @@ class ProgressBoard:
                 entries = list(crowd.sample)
             else:
                 crowd, entries = None, entries + await self._read(self._pages())
+            self._heard_s = self._ports.clock.monotonic()
         except NetworkError as error:
             logger.warning("the swarm's records cannot be read: %s", error)
         now = self._ports.clock.now()

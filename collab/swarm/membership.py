@@ -1,7 +1,6 @@
 """Our place in the swarm: what we say of ourselves, when we say it, and what others' words mean for us."""
 
 import asyncio
-import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -21,8 +20,6 @@ SHORTEST_WAIT_S = 0.05
 """For an answer that must be on its way: some round trips of a near swarm."""
 FIRST_READING_S = 1.0
 """For reading the directory when a round waits for it, before it is known what that takes: some round trips."""
-LEVEL_ASKED = 2
-"""Of those who by their last word are where we are, how many are asked what followed."""
 DOUBT_S = 300.0
 """So long nobody waits for the state of a peer that said to hold the newest one, and did not give it."""
 REPORT_S = 0.5
@@ -102,6 +99,16 @@ class Membership:
     def note_step(self) -> None:
         """Our replica has just reached its present epoch."""
         self._since_s = self._clock.now()
+
+    @property
+    def unheard_s(self) -> float:
+        """Since the directory answered."""
+        return self._board.unheard_s
+
+    def ask(self) -> None:
+        """Everybody's words should be read soon."""
+        self._wants_all = True
+        self._question.set()
 
     def our_record(self) -> PeerRecord:
         """Our word as of now."""
@@ -187,13 +194,11 @@ class Membership:
             left=self._presence.left,
             absent_s=self._presence.absent_s,
             backbones=self._presence.backbones,
-            seatless=frozenset(
-                r.peer for r in (*view.trainers(epoch, lineage), *view.helpers()) if not r.has_seat
-            ),
+            seatless=frozenset(r.peer for r in (*view.trainers(epoch, lineage), *view.helpers()) if not r.has_seat),
             ahead=frozenset(
-                record.peer
-                for record in (*view.all_trainers(), *self.backbones())
-                if max(record.epoch, record.checkpoint_epoch) > epoch
+                r.peer
+                for r in (*view.all_trainers(), *self.backbones())
+                if max(r.epoch, r.checkpoint_epoch) > epoch
             ),
         )
 
@@ -280,15 +285,8 @@ class Membership:
         return [record.peer for record in sorted(able, key=lambda record: record.role is not Role.BACKBONE)]
 
     def trainers_ahead(self, epoch: int) -> list[PeerId]:
-        """Other trainers that have gone on from ``epoch``, nearest first, and a few that may have by now.
-
-        Of equally near ones each peer has its own order, so that not all ask the same.
-        """
-        me = self._our_record().peer
-        others = [record for record in self.view.all_trainers() if record.peer != me and record.epoch >= epoch]
-        others.sort(key=lambda record: (record.epoch, hashlib.sha256(f"{me}:{record.peer}".encode()).digest()))
-        level = [record.peer for record in others if record.epoch == epoch]
-        return [record.peer for record in others[len(level) :]] + level[:LEVEL_ASKED]
+        """Other trainers that have gone on from ``epoch``, nearest first, and a few that may have by now."""
+        return self.view.trainers_ahead(epoch, self._our_record().peer)
 
     def is_last_trainer(self) -> bool:
         """Whether no other trainer is known to hold our history."""

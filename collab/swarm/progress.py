@@ -13,6 +13,8 @@ from collab.types import Lineage, PeerId, Role
 
 RECORD_LIFE_S = 15.0
 """A peer that has said nothing for this long is gone."""
+LEVEL_ASKED = 2
+"""Of those who by their last word are where we are, how many are asked what followed."""
 HEARTBEAT_S = 4.0
 """A third of the life: two lost stores in a row do not make a peer look dead."""
 
@@ -70,6 +72,16 @@ class SwarmView:
     def helpers(self) -> tuple[PeerRecord, ...]:
         """Auxiliary and backbone peers."""
         return tuple(record for record in self.records if record.role is not Role.TRAINER)
+
+    def trainers_ahead(self, epoch: int, asker: PeerId) -> list[PeerId]:
+        """Other trainers that have gone on from ``epoch``, nearest first, and a few that may have by now.
+
+        Of equally near ones each asker has its own order, so that not all ask the same.
+        """
+        others = [record for record in self.all_trainers() if record.peer != asker and record.epoch >= epoch]
+        others.sort(key=lambda record: (record.epoch, hashlib.sha256(f"{asker}:{record.peer}".encode()).digest()))
+        level = [record.peer for record in others if record.epoch == epoch]
+        return [record.peer for record in others[len(level) :]] + level[:LEVEL_ASKED]
 
     def is_over(self, until_epoch: int) -> bool:
         """Whether more peers say that they have reached the last epoch, or left there, than train towards it still."""

@@ -6,7 +6,6 @@
 import asyncio
 import logging
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 from collab.averaging.base import Committed, Outcome
@@ -33,7 +32,9 @@ from collab.training.beside import Beside, Patience
 from collab.training.departure import Departure
 from collab.training.disk_copy import DiskCopy
 from collab.training.dismissal import dismissal
+from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import MicrobatchReport, Replica
+from collab.training.standstill import Remedy, Standstill
 from collab.training.state_sync import StateSync, Update
 from collab.training.teller import Teller
 from collab.types import Lineage, PeerId, Reachability
@@ -46,21 +47,6 @@ STALE_EPOCHS = 4
 """Whoever is further behind the swarm computes nothing until it has its state: such gradients lead nowhere."""
 SKIPS_BEFORE_RENEWAL = 8
 """Microbatches in a row that are not finite before the replica itself is suspected."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParticipantSettings:
-    """What is this machine's own business."""
-
-    name: str
-    reach: Reachability = Reachability.DIRECT
-    """How others get to this machine."""
-    max_epochs: int | None = None
-    """Finished after contributing to this many steps."""
-    state_dir: Path | None = None
-    """Where this peer keeps the run's state for its next life; None: nowhere."""
-    allowed_modules: tuple[str, ...] = ()
-    """Of others' code, what this machine's owner has allowed to run."""
 
 
 class Participant:
@@ -115,6 +101,10 @@ class Participant:
         self._patience = Patience()
         self._round = Beside(self._contribute, ports.clock)
         self._renewal = Beside(self._sync.gather, ports.clock)
+        self.standstill = Standstill(
+            ports, self.membership, mandate.target_batch_size, waits=bundle.run.when_alone == "wait"
+        )
+        self.standstill.help, self.standstill.skipped = self._help, lambda: self.vitals.skipped_in_a_row
 
     def _attend(self, call: Call, _leader: PeerId) -> Reply:
         """Answer a leader's call; a peer whose gradients are not finite at the moment sits the round out.
@@ -185,6 +175,7 @@ class Participant:
         """Do what a decision asks for; whether the replica took a step."""
         if isinstance(decision, Waiting) and decision.reason:
             logger.info("round lost epoch=%d reason=%s", self.replica.epoch, decision.reason)
+            self.standstill.failure = decision.reason
         if isinstance(decision, Stepped):
             self.membership.note_step()
             self.teller.note_step(decision)
@@ -224,14 +215,19 @@ class Participant:
 
     async def keep_alive(self) -> None:
         """Heartbeat, and a stream to whoever leads, until cancelled."""
+        own = (self.membership.keep_alive, self._standing.run, self._round.run, self._renewal.run, self._copy.run)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.membership.keep_alive())
-            tasks.create_task(self._standing.run())
-            tasks.create_task(self._round.run())
-            tasks.create_task(self._renewal.run())
-            tasks.create_task(self._copy.run())
-            tasks.create_task(self._orders.run())
-            tasks.create_task(self._sync.note_progress())
+            for run in (*own, self._orders.run, self._sync.note_progress, self.standstill.run):
+                tasks.create_task(run())
+
+    def _help(self, remedy: Remedy) -> None:
+        """The epoch has not grown for long."""
+        if remedy is Remedy.REJOIN:
+            self._standing.let_go()
+            self.membership.ask()
+        elif remedy is Remedy.RESYNC and not (self._round.is_under_way or self._renewal.is_under_way):
+            self.vitals.state = PeerState.SYNCING
+            self._renewal.begin()
 
     @property
     def state_dir(self) -> Path | None:

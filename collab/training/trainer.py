@@ -7,6 +7,7 @@ from collab.metrics.records import EvaluationDone, Phase, PhaseReached
 from collab.tasks.base import Task
 from collab.training.participant import Participant
 from collab.training.replica import MicrobatchReport
+from collab.training.standstill import LOOK_S
 from collab.training.supply import build_supply
 
 LEAVE_GRACE_S = 2.0
@@ -55,6 +56,9 @@ class Trainer:
         await self.participant.measure_link()
         await self.participant.synchronise()
         while not (stop.is_set() or self.participant.is_finished or self.participant.unwanted()):
+            if self._run.when_alone == "wait" and self.participant.standstill.is_alone:
+                await asyncio.sleep(LOOK_S)
+                continue
             sample_ids = await self._supply.next(self._microbatch_size)
             report = await self._accumulate(sample_ids)
             if report.skipped:

@@ -23,7 +23,8 @@ from collab.swarm.orders import Statement
 from collab.tasks.base import Task
 from collab.tasks.registry import build_task
 from collab.training.genesis import build_replica, make_genesis
-from collab.training.participant import Participant, ParticipantSettings
+from collab.training.participant import Participant
+from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import Replica
 from collab.training.trainer import Trainer
 from collab.types import PeerId, Reachability, Role
@@ -38,6 +39,7 @@ RUN = """\
 run_id: simulated
 access: {access}
 orphan_after_h: {orphan_after_h}
+when_alone: {when_alone}
 seed: 5
 microbatch_size: 8
 until_epoch: {until}
@@ -70,13 +72,14 @@ class SimSwarm:
         max_norm: float | None = 1.0,
         access: str = "open",
         orphan_after_h: float = 24.0,
+        when_alone: str = "train",
         owner: Identity | None = None,
         foreign: str = "",
     ) -> None:
         strategy = foreign or f"{strategy}, max_gradient_norm: {json.dumps(max_norm)}"
         sizes = {"until": until, "target": target, "every": every}
         sends = {"compression": compression, "reduction": reduction, "worker_momentum": worker_momentum}
-        rules = {"access": access, "orphan_after_h": orphan_after_h}
+        rules = {"access": access, "orphan_after_h": orphan_after_h, "when_alone": when_alone}
         text = RUN.format(optimizer=optimizer, strategy=strategy, max_share=max_share, **sends, **sizes, **rules)
         self.directory, self.owner = directory, owner
         self.bundle = Bundle(parse_run(text, origin="the test"), {}, owner.peer_id if owner else PeerId(""))

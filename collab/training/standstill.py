@@ -1,0 +1,176 @@
+"""When nothing moves: what is wrong as far as this peer can see, in words, and what it does about it.
+
+Rounds and downloads have time limits of their own and begin again by themselves. This looks at the whole: the epoch
+does not grow, whatever the reason. It speaks once it is sure, says what to do, and tries what may help; then it waits
+for twice as long.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from collab.metrics.records import Notice
+from collab.ports import Ports
+from collab.swarm.membership import Membership
+from collab.swarm.records import PeerState
+
+LOOK_S = 2.0
+SHORTEST_S, UNKNOWN_S = 60.0, 600.0
+"""Without a step, before anything is said; the latter while nobody knows how long a step takes."""
+STEPS = 10.0
+"""Times what a step should take."""
+UNHEARD_S = 30.0
+"""Without an answer of the directory, whose answers take seconds: this machine is cut off."""
+SKIPPED = 4
+"""Microbatches in a row that are not finite."""
+
+
+class Remedy(Enum):
+    """What may help."""
+
+    NOTHING = auto()
+    """Somebody must do something, or it must be waited for."""
+    REJOIN = auto()
+    """Let go of whoever leads, and look at everybody anew."""
+    RESYNC = auto()
+    """Take over the swarm's state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """What this peer sees."""
+
+    idle_s: float
+    """Since the epoch grew."""
+    epoch: int
+    swarm_epoch: int | None
+    """Where most other trainers are; None: there are none."""
+    others: int
+    """Other trainers."""
+    unheard_s: float
+    """Since the directory answered."""
+    samples: float
+    """Of all, towards the next step, as far as is known."""
+    target: int
+    skipped: int
+    """Microbatches in a row that were not finite."""
+    failure: str
+    """Why the newest round failed; empty: it did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong."""
+
+    text: str
+    hint: str
+    remedy: Remedy
+
+
+def find(signs: Signs) -> Finding:
+    """The first explanation that fits, the most certain ones first."""
+    since = f"no step for {signs.idle_s:.0f} s (epoch {signs.epoch})"
+    if signs.unheard_s > UNHEARD_S:
+        text = f"{since}: nobody of the swarm has answered for {signs.unheard_s:.0f} s"
+        hint = "is this machine online? it goes on dialling every backbone that it knows"
+        return Finding(text, hint, Remedy.REJOIN)
+    if signs.swarm_epoch is not None and signs.swarm_epoch > signs.epoch:
+        text = f"{since}: the others are at epoch {signs.swarm_epoch}; this peer takes over their state"
+        return Finding(text, "if this comes again, its link may be too slow for the state", Remedy.RESYNC)
+    if signs.skipped >= SKIPPED:
+        text = f"{since}: {signs.skipped} microbatches in a row were not finite"
+        return Finding(text, "check this machine's memory and drivers, or lower the learning rate", Remedy.NOTHING)
+    if signs.samples >= signs.target and signs.failure:
+        text = f"{since}: the batch is complete, and rounds fail: {signs.failure}"
+        return Finding(text, "this peer looks for its group anew", Remedy.REJOIN)
+    company = f"{signs.others} other trainer{'s' if signs.others != 1 else ''}"
+    text = f"{since}: {signs.samples:.0f} of {signs.target} samples are there, with {company}"
+    return Finding(text, "a step needs more trainers, faster ones, or a smaller target batch", Remedy.REJOIN)
+
+
+class Standstill:
+    """Of one trainer: watches its epoch, and whether it has company."""
+
+    def __init__(self, ports: Ports, membership: Membership, target: Callable[[int], int], *, waits: bool) -> None:
+        """
+        Args:
+            target: samples of the step that follows an epoch.
+            waits: whether nothing is computed without company.
+        """
+        self._waits = waits
+        self._ports, self._membership, self._target = ports, membership, target
+        self.failure = ""
+        """Why the newest round failed."""
+        self.skipped: Callable[[], int] = lambda: 0
+        self.help: Callable[[Remedy], None] = lambda _: None
+        """Called with what may help."""
+        self._epoch, self._since_s = -1, ports.clock.monotonic()
+        self._patience = 1.0
+        self._had_company = False
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other trainer is here."""
+        return self._others == 0
+
+    @property
+    def _others(self) -> int:
+        view, me = self._membership.view, self._ports.transport.peer_id
+        ours = sum(record.peer == me for record in view.all_trainers())
+        return view.num_trainers - (max(ours, 1) if view.crowd else ours)
+
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._look_for_company()
+            if (finding := self.look()) is not None:
+                self._say(finding.text, finding.hint)
+                self.help(finding.remedy)
+
+    def look(self) -> Finding | None:
+        """What is wrong, if it is time to say so."""
+        record, now_s = self._membership.our_record(), self._ports.clock.monotonic()
+        if record.epoch != self._epoch:
+            self._epoch, self._since_s, self._patience, self.failure = record.epoch, now_s, 1.0, ""
+        if record.state is not PeerState.TRAINING or (self._waits and self.is_alone):
+            self._since_s = now_s  # it is said elsewhere what is waited for
+        if now_s - self._since_s < self._patience * self._limit_s():
+            return None
+        self._patience *= 2
+        return find(self._signs(now_s - self._since_s))
+
+    def _limit_s(self) -> float:
+        """Without a step, until something is wrong."""
+        if self._membership.unheard_s > UNHEARD_S:
+            return SHORTEST_S
+        record = self._membership.our_record()
+        speed = max(self._membership.view.samples_per_s, record.samples_per_s)
+        expected_s = self._target(record.epoch) / speed if speed > 0 else math.inf
+        return max(SHORTEST_S, STEPS * expected_s) if math.isfinite(expected_s) else UNKNOWN_S
+
+    def _signs(self, idle_s: float) -> Signs:
+        record, others = self._membership.our_record(), self._membership.consensus_of_others()
+        return Signs(
+            idle_s=idle_s,
+            epoch=record.epoch,
+            swarm_epoch=others[0] if others is not None else None,
+            others=self._others,
+            unheard_s=self._membership.unheard_s,
+            samples=self._membership.view.samples(record.epoch, record.lineage),
+            target=self._target(record.epoch),
+            skipped=self.skipped(),
+            failure=self.failure,
+        )
+
+    def _look_for_company(self) -> None:
+        """Whoever is left alone should know it, and that its work goes on."""
+        if self._had_company and self.is_alone:
+            does = "waits for company, as the run wants it" if self._waits else "trains on alone"
+            self._say("no other trainer is here any more", f"this machine {does}; its state is kept")
+        self._had_company = not self.is_alone
+
+    def _say(self, text: str, hint: str) -> None:
+        self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text, hint=hint, is_problem=True))

@@ -1,0 +1,84 @@
+"""What a peer says when nothing moves, and what it does about it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collab.metrics.records import EpochFinished, Notice
+from collab.simulation.peer import SimPeer
+from collab.simulation.virtual_time import EPOCH_S
+from collab.training.standstill import SHORTEST_S, SKIPPED, UNHEARD_S, Remedy, Signs, find
+from tests.simulation.swarm import SimSwarm
+
+QUIET = Signs(
+    idle_s=100.0, epoch=7, swarm_epoch=7, others=3, unheard_s=1.0, samples=50.0, target=100, skipped=0, failure=""
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("signs", "words", "remedy"),
+    [
+        (replace(QUIET, unheard_s=UNHEARD_S + 1), "nobody of the swarm has answered for 31 s", Remedy.REJOIN),
+        (replace(QUIET, swarm_epoch=9), "the others are at epoch 9", Remedy.RESYNC),
+        (replace(QUIET, skipped=SKIPPED), "4 microbatches in a row were not finite", Remedy.NOTHING),
+        (replace(QUIET, samples=100.0, failure="no leader"), "rounds fail: no leader", Remedy.REJOIN),
+        (QUIET, "50 of 100 samples are there, with 3 other trainers", Remedy.REJOIN),
+        (replace(QUIET, swarm_epoch=None, others=1), "with 1 other trainer", Remedy.REJOIN),
+        (replace(QUIET, swarm_epoch=6), "50 of 100 samples", Remedy.REJOIN),
+    ],
+)
+def test_the_most_certain_explanation_is_given(signs: Signs, words: str, remedy: Remedy) -> None:
+    finding = find(signs)
+    assert words in finding.text
+    assert finding.text.startswith("no step for 100 s (epoch 7)")
+    assert finding.hint
+    assert finding.remedy is remedy
+
+
+def notices(swarm: SimSwarm, peer: SimPeer, words: str) -> list[float]:
+    return [event.at_s - EPOCH_S for event in swarm.events(peer, Notice) if words in event.text]
+
+
+def test_a_peer_that_is_cut_off_says_so_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, until=60, target=512)
+    swarm.add_backbone()
+    trainers = [swarm.add_trainer(samples_per_s=40.0) for _ in range(3)]
+    cut = trainers[0]
+    swarm.churn.partition_at([[cut.index]], time_s=30.0, for_s=150.0)
+    with swarm.world as world:
+        world.run()
+    said_s = notices(swarm, cut, "nobody of the swarm has answered")
+    assert 30.0 + UNHEARD_S < said_s[0] < 35.0 + SHORTEST_S
+    assert len(said_s) <= 2, "it does not repeat itself every few seconds"
+    assert all(not notices(swarm, peer, "no step for") for peer in trainers[1:])
+    assert max(event.epoch for event in swarm.events(cut, EpochFinished)) == 60
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_who_is_left_alone_says_so_within_twenty_seconds_and_trains_on(tmp_path: Path, is_killed: bool) -> None:
+    swarm = SimSwarm(tmp_path, until=25, target=256)
+    swarm.add_backbone()
+    first, second = (swarm.add_trainer(samples_per_s=40.0) for _ in range(2))
+    end = (lambda: swarm.world.kill(first.index)) if is_killed else (lambda: swarm.ask_to_leave(first))
+    swarm.world.call_at(20.0, end)
+    with swarm.world as world:
+        world.run()
+    said_s = notices(swarm, second, "no other trainer is here")
+    assert len(said_s) == 1
+    assert 20.0 <= said_s[0] <= 40.0
+    assert max(event.epoch for event in swarm.events(second, EpochFinished)) == 25
+
+
+def test_who_is_left_alone_waits_for_company_where_the_run_wants_it(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, until=30, target=256, when_alone="wait")
+    swarm.add_backbone()
+    first, second = (swarm.add_trainer(samples_per_s=40.0) for _ in range(2))
+    swarm.world.call_at(20.0, lambda: swarm.ask_to_leave(first))
+    swarm.world.call_at(120.0, lambda: swarm.add_trainer(samples_per_s=40.0))
+    with swarm.world as world:
+        world.run()
+    at_s = [event.at_s - EPOCH_S for event in swarm.events(second, EpochFinished)]
+    assert not [moment for moment in at_s if 40.0 < moment < 120.0]
+    assert [moment for moment in at_s if moment > 120.0], "it goes on with the next one"
+    assert not notices(swarm, second, "no step for"), "it is known what is waited for"
