@@ -40,7 +40,9 @@ MORE_PATIENCE_S = 0.2
 FIRST_BYTES = 64 << 10
 """Under way at the beginning, over all peers: a quarter of a second of 2 Mbit/s, which a router can hold."""
 SERVED_AT_ONCE = 2
-"""Newcomers that a peer helps at a time; the others go without."""
+"""Newcomers that a peer helps at a time; the others are told that it is busy."""
+TRIES, BUSY_S = 3, 2.0
+"""When all whom a newcomer asks are busy, as when many join at once, it asks again after about a probe's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,8 @@ class _Meeting:
     def __init__(self, num_asked: int) -> None:
         self._num_silent = num_asked
         self._num_exchanging = 0
+        self.num_busy = 0
+        """Peers that have no time."""
         self._news, self._begun = asyncio.Event(), asyncio.Event()
         self.helpers: list[_Partner] = []
 
@@ -143,6 +147,15 @@ class Probe:
 
     async def measure(self, peers: list[PeerId]) -> Probed:
         """Exchange parts with those of ``peers`` that are ready first; the dead and the silent are not waited for."""
+        for _ in range(TRIES - 1):
+            probed, num_busy = await self._measure(peers)
+            if probed.up is not None or not num_busy:
+                return probed
+            await asyncio.sleep(BUSY_S)
+        return (await self._measure(peers))[0]
+
+    async def _measure(self, peers: list[PeerId]) -> tuple[Probed, int]:
+        """Once; and how many were busy."""
         asked = peers[:ASKED]
         meeting = _Meeting(len(asked))
         async with Background() as tasks:
@@ -154,11 +167,11 @@ class Probe:
             self._links.uplink.believe(probed.up, WINDOW_S)
         if probed.down is not None:
             self._links.downlink.believe(probed.down, WINDOW_S)
-        return probed
+        return probed, meeting.num_busy
 
     async def _visit(self, peer: PeerId, meeting: _Meeting) -> None:
         """Ask a peer, wait for the others, and exchange parts with it."""
-        helper = await self._ask(peer)
+        helper = await self._ask(peer, meeting)
         takes_part = meeting.answered(helper)
         if helper is None:
             return
@@ -174,7 +187,7 @@ class Probe:
             if takes_part:
                 meeting.parted()
 
-    async def _ask(self, peer: PeerId) -> _Partner | None:
+    async def _ask(self, peer: PeerId, meeting: _Meeting) -> _Partner | None:
         """None: it has no time, or does not answer."""
         try:
             stream = await self._transport.open(peer, PROBE_PROTOCOL, timeout_s=PATIENCE_S)
@@ -183,6 +196,7 @@ class Probe:
                 answer = await stream.receive(timeout_s=PATIENCE_S)
                 if answer.kind == "ready":
                     return _Partner(stream, Traffic(stream, self._links), *_rates(answer))
+                meeting.num_busy += 1
                 stream.close()
             except BaseException:
                 stream.close()

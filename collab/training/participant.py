@@ -98,7 +98,7 @@ class Participant:
             averager=self._engine,
             worker=ports.compute,
         )
-        self._patience = Patience()
+        self._patience, self._is_measured = Patience(), False
         self._round = Beside(self._contribute, ports.clock)
         self._renewal = Beside(self._sync.gather, ports.clock)
         self.standstill = Standstill(
@@ -240,9 +240,11 @@ class Participant:
         return self.is_finished or self.replica.epoch % self.bundle.run.checkpoints.every_epochs == 0
 
     async def measure_link(self) -> None:
-        """Find out what our link carries, before the first round is planned with it."""
+        """Find out what our link carries, before the first round is planned with it; nothing if nobody is there."""
         await self.membership.look()
-        await self._engine.probe.measure(self.membership.dialable())
+        if peers := self.membership.dialable():
+            self._is_measured = True  # or nobody had time
+            await self._engine.probe.measure(peers)
 
     async def synchronise(self) -> None:
         """Take over the swarm's state, and say so. Nothing may be computed meanwhile."""
@@ -252,6 +254,8 @@ class Participant:
         while (missed := await self._sync.missed()).rounds:  # that began before our word was out
             await self._take_over(missed)
             await self.membership.report()
+        if not self._is_measured:  # whoever gave us the state is there now
+            await self.measure_link()
 
     async def _adopt(self) -> None:
         """Take over the state that is on its way, as soon as it is here.
