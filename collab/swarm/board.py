@@ -140,7 +140,7 @@ class ProgressBoard:
         if any(peer < me and self.is_vouched_backbone(peer) for peer in others):
             return
         ours = self._crowds.get(me)
-        if ours is not None and ours.level == level_for(trainers) and now - ours.said_at < beat_s:
+        if ours is not None and ours.level == level_for(trainers) and now - ours.said_at < beat_s / 2:
             return
         life_s = LIFE_HEARTBEATS * beat_s
         summary = sum_up(self._view, self._raw, fingerprint=self._fingerprint, now=now, life_s=life_s)

@@ -39,8 +39,8 @@ MAX_TALLIES = 16
 """Histories that are told of; honest swarms are at two or three at once."""
 MAX_BYTES = 32768
 """The sample's records, and a kilobyte."""
-LIFE_HEARTBEATS = 2.5
-"""A summary is believed for so many heartbeats of its author: two lost ones in a row change nothing."""
+LIFE_HEARTBEATS = 3.5
+"""A summary is believed for so many heartbeats of its author: its reader's may be two old, and one may be lost."""
 REMEMBERED = 64
 """Summaries, of at most ``MAX_BYTES`` each."""
 
