@@ -116,13 +116,16 @@ class Entry:
 
 
 class Directory(Protocol):
-    """A distributed table: key -> subkey -> value, each value with an expiry. Nothing in it is to be trusted."""
+    """A distributed table: key -> subkey -> value, each value with an expiry. Nothing in it is to be trusted.
+
+    A peer stores under subkeys that are its id, or end with ``:`` and its id, and under no others.
+    """
 
     async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
         """Store ``value``; of two values under one subkey the one that expires later stays.
 
         Returns:
-            Whether at least one keeper of the key took it.
+            Whether at least one keeper of the key took it; none takes what is another's, or ends in many hours.
 
         Raises:
             TimedOut: no keeper answered within ``timeout_s``.

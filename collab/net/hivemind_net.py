@@ -7,7 +7,7 @@ hivemind's higher layers (optimiser, averagers, matchmaking, codecs) are not use
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from collab.net.dialling import connect
 from collab.net.fresh_dial import who_answers
 from collab.net.hivemind_stream import HivemindStream
 from collab.net.listening import check_port, host_in
+from collab.net.owned_records import OwnedRecords
 from collab.net.quotas import LIMITS
 from collab.net.relaying import RelayLimits, Reservation, connect_through, reserve
 from collab.types import PeerId
@@ -213,8 +214,8 @@ async def _supervise(protocol: str, handler: Handler, stream: HivemindStream) ->
 class HivemindDirectory:
     """Implements ``Directory`` over hivemind's DHT node."""
 
-    def __init__(self, node: DHTNode) -> None:
-        self._node = node
+    def __init__(self, node: DHTNode, me: PeerId) -> None:
+        self._node, self.me = node, me
 
     async def greet(self, peer: PeerId) -> None:
         """Let ``peer``'s DHT node and ours know each other: a restarted peer's node has forgotten everybody."""
@@ -266,25 +267,26 @@ async def open_transport(settings: NetworkSettings) -> AsyncIterator[HivemindTra
 
 @asynccontextmanager
 async def open_directory(
-    transport: HivemindTransport, known_peers: list[PeerId], *, now: Callable[[], float], is_client: bool
+    transport: HivemindTransport, known_peers: list[PeerId], *, rules: OwnedRecords, is_client: bool
 ) -> AsyncIterator[HivemindDirectory]:
     """Join the DHT through ``known_peers``, which must be connected already; none: start a new DHT.
 
     Args:
-        now: swarm time; replaces the DHT's own clock for the whole process.
+        rules: of what is kept; their clock, swarm time, replaces the DHT's own clock for the whole process.
         is_client: keep nothing for others, and be in nobody's tables.
     """
-    hivemind_time.use(now)
+    hivemind_time.use(rules.now)
     node = await DHTNode.create(
         p2p=transport._p2p,
         initial_peers=[f"/p2p/{peer}" for peer in known_peers],
         client_mode=is_client,
+        record_validator=rules,
         wait_timeout=DHT_RPC_TIMEOUT_S,
         ensure_bootstrap_success=False,
         strict=False,
     )
     try:
-        yield HivemindDirectory(node)
+        yield HivemindDirectory(node, transport.peer_id)
     finally:
         with suppress(TimeoutError):  # a dead daemon never confirms
             async with asyncio.timeout(SHUTDOWN_S):

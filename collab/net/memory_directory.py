@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from collab.errors import TimedOut
 from collab.net.base import Entry
 from collab.simulation.virtual_time import EPOCH_S
+from collab.types import PeerId
 
 if TYPE_CHECKING:
     from collab.net.memory_net import MemoryNetwork, MemoryTransport
 
+LONGEST_S = 3 * 3600.0
+"""From now until a record's end, as keepers of the real one want it."""
 LOOKUP_S = 0.02
 """Cost of finding a peer or a record beyond the caller's own round trip; hivemind's DHT took 11-25 ms on loopback."""
 
@@ -22,16 +25,25 @@ class MemoryDirectory:
     a keeper of every key, as in a real DHT of few nodes. Where else a record lives is not simulated.
     """
 
-    def __init__(self, network: "MemoryNetwork", endpoint: "MemoryTransport") -> None:
+    def __init__(self, network: "MemoryNetwork", endpoint: "MemoryTransport", me: PeerId | None = None) -> None:
+        """
+        Args:
+            me: whose key signs what is stored; None: the endpoint's.
+        """
         self._network = network
         self._endpoint = endpoint
+        self.me = me or endpoint.peer_id
 
     async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
-        """See ``Directory``; refused when expired by swarm time, or when what is there expires no earlier."""
+        """See ``Directory``; refused when it is another's, when it has expired or would be kept for too long by swarm
+        time, or when what is there expires no earlier.
+        """
         await self._reach_keeper(timeout_s)
         now = EPOCH_S + self._network.loop.time()
         records = self._network.table_of(self._endpoint).setdefault(key, {})
         known = records.get(subkey)
+        if subkey.rpartition(":")[2] != self.me or expires_at > now + LONGEST_S:
+            return False
         if expires_at <= now or (known is not None and known.expires_at > now and known.expires_at >= expires_at):
             return False
         records[subkey] = Entry(bytes(value), expires_at)

@@ -29,6 +29,7 @@ from collab.net.hivemind_net import (
 from collab.net.limits import within_limits
 from collab.net.listening import tcp_port_in
 from collab.net.loopback import LoopbackTransport
+from collab.net.owned_records import OwnedRecords
 from collab.net.reaching import find_reach, keep_places, reserve_places
 from collab.net.refusal_report import serve_report
 from collab.ports import NO_LIMITS, Entrance, LinkLimits, Observer, Ports
@@ -154,7 +155,9 @@ class _Connected:
 
     def directory(self, *, is_client: bool) -> AbstractAsyncContextManager[HivemindDirectory]:
         """The swarm's directory; who is a client reads and stores, and keeps nothing for others."""
-        return open_directory(self.daemon, list(self.bootstrap_peers), now=self.clock.now, is_client=is_client)
+        known = list(self.bootstrap_peers)
+        rules = OwnedRecords(self.identity, self.clock.now)
+        return open_directory(self.daemon, known, rules=rules, is_client=is_client)
 
     def ports(self, directory: HivemindDirectory) -> Ports:
         return Ports(

@@ -230,7 +230,8 @@ def test_cancelled_receive_closes_the_stream() -> None:
 
 def test_store_with_a_clock_that_runs_late_is_refused() -> None:
     async def publish(ports: Ports) -> bool:
-        return await ports.directory.store("key", "me", b"x", expires_at=ports.clock.now() + 30, timeout_s=5)
+        me, expires_at = ports.transport.peer_id, ports.clock.now() + 30
+        return await ports.directory.store("key", me, b"x", expires_at=expires_at, timeout_s=5)
 
     world = World(seed=0)
     world.add_peer(publish)

@@ -19,6 +19,7 @@ from collab.net.hivemind_net import (
     open_directory,
     open_transport,
 )
+from collab.net.owned_records import OwnedRecords
 from collab.swarm.identity import load_or_create_identity
 from tests.contracts.directory_contract import Body as DirectoryBody, DirectoryContract
 from tests.contracts.transport_contract import Body as TransportBody, TransportContract
@@ -33,13 +34,15 @@ async def connected(peers: int, clients: int = 0) -> AsyncIterator[list[tuple[Hi
         async with AsyncExitStack() as stack:
             for index in range(peers):
                 key = Path(folder) / f"{index}.key"
-                load_or_create_identity(key)
+                identity = load_or_create_identity(key)
                 is_client = index >= peers - clients
                 settings = NetworkSettings(identity_path=key, host="127.0.0.1", is_client=is_client)
                 transport = await stack.enter_async_context(open_transport(settings))
                 addresses = await found[0][0].addresses() if found else ()
                 known = [await transport.dial(address, timeout_s=10.0) for address in addresses]
-                opening = open_directory(transport, known, now=SystemClock().now, is_client=is_client)
+                opening = open_directory(
+                    transport, known, rules=OwnedRecords(identity, SystemClock().now), is_client=is_client
+                )
                 directory = await stack.enter_async_context(opening)
                 found.append((transport, directory))
             yield found

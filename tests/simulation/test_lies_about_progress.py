@@ -10,6 +10,7 @@ import pytest
 
 from collab.averaging.standing import STANDING_PROTOCOL, Word
 from collab.metrics.records import EpochFinished
+from collab.net.memory_directory import MemoryDirectory
 from collab.net.wire import Message
 from collab.ports import Ports
 from collab.simulation.peer import SimPeer
@@ -99,21 +100,23 @@ async def thousands_of_records(swarm: SimSwarm, ports: Ports, me: Identity) -> N
     board = ProgressBoard(ports, me, swarm.bundle.fingerprint)
     await board.refresh()
     key, now = f"{swarm.bundle.fingerprint[:32]}.peers", ports.clock.now()
+    endpoint = swarm.world.peers[HONEST + 1].transport
     for number in range(3000):
         forged = Identity.from_seed(number.to_bytes(32, "big"))
         record = a_trainer(swarm, board, forged, ports, state=PeerState.SYNCING, life_s=120.0)
         data = pack_record(record, forged)
-        await ports.directory.store(key, forged.peer_id, data, expires_at=now + 1e6, timeout_s=5.0)
+        directory = MemoryDirectory(swarm.world.network, endpoint, forged.peer_id)
+        assert await directory.store(key, forged.peer_id, data, expires_at=now + 3600.0, timeout_s=5.0)
 
 
 async def old_words_of_others(swarm: SimSwarm, ports: Ports, me: Identity) -> None:
-    """Stored under a name of its own, since the directory keeps of two values the one that ends later."""
+    """Stored under their names, with a later end, which no keeper takes, and under its own."""
     key = f"{swarm.bundle.fingerprint[:32]}.peers"
     old = await ports.directory.get(key, timeout_s=5.0)
     while True:
         now = ports.clock.now()
         for number, (peer, entry) in enumerate(sorted(old.items())):
-            for subkey in (f"{number}", f"x:{peer}", me.peer_id):
+            for subkey in (peer, f"{number}:{me.peer_id}", me.peer_id):
                 await ports.directory.store(key, subkey, entry.value, expires_at=now + 60.0, timeout_s=5.0)
         await asyncio.sleep(2.0)
 
