@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a swarm in vi
 
 from collab.config import parse_run
 from collab.net.base import Directory, Entry
+from collab.net.owned_records import SIGNATURE_BYTES
 from collab.ports import Ports
 from collab.simulation.virtual_time import EPOCH_S
 from collab.simulation.world import World
@@ -102,15 +103,20 @@ class Metered:
         self._directory, self._meter, self._me = directory, meter, me
 
     async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
-        self._meter.note(self._me, key, len(key) + len(subkey) + len(value), KEEPERS)
+        self._meter.note(self._me, key, len(key) + _size(subkey, value), KEEPERS)
         return await self._directory.store(key, subkey, value, expires_at=expires_at, timeout_s=timeout_s)
 
     async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
         found = await self._directory.get(key, timeout_s=timeout_s)
         is_one_enough = fresh_until is not None and any(entry.expires_at >= fresh_until for entry in found.values())
-        size = len(key) + sum(len(subkey) + len(entry.value) + 8 for subkey, entry in found.items())
+        size = len(key) + sum(_size(subkey, entry.value) for subkey, entry in found.items())
         self._meter.note(self._me, key, size, 1 if is_one_enough else KEEPERS)
         return found
+
+
+def _size(subkey: str, value: bytes) -> int:
+    """With when it ends, and the owner's signature over that."""
+    return len(subkey) + len(value) + 8 + SIGNATURE_BYTES
 
 
 class Swarm:
