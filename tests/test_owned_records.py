@@ -6,7 +6,8 @@ import pytest
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
 
-from collab.net.owned_records import LONGEST_S, SIGNATURE_BYTES, OwnedRecords
+from collab.net.base import LONGEST_RECORD_S
+from collab.net.owned_records import SIGNATURE_BYTES, OwnedRecords
 from collab.swarm.identity import Identity
 
 NOW = 1_700_000_000.0
@@ -62,8 +63,8 @@ def test_what_is_named_after_nobody_is_refused(name: object) -> None:
 
 
 def test_what_would_be_kept_for_too_long_is_refused() -> None:
-    assert RULES.validate(signed(record(ends_s=LONGEST_S)))
-    assert not RULES.validate(signed(record(ends_s=LONGEST_S + 1)))
+    assert RULES.validate(signed(record(ends_s=LONGEST_RECORD_S)))
+    assert not RULES.validate(signed(record(ends_s=LONGEST_RECORD_S + 1)))
 
 
 @pytest.mark.parametrize("subkey", [b"", b"\xc1", b"\xff" * 9])

@@ -115,6 +115,15 @@ class Entry:
     """Swarm time, seconds since the Unix epoch."""
 
 
+LONGEST_RECORD_S = 3 * 3600.0
+"""From now until a record's end: what was trained of a page is kept for two hours. Nobody fills the table for ever."""
+
+
+def owner_of(subkey: str) -> PeerId:
+    """Whose record it is: the peer at the end of its name, after what the record is about."""
+    return PeerId(subkey.rpartition(":")[2])
+
+
 class Directory(Protocol):
     """A distributed table: key -> subkey -> value, each value with an expiry. Nothing in it is to be trusted.
 

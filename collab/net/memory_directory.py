@@ -5,15 +5,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from collab.errors import TimedOut
-from collab.net.base import Entry
+from collab.net.base import LONGEST_RECORD_S, Entry, owner_of
 from collab.simulation.virtual_time import EPOCH_S
 from collab.types import PeerId
 
 if TYPE_CHECKING:
     from collab.net.memory_net import MemoryNetwork, MemoryTransport
 
-LONGEST_S = 3 * 3600.0
-"""From now until a record's end, as keepers of the real one want it."""
 LOOKUP_S = 0.02
 """Cost of finding a peer or a record beyond the caller's own round trip; hivemind's DHT took 11-25 ms on loopback."""
 
@@ -42,7 +40,7 @@ class MemoryDirectory:
         now = EPOCH_S + self._network.loop.time()
         records = self._network.table_of(self._endpoint).setdefault(key, {})
         known = records.get(subkey)
-        if subkey.rpartition(":")[2] != self.me or expires_at > now + LONGEST_S:
+        if owner_of(subkey) != self.me or expires_at > now + LONGEST_RECORD_S:
             return False
         if expires_at <= now or (known is not None and known.expires_at > now and known.expires_at >= expires_at):
             return False

@@ -13,21 +13,14 @@ import msgpack
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.utils import MSGPackSerializer
 
+from collab.net.base import LONGEST_RECORD_S, owner_of
 from collab.ports import Keys
-from collab.types import PeerId
 
 PURPOSE = b"collab/record/1"
 """Goes before what is signed: no other signature of a peer can be taken for this one."""
 SIGNATURE_BYTES = 64
-LONGEST_S = 3 * 3600.0
-"""From now until a record's end: what was trained of a page is kept for two hours. Nobody fills the table for ever."""
 REMEMBERED = 8192
 """Records whose signature was checked: most are read again and again."""
-
-
-def owner_of(name: str) -> PeerId:
-    """Whose record it is: the peer at the end of its name, after what the record is about."""
-    return PeerId(name.rpartition(":")[2])
 
 
 class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
@@ -49,7 +42,7 @@ class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
         """Whether its owner made it, and it ends in time."""
         value, signature = record.value[:-SIGNATURE_BYTES], record.value[-SIGNATURE_BYTES:]
         name = _name(record.subkey)
-        if name is None or len(signature) < SIGNATURE_BYTES or record.expiration_time > self.now() + LONGEST_S:
+        if name is None or len(signature) < SIGNATURE_BYTES or record.expiration_time > self.now() + LONGEST_RECORD_S:
             return False
         return self._is_signed(owner_of(name), _signed_content(record, value), bytes(signature))
 

@@ -101,9 +101,7 @@ class Participant:
         self._patience, self._is_measured = Patience(), False
         self._round = Beside(self._contribute, ports.clock)
         self._renewal = Beside(self._sync.gather, ports.clock)
-        self.standstill = Standstill(
-            ports, self.membership, mandate.target_batch_size, waits=bundle.run.when_alone == "wait"
-        )
+        self.standstill = Standstill(ports, self.membership, mandate.target_batch_size)
         self.standstill.help, self.standstill.skipped = self._help, lambda: self.vitals.skipped_in_a_row
 
     def _attend(self, call: Call, _leader: PeerId) -> Reply:

@@ -93,13 +93,13 @@ def find(signs: Signs) -> Finding:
 class Standstill:
     """Of one trainer: watches its epoch, and whether it has company."""
 
-    def __init__(self, ports: Ports, membership: Membership, target: Callable[[int], int], *, waits: bool) -> None:
+    def __init__(self, ports: Ports, membership: Membership, target: Callable[[int], int]) -> None:
         """
         Args:
             target: samples of the step that follows an epoch.
-            waits: whether nothing is computed without company.
         """
-        self._waits = waits
+        self.waits = False
+        """Whether nothing is computed without company; a user's own loop goes on."""
         self._ports, self._membership, self._target = ports, membership, target
         self.failure = ""
         """Why the newest round failed."""
@@ -135,7 +135,7 @@ class Standstill:
         record, now_s = self._membership.our_record(), self._ports.clock.monotonic()
         if record.epoch != self._epoch:
             self._epoch, self._since_s, self._patience, self.failure = record.epoch, now_s, 1.0, ""
-        if record.state is not PeerState.TRAINING or (self._waits and self.is_alone):
+        if record.state is not PeerState.TRAINING or (self.waits and self.is_alone):
             self._since_s = now_s  # it is said elsewhere what is waited for
         if now_s - self._since_s < self._patience * self._limit_s():
             return None
@@ -168,7 +168,7 @@ class Standstill:
     def _look_for_company(self) -> None:
         """Whoever is left alone should know it, and that its work goes on."""
         if self._had_company and self.is_alone:
-            does = "waits for company, as the run wants it" if self._waits else "trains on alone"
+            does = "waits for company, as the run wants it" if self.waits else "trains on alone"
             self._say("no other trainer is here any more", f"this machine {does}; its state is kept")
         self._had_company = not self.is_alone
 

@@ -22,6 +22,7 @@ class Trainer:
         ports, run = participant.ports, participant.bundle.run
         self._ports, self._run, self._replica = ports, run, participant.replica
         self._supply = build_supply(participant, task)
+        participant.standstill.waits = run.when_alone == "wait"
 
     async def run(self, stop: asyncio.Event) -> None:
         """Train until ``stop`` is set, the run is finished, or this machine has given what it offered.
@@ -56,7 +57,7 @@ class Trainer:
         await self.participant.measure_link()
         await self.participant.synchronise()
         while not (stop.is_set() or self.participant.is_finished or self.participant.unwanted()):
-            if self._run.when_alone == "wait" and self.participant.standstill.is_alone:
+            if self.participant.standstill.waits and self.participant.standstill.is_alone:
                 await asyncio.sleep(LOOK_S)
                 continue
             sample_ids = await self._supply.next(self._microbatch_size)
