@@ -190,6 +190,8 @@ class Leases:
         """Get some leases; whether there are more than before."""
         if await self._claim_in(self.newest):
             return True
+        if self._choice.is_contested(self.newest, self._board.now()):
+            return False  # it is free again, or somebody's, in a moment
         self._begin(self.newest + 1)
         return await self._claim_in(self.newest)
 
@@ -215,19 +217,19 @@ class Leases:
                 return True
         fruitless = 0
         for key in self._choice.pages(pass_number):
-            if self._choice.untrained(key) and fruitless < FRUITLESS_PAGES:
+            is_worth_it = self._choice.untrained(key)
+            while is_worth_it and fruitless < FRUITLESS_PAGES:
                 if await self._claim_on(key):
                     return True
                 fruitless += 1
+                is_worth_it = self._choice.free(key, self._board.now())  # somebody wanted the same: the next best
         return False
 
     async def _claim_on(self, key: PageKey, *, only_own: bool = False) -> bool:
         """Claim free blocks of one page, and see whether they are ours; whether any is."""
         if self._board.now() - self._holders.read_at_s(key) >= FRESH_S:
             await self._read(key)
-        if self._holders.has_strangers(key):
-            await self._around.look()
-            self._look_around()
+        await self._meet(key)
         number = max(self._choice.number_wanted(self.newest, len(self._ready)) - len(self._ready), 1)
         wanted = self._choice.best(key, self._board.now(), only_own=only_own)[:number]
         if not wanted:
@@ -236,6 +238,7 @@ class Leases:
         try:
             await self._say(key)
             await self._read(key)
+            await self._meet(key)
         except NetworkError:
             self._choice.held.difference_update(wanted)
             self._unsaid.add(key)
@@ -246,10 +249,8 @@ class Leases:
         if kept:
             self._has_ready.set()
         if len(kept) < len(wanted):
-            contested = set(wanted) - set(kept)
-            self._choice.held.difference_update(contested)
-            until = self._board.now() + self._board.random() * AGAIN_AFTER_CLAIMS * self._claim_s
-            self._choice.contested.update(dict.fromkeys(contested, until))
+            rest_s = self._board.random() * AGAIN_AFTER_CLAIMS * self._claim_s
+            self._choice.contest(set(wanted) - set(kept), self._board.now() + rest_s)
             await self._say(key)
         return bool(kept)
 
@@ -263,6 +264,17 @@ class Leases:
             self._choice.held.discard(block)
         if not self._ready:
             self._has_ready.clear()
+
+    async def _meet(self, key: PageKey) -> None:
+        """Learn who they are who claim blocks of a page that was read and did not seem to be there: their claims count
+        from then on. Two that come at the same time would else hold the same blocks.
+        """
+        if self._holders.has_strangers(key):
+            known = self._holders.pace.speeds.keys()
+            await self._around.look()
+            self._look_around()
+            if self._holders.pace.speeds.keys() - known:
+                await self._read(key)
 
     async def _say(self, key: PageKey) -> None:
         self._unsaid.discard(key)
