@@ -57,7 +57,9 @@ class Leases:
         self._revisit_at_s = board.monotonic() + SHORTEST_REVISIT_S
         self._failed_s = board.monotonic() - RETRY_S
         self._claim_s = FIRST_CLAIM_S
-        self._wanted, self._has_ready = asyncio.Event(), asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._awaited: asyncio.Event | None = None
+        """While the trainer waits for a lease: that there is one."""
         self._attending, self._is_closed = asyncio.Lock(), False
         self.newest = max(coverage.passes, default=0)
         """The pass that we claim blocks of; of those before only what is left."""
@@ -73,13 +75,13 @@ class Leases:
         ours, without a lease, for training never stops.
         """
         if not self._ready:
+            self._awaited = asyncio.Event()
             self._wanted.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._patience_s()):
-                    await self._has_ready.wait()
+                    await self._awaited.wait()
+            self._awaited = None
         block = self._ready.popleft() if self._ready else self._without_lease()
-        if not self._ready:
-            self._has_ready.clear()
         self._wanted.set()
         return block
 
@@ -190,8 +192,8 @@ class Leases:
         """Get some leases; whether there are more than before."""
         if await self._claim_in(self.newest):
             return True
-        if self._choice.is_contested(self.newest, self._board.now()):
-            return False  # it is free again, or somebody's, in a moment
+        if self._awaited is None and self._choice.is_contested(self.newest, self._board.now()):
+            return False  # it is free again, or somebody's, in a moment; nobody waits so long
         self._begin(self.newest + 1)
         return await self._claim_in(self.newest)
 
@@ -246,8 +248,8 @@ class Leases:
         taken = self._holders.held(key, self._board.now()) | self._coverage.of(key[0]).trained[key[1]]
         kept = [block for block in wanted if not block.bit & taken]
         self._ready.extend(kept)
-        if kept:
-            self._has_ready.set()
+        if kept and self._awaited is not None:
+            self._awaited.set()
         if len(kept) < len(wanted):
             rest_s = self._board.random() * AGAIN_AFTER_CLAIMS * self._claim_s
             self._choice.contest(set(wanted) - set(kept), self._board.now() + rest_s)
@@ -262,8 +264,6 @@ class Leases:
         for block in [block for block in self._ready if page_of(block) == key and block.bit & trained]:
             self._ready.remove(block)  # somebody trained it without a lease
             self._choice.held.discard(block)
-        if not self._ready:
-            self._has_ready.clear()
 
     async def _meet(self, key: PageKey) -> None:
         """Learn who they are who claim blocks of a page that was read and did not seem to be there: their claims count
