@@ -177,7 +177,10 @@ class FakeDirectory:
         if self.is_silent:
             raise TimedOut("no keeper answered")
         self.stores += 1
-        self.table.setdefault(key, {})[subkey] = Entry(value, expires_at)
+        known = self.table.setdefault(key, {}).get(subkey)
+        if known is not None and known.expires_at >= expires_at:
+            return False
+        self.table[key][subkey] = Entry(value, expires_at)
         return True
 
     async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:

@@ -189,12 +189,16 @@ class ProgressBoard:
         return self._view
 
     async def _read(self, keys: list[str]) -> Words:
-        """What is under these keys. In a crowd one keeper's word is enough, if it is recent."""
+        """What is under these keys. In a crowd one keeper's word is enough, if it is of the last two heartbeats."""
         crowd, fresh_until = self.crowd, None
         if crowd is not None:
-            fresh_until = self._ports.clock.now() + (RECORD_LIFE_S - HEARTBEAT_S) * self.heartbeat_s / HEARTBEAT_S
+            fresh_until = self._ports.clock.now() + (RECORD_LIFE_S / HEARTBEAT_S - 2) * self.heartbeat_s
         get = partial(self._ports.directory.get, timeout_s=DIRECTORY_TIMEOUT_S, fresh_until=fresh_until)
         found = await asyncio.gather(*(get(key) for key in keys))
+        me = self._identity.peer_id
+        for key, entries in zip(keys, found, strict=True):
+            if me in entries:  # of our life before, perhaps: what we say next must end later to take its place
+                self._expires_at[key, me] = max(self._expires_at.get((key, me), 0.0), entries[me].expires_at)
         return [(subkey, entry.value) for entries in found for subkey, entry in self._looked_at(entries)]
 
     def _looked_at(self, entries: Mapping[str, Entry]) -> list[tuple[str, Entry]]:

@@ -169,7 +169,10 @@ class Standstill:
         """Whoever is left alone should know it, and that its work goes on."""
         if self._had_company and self.is_alone:
             does = "waits for company, as the run wants it" if self.waits else "trains on alone"
-            self._say("no other trainer is here any more", f"this machine {does}; its state is kept")
+            hint = f"this machine {does}; its state is kept"
+            if not self._membership.our_record().lineage:
+                hint = "this machine has no state of the run yet, and waits until somebody is here who has it"
+            self._say("no other trainer is here any more", hint)
         self._had_company = not self.is_alone
 
     def _say(self, text: str, hint: str) -> None:

@@ -291,3 +291,23 @@ def test_a_backbone_that_is_not_named_tells_nothing() -> None:
             assert not [name for page in place.directory.table.values() for name in page if name.startswith("crowd:")]
 
     run(main())
+
+
+def test_a_helper_that_is_started_again_in_a_crowd_is_heard_as_soon_as_it_has_read_what_it_said_before() -> None:
+    """What it said in the life before ends later than the first words of this one, which knows nothing of a crowd."""
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            place = Place(network)
+            backbone, trainers = await crowded(place, 40)
+            await backbone.publish(helper(said_at=NOW + 1.0, epoch=6))  # of a crowd's long life
+            again = place.board(BACKBONE)
+            await again.publish(helper(said_at=NOW + 2.0, epoch=7))
+            view = await trainers[0].refresh()
+            assert [record.epoch for record in view.helpers()] == [6], "the directory keeps what ends later"
+            await again.refresh()
+            await again.publish(helper(said_at=NOW + 3.0, epoch=8))
+            view = await trainers[0].refresh()
+            assert [record.epoch for record in view.helpers()] == [8]
+
+    run(main())
