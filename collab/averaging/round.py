@@ -138,8 +138,15 @@ class RoundEngine:
         return None if certified is None else certified.record
 
     async def learn_maker(self, peers: list[PeerId], lineage: Lineage) -> None:
-        """Learn who decides what follows a history that we have taken over, while those are there who know."""
+        """Learn who decides what follows a history that we have taken over, while those are there who know.
+
+        Whoever of them is not here is missed from now on: others who missed them earlier need us to agree.
+        """
         await self._verdicts.learn_maker(lineage, peers)
+        if (maker := self._verdicts.leading_to(lineage)) is not None:
+            expected = await self._verdicts.notary.roster(maker.epoch + 1, lineage)
+            for peer in maker.members:
+                expected.absent_s(peer)
 
     # -- member side -------------------------------------------------------------------------------------------------
 
