@@ -83,5 +83,4 @@ def assisting_engine(ports: Ports, statutes: Statutes, membership: Membership, a
         leaders=membership.leaders,
         roster=membership.roster,
         attend=assistant.attend,
-        prepare=membership.ask,
     )
