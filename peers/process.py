@@ -15,6 +15,7 @@ LEAVE_LIMIT_S = 4.5
 """After the first Ctrl+C or SIGTERM; preemptible machines give little more."""
 WORKER_LIMIT_S = 0.5
 """For the computation that is under way at the end, and of no use to anybody any more."""
+LEAVE = (signal.SIGINT, signal.SIGTERM)
 EXIT_ERROR = 1
 EXIT_AT_ONCE = 130
 
@@ -32,6 +33,8 @@ def run_peer(main: Main) -> int:
         asyncio.run(_supervise(main))
     except* CollabError as errors:
         problems = leaves(errors)
+    for signum in LEAVE:
+        signal.signal(signum, signal.SIG_IGN)  # what they ask for is done, and the exit code is not theirs any more
     for problem in problems:
         announce(f"error: {problem}")
     code = EXIT_ERROR if problems else 0
@@ -53,7 +56,7 @@ async def _supervise(main: Main) -> None:
         stop.set()
         loop.call_later(LEAVE_LIMIT_S, peer.cancel)
 
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    for signum in LEAVE:
         loop.add_signal_handler(signum, on_signal)
     try:
         await peer

@@ -22,7 +22,6 @@ import signal
 import statistics
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -30,7 +29,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench_processes import BenchFailed, Child, Household
+from bench_processes import BenchFailed, Child, Household, await_invite
 from global_step_peer import Assignment, Engine, Setup, Step
 
 WARM_UP_STEPS = 2
@@ -96,16 +95,9 @@ def measure(engine: Engine, setup: Setup) -> Result:
 
 def open_collab(household: Household, setup: Setup) -> str:
     """Start a backbone; its invite."""
-    folder, invite = household.folder / "run", household.folder / "invite.txt"
-    folder.mkdir()
-    (folder / "run.yaml").write_text(RUN_FILE.format(seed=setup.seed, target=setup.target_batch))
-    command = [sys.executable, "-m", "peers.cli", "backbone", str(folder), "--host", "127.0.0.1"]
-    backbone = household.start([*command, "--invite-file", str(invite)], goodbye=signal.SIGTERM)
-    give_up_s = time.monotonic() + START_LIMIT_S
-    while not invite.exists():
-        if time.monotonic() > give_up_s or backbone.process.poll() is not None:
-            raise BenchFailed(f"the backbone did not come up; the end of its log:\n{backbone.log_tail()}")
-        time.sleep(0.05)
+    text = RUN_FILE.format(seed=setup.seed, target=setup.target_batch)
+    invite, backbone = household.start_backbone(text)
+    await_invite(invite, backbone, START_LIMIT_S)
     return invite.read_text().strip()
 
 

@@ -11,6 +11,7 @@ real swarm would have machines of their own.
     imports_s     of this, what loading the program takes: measured before each join by a process that only loads it
     transfer_s    fetching the state
     batch_s       from the end of the first microbatch to the step: waiting for the swarm's batch, and the round
+    contributors  of that step
     beyond_s      the rest: key, network, dial-back, the run, model and data, the first microbatch
 """
 
@@ -24,14 +25,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIGTERM
 from typing import Any
 
-from bench_processes import BenchFailed, Child, Household
+from bench_processes import BenchFailed, Child, Household, await_invite
 from storm_peer import Assignment
+from storm_setup import NUM_CLASSES, NUM_PIXELS
 
 RUN_FILE = """\
 run_id: joining
@@ -46,7 +48,6 @@ checkpoints: {{every_epochs: 1000}}
 LOADING = "import peers.joining, peers.machine, torch._dynamo"
 LIMIT_S = 120.0
 VOLUNTEERS, PACE_S, MICROBATCH = 2, 0.25, 16
-NUM_PIXELS, NUM_CLASSES = 64, 10
 
 
 def width_for(parameters: float) -> int:
@@ -59,38 +60,27 @@ class Swarm:
     """A backbone and volunteers that train."""
 
     def __init__(self, household: Household, run_text: str) -> None:
-        self._household, self._invite = household, household.folder / "invite.txt"
-        folder = household.folder / "run"
-        folder.mkdir()
-        (folder / "run.yaml").write_text(run_text)
-        place = ["--host", "127.0.0.1", "--invite-file", str(self._invite)]
-        backbone = self._start(["backbone", str(folder), *place])
-        give_up_s = time.monotonic() + LIMIT_S
-        while not self._invite.exists():
-            if time.monotonic() > give_up_s or backbone.process.poll() is not None:
-                raise BenchFailed(f"the backbone did not come up:\n{backbone.log_tail()}")
-            time.sleep(0.05)
+        self._household = household
+        self._invite, backbone = household.start_backbone(run_text, "--json")
+        await_invite(self._invite, backbone, LIMIT_S)
         for volunteer in [self._volunteer(f"volunteer-{number}") for number in range(VOLUNTEERS)]:
             first_event(volunteer, lambda event: event["event"] == "EpochFinished")
 
     def join(self, name: str) -> Child:
         """Start a newcomer."""
-        return self._start(["join", str(self._invite), "--name", name, "--data-dir", self._place(name)])
+        options = [str(self._invite), "--name", name, "--data-dir", self._place(name), "--json"]
+        return self._household.start([sys.executable, "-m", "peers.cli", "join", *options], goodbye=SIGTERM)
 
     def _volunteer(self, name: str) -> Child:
         invite, place = str(self._invite), self._place(name)
         work = Assignment(invite=invite, name=name, data_dir=place, pace_s=PACE_S, microbatch_size=MICROBATCH)
-        program = str(Path(__file__).with_name("storm_peer.py"))
-        return self._household.start([sys.executable, program, json.dumps(asdict(work))], goodbye=SIGTERM)
+        return self._household.start(work.command(), goodbye=SIGTERM)
 
     def _place(self, name: str) -> str:
         return str(self._household.folder / name)
 
-    def _start(self, arguments: list[str]) -> Child:
-        return self._household.start([sys.executable, "-m", "peers.cli", *arguments, "--json"], goodbye=SIGTERM)
 
-
-def first_event(child: Child, is_it: Any) -> dict[str, Any]:
+def first_event(child: Child, is_it: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The next event of a peer that fits."""
     give_up_s = time.monotonic() + LIMIT_S
     while True:
@@ -122,6 +112,7 @@ def measure_join(swarm: Swarm, number: int) -> dict[str, float]:
         "reach_decided_after_s": reach["at_s"] - began_s,
         "state_after_s": fetched["at_s"] - began_s,
         "first_microbatch_after_s": first["at_s"] - began_s,
+        "contributors": step["contributors"],
     }
 
 
@@ -148,8 +139,8 @@ def main() -> int:
         finally:
             household.close()
     medians = {name: round(statistics.median(join[name] for join in joins), 2) for name in joins[0]}
-    for name, seconds in medians.items():
-        print(f"{name:26} {seconds:6.2f} s   worst {max(join[name] for join in joins):6.2f} s")
+    for name in [name for name in medians if name.endswith("_s")]:
+        print(f"{name:26} {medians[name]:6.2f} s   worst {max(join[name] for join in joins):6.2f} s")
     if options.json:
         content = {
             "benchmark": "join",

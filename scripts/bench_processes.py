@@ -6,6 +6,7 @@ import queue
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -13,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from netlab_links import Loopback, Network
 
 LEAVE_LIMIT_S = 7.0
 """A peer that is asked to leave does so within 5 s."""
@@ -76,6 +79,17 @@ class Child:
             raise BenchFailed(f"a process ended too early; the end of its log:\n{self.log_tail()}")
         return dict(json.loads(line))
 
+    def heard(self) -> list[dict[str, Any]]:
+        """What it has said and nobody has read yet, without waiting for more."""
+        said: list[dict[str, Any]] = []
+        while not self._lines.empty():
+            line = self._lines.get()
+            if not line:
+                self._lines.put(line)  # its end, which is for ``answer`` to tell
+                break
+            said.append(json.loads(line))
+        return said
+
     def log_tail(self) -> str:
         """The last lines it wrote to standard error."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
@@ -128,6 +142,19 @@ def family(roots: Iterable[int]) -> dict[Seen, float]:
     return found
 
 
+def await_invite(invite: Path, backbone: Child, limit_s: float) -> None:
+    """Until a backbone serves: it writes its invite then.
+
+    Raises:
+        BenchFailed: it ended, or has not written it within ``limit_s``.
+    """
+    give_up_s = time.monotonic() + limit_s
+    while not invite.exists():
+        if time.monotonic() > give_up_s or backbone.process.poll() is not None:
+            raise BenchFailed(f"the backbone did not come up; the end of its log:\n{backbone.log_tail()}")
+        time.sleep(0.05)
+
+
 class Household:
     """The processes of one engine's run; at its end none of them nor of their descendants is alive."""
 
@@ -140,6 +167,16 @@ class Household:
         child = Child(command, self.folder / f"{len(self._children)}.log", goodbye=goodbye)
         self._children.append(child)
         return child
+
+    def start_backbone(self, run_text: str, *options: str, network: Network | None = None) -> tuple[Path, Child]:
+        """Start a backbone, as the network's first peer; where its invite will be, see ``await_invite``."""
+        network = network or Loopback()
+        run, invite = self.folder / "run", self.folder / "invite.txt"
+        run.mkdir()
+        (run / "run.yaml").write_text(run_text)
+        place = ["--host", network.host(0), "--invite-file", str(invite)]
+        command = [sys.executable, "-m", "peers.cli", "backbone", str(run), *place, *options]
+        return invite, self.start(network.command(0, command), goodbye=signal.SIGTERM)
 
     def cpu_s(self) -> float:
         """CPU seconds of everybody so far."""

@@ -1,7 +1,6 @@
 """A storm over real processes: a backbone and trainers, each in a network namespace behind a link of its own."""
 
 import heapq
-import json
 import os
 import queue
 import signal
@@ -10,12 +9,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench_processes import BenchFailed, Child, Household
+from bench_processes import BenchFailed, Child, Household, await_invite
 from netlab import Lab
 from netlab_links import Link
 from storm_ledger import Ledger, Life, play
@@ -74,8 +72,7 @@ class LiveStage:
             pace_s=self._setup.pace_s,
             microbatch_size=self._setup.microbatch,
         )
-        program = str(Path(__file__).with_name("storm_peer.py"))
-        self._start(life, [sys.executable, program, json.dumps(asdict(work))])
+        self._start(life, work.command())
 
     def _start(self, life: Life, command: list[str]) -> None:
         child = self._household.start(self._lab.command(life.slot, command), goodbye=signal.SIGTERM)
@@ -103,11 +100,7 @@ class LiveStage:
     def wait_for_invite(self) -> None:
         """Raises ``BenchFailed``."""
         _, backbone = self._children[self._setup.backbone]
-        give_up_s = time.monotonic() + START_LIMIT_S
-        while not self._invite.exists():
-            if time.monotonic() > give_up_s or backbone.process.poll() is not None:
-                raise BenchFailed(f"the backbone did not come up; the end of its log:\n{backbone.log_tail()}")
-            time.sleep(PULSE_S)
+        await_invite(self._invite, backbone, START_LIMIT_S)
 
     def leave(self) -> None:
         """All trainers leave, and say what they hold."""

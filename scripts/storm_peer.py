@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -37,6 +37,10 @@ class Assignment:
     pace_s: float
     """What a microbatch takes, mostly asleep."""
     microbatch_size: int
+
+    def command(self) -> list[str]:
+        """That starts this trainer."""
+        return [sys.executable, str(Path(__file__).resolve()), json.dumps(asdict(self))]
 
 
 class Paced:

@@ -83,4 +83,5 @@ def assisting_engine(ports: Ports, statutes: Statutes, membership: Membership, a
         leaders=membership.leaders,
         roster=membership.roster,
         attend=assistant.attend,
+        prepare=membership.ask,
     )

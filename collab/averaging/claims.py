@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from collab.averaging.robust import capped
 from collab.types import PeerId
 
+MOST_CLAIMED = float(2**53)
+"""Of samples, or of them a second: what nobody computes, and a float counts exactly. Sums of more may overflow."""
+
 
 def believed(claims: Mapping[PeerId, float], max_share: float) -> float:
     """Samples that all have together, where each counts for the batch as it will weigh in the mean.

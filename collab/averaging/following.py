@@ -2,13 +2,15 @@
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.claims import believed
 from collab.averaging.deadlines import Arrivals
+from collab.averaging.forecast import FAR_S, Pace, batch_due_s
 from collab.averaging.settings import RoundSettings
-from collab.averaging.standing import IDLE_S, STANDING_PROTOCOL, History, Word
+from collab.averaging.standing import IDLE_S, STANDING_PROTOCOL, Heard, History, Word
 from collab.averaging.timeouts import MeasuredTimeouts
 from collab.errors import BadMessage, TimedOut
 from collab.net.base import Stream
@@ -18,8 +20,12 @@ from collab.types import Lineage, PeerId
 
 FRESH_S = 1.0
 """An answer to a call that is older belongs to an attempt before."""
+PREPARE_S = 0.2
+"""Before a batch is due the leader looks who is there."""
 MAX_STANDING = 512
 """Streams that a leader keeps; whoever comes later is called over a stream of its own."""
+
+NOTHING_SAID = Word(0, Lineage(""), 0.0, 0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +34,8 @@ class _Stander:
 
     stream: Stream
     word: Word | None = None
+    spoke_s: float = 0.0
+    """When it came, by the loop's clock."""
     called: History | None = None
     answer: asyncio.Future[Reply] | None = None
     answered_s: float = 0.0
@@ -40,6 +48,12 @@ class _Stander:
     def has_declined(self) -> bool:
         return self.answer is not None and self.answer.done() and not self.answer.result().is_coming
 
+    @property
+    def pace(self) -> Pace:
+        """As its last word shows it."""
+        word, age_s = self.word or NOTHING_SAID, asyncio.get_running_loop().time() - self.spoke_s
+        return Pace(samples=word.samples, samples_per_s=word.samples_per_s, microbatch_s=word.microbatch_s, age_s=age_s)
+
     def decline(self) -> None:
         """No answer comes any more to what it was called for."""
         if self.answer is not None and not self.answer.done():
@@ -49,8 +63,15 @@ class _Stander:
 class Following:
     """Everybody who stands with this peer."""
 
-    def __init__(self, ports: Ports, settings: RoundSettings, timeouts: MeasuredTimeouts) -> None:
-        self._transport, self._settings = ports.transport, settings
+    def __init__(
+        self, ports: Ports, settings: RoundSettings, timeouts: MeasuredTimeouts, prepare: Callable[[], None]
+    ) -> None:
+        """
+        Args:
+            prepare: called when a batch is nearly there, so that what its group needs is known then.
+        """
+        self._transport, self._settings, self._prepare = ports.transport, settings, prepare
+        self._preparing: tuple[History, asyncio.TimerHandle] | None = None
         self._standers: dict[PeerId, _Stander] = {}
         self._timeouts = timeouts
         self.patience = Arrivals(timeouts.fixed.gather_limit_s)
@@ -95,8 +116,15 @@ class Following:
                 raise TimedOut(f"{peer} does not answer the call within {limit_s:.1f} s") from None
         return reply.after(loop.time() - stander.answered_s)
 
+    def forget_call(self, history: History) -> None:
+        """A round of ``history`` came to nothing: whoever speaks of it still is called again."""
+        for stander in self._standers.values():
+            if stander.called == history:
+                stander.decline()
+                stander.called = None
+
     async def _call(self, stander: _Stander, history: History) -> None:
-        """Once for each history; again whoever declined and speaks of it still."""
+        """Once for each attempt; again whoever declined and speaks of its history still."""
         if stander.called == history and not stander.has_declined:
             return
         stander.called, stander.answer = history, asyncio.get_running_loop().create_future()
@@ -114,7 +142,7 @@ class Following:
             while True:
                 message = await stream.receive(timeout_s=IDLE_S)
                 if message.kind == "word":
-                    stander.word = Word.from_message(message)
+                    stander.word, stander.spoke_s = Word.from_message(message), asyncio.get_running_loop().time()
                     if stander.called != stander.word.history:
                         stander.decline()  # it has gone on since it was called
                     await self._consider(stander, stander.word)
@@ -135,18 +163,28 @@ class Following:
             stander.answer.set_result(reply)
 
     async def _consider(self, stander: _Stander, word: Word) -> None:
-        """A trainer has got further: tell it where all are, or call everybody. Every word gets an answer."""
+        """A trainer has got further: tell it when the batch is due, or call everybody. Every word gets an answer."""
         together = [other for other in self._standers.values() if other.word and other.word.history == word.history]
         counted = [other for other in together if other.stream.remote not in self.left_out] or together
         claims = {other.stream.remote: other.word.samples for other in counted if other.word}
-        samples = believed(claims, self._settings.max_share)
-        speed = math.fsum(other.word.samples_per_s for other in counted if other.word)
-        timeout_s = self._timeouts.answer_s()
-        if samples >= self._settings.terms.target_batch_size(word.epoch):
+        target = self._settings.terms.target_batch_size(word.epoch)
+        if believed(claims, self._settings.max_share) >= target:
             was_called = stander.called == word.history and not stander.has_declined
             await asyncio.gather(*(self._call(other, word.history) for other in together), return_exceptions=True)
             if not was_called:
                 return
-        heard = Word(word.epoch, word.lineage, samples, speed).to_message("heard")
-        heard.fields["yours"] = word.samples
-        await stander.stream.send(heard, timeout_s=timeout_s)
+        others = [other.pace for other in counted if other is not stander]
+        due_s = batch_due_s(others, stander.pace, target=target, max_share=self._settings.max_share)
+        self._prepare_for(word.history, due_s)
+        heard = Heard(word.epoch, word.lineage, due_s).to_message()
+        await stander.stream.send(heard, timeout_s=self._timeouts.answer_s())
+
+    def _prepare_for(self, history: History, due_s: float) -> None:
+        """Once for each history, shortly before its batch is there."""
+        loop, before = asyncio.get_running_loop(), self._preparing
+        at_s = loop.time() + max(due_s - PREPARE_S, 0.0)
+        if due_s >= FAR_S or (before is not None and before[0] == history and before[1].when() <= loop.time()):
+            return
+        if before is not None:
+            before[1].cancel()
+        self._preparing = history, loop.call_at(at_s, self._prepare)

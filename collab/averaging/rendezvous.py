@@ -38,7 +38,7 @@ class Rendezvous:
         self._called = called
         self._transport, self._settings, self._times = chair.ports.transport, chair.settings, chair.timeouts
         self._roster, self._verdicts, self._electors = chair.roster, chair.verdicts, chair.verdicts.electors
-        self._leader = Leader(chair)
+        self._leader, self._following = Leader(chair), chair.following
         self._succession = Succession(
             self._transport, self._times, self._leader.silence, self._leader.conduct, self._verdicts.committed
         )
@@ -105,6 +105,8 @@ class Rendezvous:
             result = await self._leader.lead(assembly)
         finally:
             del self._assemblies[key]
+        if not isinstance(result, CommitRecord):
+            self._following.forget_call(key)
         if isinstance(result, CommitRecord) or not result:  # without a quorum everybody gets another chance
             self._left_out.pop(key, None)
             return

@@ -4,6 +4,7 @@ One attempt: join the leader -> BEGIN -> the round (``participation``) -> verdic
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -52,8 +53,19 @@ class RoundEngine:
     """Implements ``Averager``, answers other members, and leads when asked to."""
 
     def __init__(
-        self, ports: Ports, settings: RoundSettings, *, leaders: Leaders, roster: Roster, attend: Attendance
+        self,
+        ports: Ports,
+        settings: RoundSettings,
+        *,
+        leaders: Leaders,
+        roster: Roster,
+        attend: Attendance,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
+        """
+        Args:
+            prepare: the roster will be asked for soon.
+        """
         self._ports, self._settings, self._leaders, self._attend = ports, settings, leaders, attend
         self.links = Links(ports.clock.monotonic, ports.limits, settings.timeouts)
         self._times = self.links.timeouts
@@ -64,7 +76,7 @@ class RoundEngine:
         electors = Electors(settings.timeouts.reform_s, settings.timeouts.orphaned_s)
         notary = Notary(ports, settings.fingerprint, roster, electors)
         self._verdicts = Verdicts(ports.transport, self._times, notary, self._seats)
-        self._following = Following(ports, settings, self._times)
+        self._following = Following(ports, settings, self._times, prepare)
         silence = Silence(self.links.clock, self._times.fixed.silence_s)
         self._entry = Entry(ports.transport, self._times, self._verdicts, silence, self.links.clock)
         self._desk = Desk(
@@ -126,8 +138,15 @@ class RoundEngine:
         return None if certified is None else certified.record
 
     async def learn_maker(self, peers: list[PeerId], lineage: Lineage) -> None:
-        """Learn who decides what follows a history that we have taken over, while those are there who know."""
+        """Learn who decides what follows a history that we have taken over, while those are there who know.
+
+        Whoever of them is not here is missed from now on: others who missed them earlier need us to agree.
+        """
         await self._verdicts.learn_maker(lineage, peers)
+        if (maker := self._verdicts.leading_to(lineage)) is not None:
+            expected = await self._verdicts.notary.roster(maker.epoch + 1, lineage)
+            for peer in maker.members:
+                expected.absent_s(peer)
 
     # -- member side -------------------------------------------------------------------------------------------------
 

@@ -3,11 +3,11 @@
 Here is the trainer's end; the leader's is ``following``.
 
 The directory takes tens of milliseconds to tell one peer what another said; a stream that is already open takes one
-way. A trainer tells its leader of every microbatch and hears how far all are. As soon as the leader knows that they
-have a batch together, it calls them, and each says when it can be there.
+way. A trainer tells its leader of every microbatch and hears when the batch is due. As soon as the leader knows that
+they have it together, it calls them, and each says when it can be there.
 
-trainer -> leader  word     epoch, lineage, samples so far, speed
-leader -> trainer  heard    the same of all trainers of this history together
+trainer -> leader  word     epoch, lineage, samples so far, speed, seconds of a microbatch
+leader -> trainer  heard    when all trainers of this history will have their batch together
 leader -> trainer  call     your swarm has its batch: come
 trainer -> leader  coming   in so many seconds | not at all
 """
@@ -16,9 +16,10 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from collab.averaging.calls import Call, Reply
+from collab.averaging.claims import MOST_CLAIMED
 from collab.averaging.silence import Silence
 from collab.averaging.timeouts import MeasuredTimeouts
 from collab.errors import BadMessage, NetworkError
@@ -29,7 +30,7 @@ from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
 
-STANDING_PROTOCOL = "collab/standing/1"
+STANDING_PROTOCOL = "collab/standing/2"
 IDLE_S = 3600.0
 RETRY_S = 1.0
 """After a leader could not be reached."""
@@ -43,34 +44,57 @@ Leaders = Callable[[Lineage, int], list[PeerId]]
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """How far one trainer, or all of one history together, are towards the next step."""
+    """How far a trainer is towards the next step."""
 
     epoch: int
     lineage: Lineage
     samples: float
     samples_per_s: float
+    microbatch_s: float = 0.0
+    """After which it speaks again; 0: not known yet."""
 
     @property
     def history(self) -> History:
         """What the samples are for."""
         return self.epoch, self.lineage
 
-    def to_message(self, kind: str) -> Message:
-        fields = {
-            "epoch": self.epoch,
-            "lineage": self.lineage,
-            "samples": self.samples,
-            "samples_per_s": self.samples_per_s,
-        }
-        return Message(kind, fields)
+    def to_message(self) -> Message:
+        return Message("word", asdict(self))
 
     @classmethod
     def from_message(cls, message: Message) -> "Word":
         """Raises ``BadMessage`` for anything malformed."""
-        samples, speed = message.get("samples", float), message.get("samples_per_s", float)
-        if not (0 <= samples < math.inf and 0 <= speed < math.inf):
-            raise BadMessage(f"{message.kind} of {samples} samples at {speed} samples/s")
-        return cls(message.get("epoch", int), Lineage(message.get("lineage", str)), samples, speed)
+        word = cls(
+            epoch=message.get("epoch", int),
+            lineage=Lineage(message.get("lineage", str)),
+            samples=message.get("samples", float),
+            samples_per_s=message.get("samples_per_s", float),
+            microbatch_s=message.get("microbatch_s", float),
+        )
+        if not all(0 <= figure <= MOST_CLAIMED for figure in (word.samples, word.samples_per_s, word.microbatch_s)):
+            raise BadMessage(f"{word.samples} samples at {word.samples_per_s} a second, each {word.microbatch_s} s")
+        return word
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A leader's answer to a word."""
+
+    epoch: int
+    lineage: Lineage
+    due_s: float
+    """Until the batch is there, if all others compute on and we end our present microbatch."""
+
+    def to_message(self) -> Message:
+        return Message("heard", asdict(self))
+
+    @classmethod
+    def from_message(cls, message: Message) -> "Heard":
+        """Raises ``BadMessage`` for anything malformed."""
+        heard = cls(message.get("epoch", int), Lineage(message.get("lineage", str)), message.get("due_s", float))
+        if not 0 <= heard.due_s < math.inf:
+            raise BadMessage(f"a leader expects the batch in {heard.due_s} s")
+        return heard
 
 
 class Standing:
@@ -83,8 +107,8 @@ class Standing:
         self._leaders, self._attend = leaders, attend
         self._word: Word | None = None
         self._news = asyncio.Event()
-        self._heard: tuple[Word, float, float] | None = None
-        """What the leader said of all, our own samples in it, and when it came by the loop's clock."""
+        self._heard: tuple[Heard, float] | None = None
+        """What the leader said, and when it came by our clock."""
         self._leader: PeerId | None = None
         self._stream: Stream | None = None
         self._clock, self._silence = ports.clock.monotonic, Silence(ports.clock.monotonic, timeouts.fixed.silence_s)
@@ -113,17 +137,15 @@ class Standing:
             self._timeouts.miss(self._leader)
             self._stream.close()
 
-    def seconds_to(self, target: float) -> float | None:
-        """Predicted wait until all have ``target`` samples; None when the leader has not told us of this history."""
-        if self._heard is None or self._word is None or self._heard[0].history != self._word.history:
+    @property
+    def due_s(self) -> float | None:
+        """Until the batch should be there, less than 0 when it should be; None when the leader has not told us."""
+        if self._heard is None or self._word is None:
             return None
-        all_, ours_then, at_s = self._heard
-        others_speed = max(all_.samples_per_s - self._word.samples_per_s, 0.0)
-        elapsed_s = asyncio.get_running_loop().time() - at_s
-        missing = target - all_.samples - (self._word.samples - ours_then) - others_speed * elapsed_s
-        if missing <= 0:
-            return 0.0
-        return missing / others_speed if others_speed > 0 else math.inf
+        heard, at_s = self._heard
+        if (heard.epoch, heard.lineage) != self._word.history:
+            return None
+        return heard.due_s - (self._clock() - at_s)
 
     async def run(self) -> None:
         """Keep the stream until cancelled."""
@@ -163,7 +185,7 @@ class Standing:
                         return
                     self._news.clear()
                     self._unanswered_s = self._clock() if self._unanswered_s is None else self._unanswered_s
-                    await stream.send(word.to_message("word"), timeout_s=self._timeouts.answer_s())
+                    await stream.send(word.to_message(), timeout_s=self._timeouts.answer_s())
                 news = asyncio.create_task(self._news.wait())
                 left_s = self._left_s()
                 await asyncio.wait((news, hearing), timeout=min(left_s, IDLE_S), return_when=asyncio.FIRST_COMPLETED)
@@ -186,11 +208,7 @@ class Standing:
                 self._silence.ended(self._clock() - self._unanswered_s)
                 self._unanswered_s = None
             if message.kind == "heard":
-                ours = message.get("yours", float)
-                if not 0 <= ours < math.inf:
-                    raise BadMessage(f"leader {leader} heard {ours} samples of us")
-                if self._word is not None:
-                    self._heard = (Word.from_message(message), ours, asyncio.get_running_loop().time())
+                self._heard = Heard.from_message(message), self._clock()
                 continue
             call = Call.from_message(message)
             answer = self._attend(call, leader).to_message()

@@ -51,7 +51,7 @@ class Verdicts:
 
     def leading_to(self, lineage: Lineage) -> CommitRecord | None:
         """The committed round whose step made the history ``lineage``, if it is known."""
-        known = self.known_records()
+        known = self.known_records()[::-1]  # it is mostly the newest
         if self._maker is not None:
             known.append(self._maker)
         return next((record for record in known if record.next_lineage() == lineage), None)

@@ -43,6 +43,15 @@ class Choice:
         self.left = {block for block in self.left if block.pass_number >= oldest_pass}
         self.contested = {block: until for block, until in self.contested.items() if block.pass_number >= oldest_pass}
 
+    def contest(self, blocks: set[BlockId], until: float) -> None:
+        """Somebody else claimed these when we did: we give them up, and leave them alone until then (swarm time)."""
+        self.held -= blocks
+        self.contested.update(dict.fromkeys(blocks, until))
+
+    def is_contested(self, pass_number: int, now: float) -> bool:
+        """Whether some of a pass is left alone for now."""
+        return any(block.pass_number == pass_number and now < until for block, until in self.contested.items())
+
     def number_wanted(self, pass_number: int, in_hand: int) -> int:
         """Leases that we should have in hand: work for a while, but not more than half of our share of what is left.
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import msgpack
-
 from collab.data.blocks import PAGE_BLOCKS
 from collab.errors import BadMessage
 from collab.ports import Keys
+from collab.swarm.envelope import Envelope
 from collab.swarm.records import MAX_DATA_CHARACTERS, MAX_PASS
 from collab.types import PeerId
 
@@ -21,8 +20,7 @@ FUTURE_S = 10.0
 """What clocks may differ by: an entry from further in the future is refused."""
 PAGE_BYTES = PAGE_BLOCKS // 8
 REMEMBERED = 4096
-_PURPOSE = b"collab/lease/1"
-"""Signed with every entry, and with nothing else: a signature is good for one purpose."""
+ENVELOPE = Envelope(name="lease entry", purpose=b"collab/lease/1", max_bytes=MAX_ENTRY_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +62,17 @@ class PageEntry:
 def pack_entry(entry: PageEntry, keys: Keys) -> bytes:
     """Signed bytes of ``entry``."""
     page = entry.page
-    body: bytes = msgpack.packb(
-        [
-            page.fingerprint,
-            page.data,
-            page.pass_number,
-            page.page,
-            entry.said_at,
-            entry.life_s,
-            entry.held.to_bytes(PAGE_BYTES, "big"),
-            entry.trained.to_bytes(PAGE_BYTES, "big"),
-        ]
-    )
-    signed: bytes = msgpack.packb([body, keys.sign(_PURPOSE + body)])
-    return signed
+    values = [
+        page.fingerprint,
+        page.data,
+        page.pass_number,
+        page.page,
+        entry.said_at,
+        entry.life_s,
+        entry.held.to_bytes(PAGE_BYTES, "big"),
+        entry.trained.to_bytes(PAGE_BYTES, "big"),
+    ]
+    return ENVELOPE.pack(values, keys)
 
 
 class EntryReader:
@@ -93,27 +88,17 @@ class EntryReader:
         Raises:
             BadMessage: too large, malformed, of another page, impossible, or not signed by ``peer``.
         """
-        if len(data) > MAX_ENTRY_BYTES:
-            raise BadMessage(f"lease entry of {len(data)} bytes is over the limit of {MAX_ENTRY_BYTES}")
         entry = self._read(data, peer)
         if entry.page != page:
             raise BadMessage("lease entry is of another page")
         return entry
 
     def _verified(self, data: bytes, peer: PeerId) -> PageEntry:
-        try:
-            body, signature = msgpack.unpackb(data)
-            if not isinstance(body, bytes) or not isinstance(signature, bytes):
-                raise BadMessage("lease entry is no pair of bytes")
-            if not self._keys.is_signed_by(peer, _PURPOSE + body, signature):
-                raise BadMessage(f"lease entry is not signed by {peer}")
-            return _checked(msgpack.unpackb(body))
-        except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
-            raise BadMessage(f"lease entry is malformed: {error!r}") from error
+        return ENVELOPE.unpack(data, peer, _checked, self._keys.is_signed_by)
 
 
-def _checked(body: Any) -> PageEntry:
-    fingerprint, data, pass_number, page, said_at, life_s, held, trained = body
+def _checked(values: Any) -> PageEntry:
+    fingerprint, data, pass_number, page, said_at, life_s, held, trained = values
     texts, wholes = (fingerprint, data), (pass_number, page)
     if not all(isinstance(text, str) and len(text) <= MAX_DATA_CHARACTERS for text in texts):
         raise BadMessage("lease entry names no run or no data")

@@ -57,7 +57,9 @@ class Leases:
         self._revisit_at_s = board.monotonic() + SHORTEST_REVISIT_S
         self._failed_s = board.monotonic() - RETRY_S
         self._claim_s = FIRST_CLAIM_S
-        self._wanted, self._has_ready = asyncio.Event(), asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._awaited: asyncio.Event | None = None
+        """While the trainer waits for a lease: that there is one."""
         self._attending, self._is_closed = asyncio.Lock(), False
         self.newest = max(coverage.passes, default=0)
         """The pass that we claim blocks of; of those before only what is left."""
@@ -73,13 +75,13 @@ class Leases:
         ours, without a lease, for training never stops.
         """
         if not self._ready:
+            self._awaited = asyncio.Event()
             self._wanted.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._patience_s()):
-                    await self._has_ready.wait()
+                    await self._awaited.wait()
+            self._awaited = None
         block = self._ready.popleft() if self._ready else self._without_lease()
-        if not self._ready:
-            self._has_ready.clear()
         self._wanted.set()
         return block
 
@@ -190,6 +192,8 @@ class Leases:
         """Get some leases; whether there are more than before."""
         if await self._claim_in(self.newest):
             return True
+        if self._awaited is None and self._choice.is_contested(self.newest, self._board.now()):
+            return False  # it is free again, or somebody's, in a moment; nobody waits so long
         self._begin(self.newest + 1)
         return await self._claim_in(self.newest)
 
@@ -215,19 +219,19 @@ class Leases:
                 return True
         fruitless = 0
         for key in self._choice.pages(pass_number):
-            if self._choice.untrained(key) and fruitless < FRUITLESS_PAGES:
+            is_worth_it = self._choice.untrained(key)
+            while is_worth_it and fruitless < FRUITLESS_PAGES:
                 if await self._claim_on(key):
                     return True
                 fruitless += 1
+                is_worth_it = self._choice.free(key, self._board.now())  # somebody wanted the same: the next best
         return False
 
     async def _claim_on(self, key: PageKey, *, only_own: bool = False) -> bool:
         """Claim free blocks of one page, and see whether they are ours; whether any is."""
         if self._board.now() - self._holders.read_at_s(key) >= FRESH_S:
             await self._read(key)
-        if self._holders.has_strangers(key):
-            await self._around.look()
-            self._look_around()
+        await self._meet(key)
         number = max(self._choice.number_wanted(self.newest, len(self._ready)) - len(self._ready), 1)
         wanted = self._choice.best(key, self._board.now(), only_own=only_own)[:number]
         if not wanted:
@@ -236,6 +240,7 @@ class Leases:
         try:
             await self._say(key)
             await self._read(key)
+            await self._meet(key)
         except NetworkError:
             self._choice.held.difference_update(wanted)
             self._unsaid.add(key)
@@ -243,13 +248,11 @@ class Leases:
         taken = self._holders.held(key, self._board.now()) | self._coverage.of(key[0]).trained[key[1]]
         kept = [block for block in wanted if not block.bit & taken]
         self._ready.extend(kept)
-        if kept:
-            self._has_ready.set()
+        if kept and self._awaited is not None:
+            self._awaited.set()
         if len(kept) < len(wanted):
-            contested = set(wanted) - set(kept)
-            self._choice.held.difference_update(contested)
-            until = self._board.now() + self._board.random() * AGAIN_AFTER_CLAIMS * self._claim_s
-            self._choice.contested.update(dict.fromkeys(contested, until))
+            rest_s = self._board.random() * AGAIN_AFTER_CLAIMS * self._claim_s
+            self._choice.contest(set(wanted) - set(kept), self._board.now() + rest_s)
             await self._say(key)
         return bool(kept)
 
@@ -261,8 +264,17 @@ class Leases:
         for block in [block for block in self._ready if page_of(block) == key and block.bit & trained]:
             self._ready.remove(block)  # somebody trained it without a lease
             self._choice.held.discard(block)
-        if not self._ready:
-            self._has_ready.clear()
+
+    async def _meet(self, key: PageKey) -> None:
+        """Learn who they are who claim blocks of a page that was read and did not seem to be there: their claims count
+        from then on. Two that come at the same time would else hold the same blocks.
+        """
+        if self._holders.has_strangers(key):
+            known = self._holders.pace.speeds.keys()
+            await self._around.look()
+            self._look_around()
+            if self._holders.pace.speeds.keys() - known:
+                await self._read(key)
 
     async def _say(self, key: PageKey) -> None:
         self._unsaid.discard(key)

@@ -7,14 +7,15 @@ A pass is valid for minutes and its device renews it by itself; anybody can chec
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import msgpack
 
 from collab.errors import BadMessage
 from collab.net.wire import Message
-from collab.swarm.identity import Identity, is_signed_by
+from collab.swarm.envelope import Envelope
+from collab.swarm.identity import Identity
 from collab.types import PeerId, Role
 
 GRANT_TAG, PASS_TAG = "collab/grant/1", "collab/pass/1"
@@ -25,6 +26,9 @@ CLOCK_ERROR_S = 15.0
 MAX_PASS_BYTES = 1024
 MAX_DEVICES = 100
 MAX_PERSON_CHARACTERS = 40
+GRANT_ENVELOPE = Envelope(name=GRANT_TAG, max_bytes=MAX_PASS_BYTES)
+PASS_ENVELOPE = Envelope(name=PASS_TAG, max_bytes=MAX_PASS_BYTES)
+"""Without its grant. Neither has a purpose: their values begin with their tags."""
 GRANTED_ROLES = (Role.TRAINER, Role.BACKBONE)
 """What a grant may be for; a trainer's also covers helping as an auxiliary."""
 
@@ -58,7 +62,7 @@ class Pass:
 def pack_grant(grant: Grant, owner: Identity) -> bytes:
     """Signed by the owner of the run."""
     values = [grant.fingerprint, grant.key, grant.person, grant.devices, grant.expires_at, grant.role.value]
-    return _signed([GRANT_TAG, *values], owner)
+    return GRANT_ENVELOPE.pack([GRANT_TAG, *values], owner)
 
 
 def pack_pass(papers: "Papers", device: PeerId, *, since: float, now: float) -> bytes:
@@ -67,7 +71,7 @@ def pack_pass(papers: "Papers", device: PeerId, *, since: float, now: float) -> 
     Args:
         since: swarm time at which the device first came.
     """
-    body = _signed([PASS_TAG, device, since, now + PASS_LIFE_S], papers.key)
+    body = PASS_ENVELOPE.pack([PASS_TAG, device, since, now + PASS_LIFE_S], papers.key)
     packed: bytes = msgpack.packb([papers.grant, body])
     return packed
 
@@ -79,7 +83,7 @@ def read_grant(data: bytes, fingerprint: str, owner: PeerId) -> Grant:
         BadMessage: malformed, of another run, or not signed by its owner.
     """
     kinds = (str, str, str, int, float, str)
-    run, key, person, devices, expires_at, role = _read(data, owner, GRANT_TAG, kinds)
+    run, key, person, devices, expires_at, role = GRANT_ENVELOPE.unpack(data, owner, partial(_row, GRANT_TAG, kinds))
     if run != fingerprint:
         raise BadMessage("the grant is for another run")
     if not (0 < devices <= MAX_DEVICES and len(person) <= MAX_PERSON_CHARACTERS and role in GRANTED_ROLES):
@@ -108,25 +112,14 @@ def read_pass(data: bytes, fingerprint: str, owner: PeerId) -> Pass:
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise BadMessage(f"the pass is malformed: {error!r}") from error
     grant = read_grant(granted, fingerprint, owner)
-    device, since, expires_at = _read(body, grant.key, PASS_TAG, (str, float, float))
+    read = partial(_row, PASS_TAG, (str, float, float))
+    device, since, expires_at = PASS_ENVELOPE.unpack(body, grant.key, read)
     return Pass(grant=grant, device=PeerId(device), since=since, expires_at=expires_at)
 
 
-def _signed(values: list[Any], key: Identity) -> bytes:
-    body: bytes = msgpack.packb(values)
-    signed: bytes = msgpack.packb([body, key.sign(body)])
-    return signed
-
-
-def _read(data: bytes, signer: PeerId, tag: str, kinds: tuple[type, ...]) -> list[Any]:
+def _row(tag: str, kinds: tuple[type, ...], values: Any) -> list[Any]:
     """Checked values behind the tag."""
-    try:
-        body, signature = msgpack.unpackb(data)
-        if not signer or not is_signed_by(signer, body, signature):
-            raise BadMessage(f"{tag} is not signed by whom it should be")
-        (row,) = Message(tag, {"values": [msgpack.unpackb(body)]}).rows("values", str, *kinds)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise BadMessage(f"{tag} is malformed: {error!r}") from error
+    (row,) = Message(tag, {"values": [values]}).rows("values", str, *kinds)
     if row[0] != tag:
         raise BadMessage(f"expected {tag}, got {row[0]!r:.40}")
     return row[1:]

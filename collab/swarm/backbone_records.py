@@ -4,13 +4,12 @@ published. Signed, bounded, expiring; under one key of the directory, one record
 
 import math
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-import msgpack
-
 from collab.errors import BadMessage
-from collab.swarm.identity import Identity, is_signed_by
+from collab.swarm.envelope import Envelope
+from collab.swarm.identity import Identity
 from collab.swarm.lease import MAX_TERM, Claim, Tenure
 from collab.types import Lineage, PeerId
 
@@ -20,6 +19,7 @@ MAX_BYTES = 3072
 """Eight addresses of the longest kind, and 0.6 KB for the rest."""
 REMEMBERED = 256
 """Records, of at most ``MAX_BYTES`` each."""
+ENVELOPE = Envelope(name="backbone record", purpose=PURPOSE, max_bytes=MAX_BYTES)
 MAX_ADDRESSES, MAX_ADDRESS_CHARACTERS = 8, 256
 DIGEST_CHARACTERS = 64
 
@@ -62,16 +62,13 @@ class BackboneRecord:
 
 def pack_backbone(record: BackboneRecord, identity: Identity) -> bytes:
     """Signed bytes of ``record``."""
-    body: bytes = msgpack.packb(
-        {
-            "fingerprint": record.fingerprint,
-            "claim": asdict(record.claim),
-            "addresses": list(record.addresses),
-            "published": asdict(record.published) if record.published else None,
-        }
-    )
-    signed: bytes = msgpack.packb([body, identity.sign(PURPOSE + body)])
-    return signed
+    values = {
+        "fingerprint": record.fingerprint,
+        "claim": asdict(record.claim),
+        "addresses": list(record.addresses),
+        "published": asdict(record.published) if record.published else None,
+    }
+    return ENVELOPE.pack(values, identity)
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -81,22 +78,17 @@ def unpack_backbone(data: bytes, peer: PeerId) -> BackboneRecord:
     Raises:
         BadMessage: too large, malformed, not signed by ``peer``, or holding impossible values.
     """
-    if len(data) > MAX_BYTES:
-        raise BadMessage(f"backbone record of {len(data)} bytes is over the limit of {MAX_BYTES}")
-    try:
-        body, signature = msgpack.unpackb(data)
-        if not is_signed_by(peer, PURPOSE + body, signature):
-            raise BadMessage(f"backbone record is not signed by {peer}")
-        fields = msgpack.unpackb(body)
-        claim = Claim(**_typed(fields["claim"], Claim))
-        addresses = tuple(fields["addresses"])
-        told = fields["published"]
-        published = None if told is None else Publication(**_typed(told, Publication))
-        record = BackboneRecord(
-            fingerprint=fields["fingerprint"], claim=claim, addresses=addresses, published=published
-        )
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
-        raise BadMessage(f"backbone record is malformed: {error!r}") from error
+    return ENVELOPE.unpack(data, peer, partial(_checked, peer=peer))
+
+
+def _checked(fields: Any, peer: PeerId) -> BackboneRecord:
+    told = fields["published"]
+    record = BackboneRecord(
+        fingerprint=fields["fingerprint"],
+        claim=Claim(**_typed(fields["claim"], Claim)),
+        addresses=tuple(fields["addresses"]),
+        published=None if told is None else Publication(**_typed(told, Publication)),
+    )
     _check(record, peer)
     return record
 

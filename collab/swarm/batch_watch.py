@@ -18,7 +18,8 @@ class BatchWatch:
     def tell(self) -> PeerRecord:
         """Let the leader know where we stand; our record as of now."""
         record = self._membership.our_record()
-        self._standing.report(Word(record.epoch, record.lineage, float(record.samples), record.samples_per_s))
+        samples, speed = float(record.samples), record.samples_per_s
+        self._standing.report(Word(record.epoch, record.lineage, samples, speed, record.microbatch_s))
         return record
 
     def note_call(self, history: History) -> None:
@@ -35,13 +36,12 @@ class BatchWatch:
         if not self._standing.is_connected:
             return await self._membership.has_reached(target_samples)
         self._membership.speak()
-        wait_s = self._standing.seconds_to(target_samples)
-        if wait_s is None or wait_s > record.microbatch_s / 2:
+        due_s = self._standing.due_s
+        if due_s is None or due_s > record.microbatch_s / 2:
             return False
-        limit_s = wait_s + max(record.microbatch_s / 2, SHORTEST_WAIT_S)
-        if await self._wait_for_call(history, limit_s):
+        if await self._wait_for_call(history, max(due_s, 0.0) + max(record.microbatch_s / 2, SHORTEST_WAIT_S)):
             return True
-        return wait_s == 0.0 and await self._membership.has_reached(target_samples)  # the leader may have missed it
+        return due_s <= 0 and await self._membership.has_reached(target_samples)  # the leader may have missed it
 
     async def _wait_for_call(self, history: History, timeout_s: float) -> bool:
         try:

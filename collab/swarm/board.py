@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from collab.errors import BadMessage, NetworkError
-from collab.net.base import Entry
+from collab.net.base import Entry, owner_of
 from collab.ports import Ports
 from collab.swarm.crowd import (
     CROWD_BELOW,
@@ -152,9 +152,7 @@ class ProgressBoard:
         later = self._expires_at.get((key, subkey), 0.0) + 1e-3  # else what is there would stay
         self._expires_at[key, subkey] = expires_at = max(self._ports.clock.now() + life_s, later)
         try:
-            await self._ports.directory.store(
-                key, subkey, data, expires_at=expires_at, timeout_s=DIRECTORY_TIMEOUT_S
-            )
+            await self._ports.directory.store(key, subkey, data, expires_at=expires_at, timeout_s=DIRECTORY_TIMEOUT_S)
         except NetworkError as error:
             logger.warning("the swarm does not hear us: %s", error)
 
@@ -195,10 +193,11 @@ class ProgressBoard:
             fresh_until = self._ports.clock.now() + (RECORD_LIFE_S / HEARTBEAT_S - 2) * self.heartbeat_s
         get = partial(self._ports.directory.get, timeout_s=DIRECTORY_TIMEOUT_S, fresh_until=fresh_until)
         found = await asyncio.gather(*(get(key) for key in keys))
-        me = self._identity.peer_id
         for key, entries in zip(keys, found, strict=True):
-            if me in entries:  # of our life before, perhaps: what we say next must end later to take its place
-                self._expires_at[key, me] = max(self._expires_at.get((key, me), 0.0), entries[me].expires_at)
+            for subkey in (name for name in entries if owner_of(name) == self._identity.peer_id):
+                # of our life before, perhaps: what we say next must end later to take its place
+                ends_at = max(self._expires_at.get((key, subkey), 0.0), entries[subkey].expires_at)
+                self._expires_at[key, subkey] = ends_at
         return [(subkey, entry.value) for entries in found for subkey, entry in self._looked_at(entries)]
 
     def _looked_at(self, entries: Mapping[str, Entry]) -> list[tuple[str, Entry]]:

@@ -9,14 +9,14 @@ grow with the swarm. Only a backbone that the owner has named is believed.
 
 import hashlib
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-import msgpack
-
 from collab.errors import BadMessage
-from collab.swarm.identity import Identity, is_signed_by
+from collab.net.wire import Message
+from collab.swarm.envelope import Envelope
+from collab.swarm.identity import Identity
 from collab.types import Lineage, PeerId
 
 PURPOSE = b"collab/crowd/1"
@@ -43,6 +43,7 @@ LIFE_HEARTBEATS = 3.5
 """A summary is believed for so many heartbeats of its author: its reader's may be two old, and one may be lost."""
 REMEMBERED = 64
 """Summaries, of at most ``MAX_BYTES`` each."""
+ENVELOPE = Envelope(name="summary", purpose=PURPOSE, max_bytes=MAX_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +145,12 @@ def _number(peer: PeerId) -> int:
 
 def pack_crowd(crowd: Crowd, identity: Identity) -> bytes:
     """Signed bytes of ``crowd``."""
-    body: bytes = msgpack.packb(
+    return ENVELOPE.pack(
         [crowd.fingerprint, crowd.said_at, crowd.life_s, crowd.level, crowd.peers,
          [list(astuple(tally)) for tally in crowd.tallies], [list(row) for row in crowd.left],
-         [list(row) for row in crowd.sample]]
+         [list(row) for row in crowd.sample]],
+        identity,
     )  # fmt: skip
-    signed: bytes = msgpack.packb([body, identity.sign(PURPOSE + body)])
-    return signed
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -160,39 +160,29 @@ def unpack_crowd(data: bytes, peer: PeerId) -> Crowd:
     Raises:
         BadMessage: too large, malformed, not signed by ``peer``, or holding impossible values.
     """
-    if len(data) > MAX_BYTES:
-        raise BadMessage(f"summary of {len(data)} bytes is over the limit of {MAX_BYTES}")
-    try:
-        body, signature = msgpack.unpackb(data)
-        if not is_signed_by(peer, PURPOSE + body, signature):
-            raise BadMessage(f"summary is not signed by {peer}")
-        return _checked(msgpack.unpackb(body))
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
-        raise BadMessage(f"summary is malformed: {error!r}") from error
+    return ENVELOPE.unpack(data, peer, _checked)
 
 
 def _checked(values: Any) -> Crowd:
-    fingerprint, said_at, life_s, level, peers, tallies, left, sample = values
+    said = Message("summary", dict(zip((field.name for field in fields(Crowd)), values, strict=True)))
+    limits = {"tallies": MAX_TALLIES, "left": MAX_TALLIES, "sample": SAMPLE + HELPERS}
+    if any(len(said.get(name, list)) > limit for name, limit in limits.items()):
+        raise BadMessage("summary says more than it may")
     crowd = Crowd(
-        fingerprint=str(fingerprint),
-        said_at=float(said_at),
-        life_s=float(life_s),
-        level=int(level),
-        peers=int(peers),
-        tallies=tuple(
-            Tally(int(epoch), Lineage(str(lineage)), int(number), int(seated), int(samples), float(speed))
-            for epoch, lineage, number, seated, samples, speed in tallies
-        ),
-        left=tuple((int(epoch), int(number)) for epoch, number in left),
-        sample=tuple((PeerId(str(peer)), bytes(record)) for peer, record in sample),
+        fingerprint=said.get("fingerprint", str),
+        said_at=said.get("said_at", float),
+        life_s=said.get("life_s", float),
+        level=said.get("level", int),
+        peers=said.get("peers", int),
+        tallies=tuple(Tally(*row) for row in said.rows("tallies", int, str, int, int, int, float)),
+        left=tuple((epoch, number) for epoch, number in said.rows("left", int, int)),
+        sample=tuple((PeerId(peer), record) for peer, record in said.rows("sample", str, bytes)),
     )
     whole = [crowd.level, crowd.peers, *(n for row in crowd.left for n in row)]
     whole += [n for tally in crowd.tallies for n in (tally.epoch, tally.trainers, tally.seated, tally.samples)]
     real = [crowd.said_at, crowd.life_s, *(tally.samples_per_s for tally in crowd.tallies)]
     if min(whole) < 0 or not all(math.isfinite(value) and value >= 0 for value in real):
         raise BadMessage("summary holds impossible values")
-    if crowd.level > MAX_LEVEL or max(len(crowd.tallies), len(crowd.left)) > MAX_TALLIES:
-        raise BadMessage("summary says more than it may")
-    if len(crowd.sample) > SAMPLE + HELPERS or not crowd.level:
+    if not 0 < crowd.level <= MAX_LEVEL:
         raise BadMessage("summary says more than it may")
     return crowd

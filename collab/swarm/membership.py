@@ -1,6 +1,7 @@
 """Our place in the swarm: what we say of ourselves, when we say it, and what others' words mean for us."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +25,8 @@ DOUBT_S = 300.0
 """So long nobody waits for the state of a peer that said to hold the newest one, and did not give it."""
 REPORT_S = 0.5
 """Progress is published at most this often before the target is in sight."""
+FRESH_S = 0.5
+"""So long ago everybody's words may have been read for who is in a group: they are no younger when they are written."""
 
 
 class Membership:
@@ -48,6 +51,8 @@ class Membership:
         self._presence = Presence(clock.monotonic)
         self._doubted: dict[PeerId, float] = {}
         """Whose word about what it holds was empty, and until when it does not count."""
+        self._looked_s = -math.inf
+        """When reading everybody's words began that has succeeded."""
         self._since_s = 0.0
         """Swarm time at which we reached our present epoch."""
         self._backbone_s = clock.monotonic()
@@ -72,6 +77,8 @@ class Membership:
         began_s, is_trainer = self._clock.monotonic(), self._our_record().role is Role.TRAINER
         view = await self._board.refresh(brief=brief and is_trainer)
         self._reading.add(self._clock.monotonic() - began_s)
+        if (view.crowd is None or not brief) and self._board.unheard_s <= self._clock.monotonic() - began_s:
+            self._looked_s = began_s
         if self._our_record().role is Role.BACKBONE:
             await self._board.sum_up()
         seated = [record.peer for record in view.records if record.has_seat]
@@ -178,29 +185,16 @@ class Membership:
         return any(record.peer == peer for record in self.view.records)
 
     async def roster(self, epoch: int, lineage: Lineage) -> Expected:
-        """Who should be in the group of (epoch, lineage).
+        """Who should be in the group of (epoch, lineage), as everybody's words were no more than ``FRESH_S`` ago.
 
-        Trainers one epoch behind count, since their records may lag behind a step that they have taken; so do those
-        ahead, since a group that the swarm has left behind must not find itself a majority. A directory that takes
-        longer than usual (one of its keepers is frozen) holds nobody up: it is then as it was last seen.
+        A directory that takes longer than usual (one of its keepers is frozen) holds nobody up: it is then as it was
+        last seen.
         """
-        self._wants_all = True
-        view = await self._renewed(self._reading.deadline_s())
-        trainers = frozenset(record.peer for record in view.all_trainers() if record.epoch >= epoch - 1)
-        return Expected(
-            trainers=trainers,
-            behind=frozenset(record.peer for record in view.all_trainers()) - trainers,
-            helpers=frozenset(record.peer for record in view.helpers()),
-            left=self._presence.left,
-            absent_s=self._presence.absent_s,
-            backbones=self._presence.backbones,
-            seatless=frozenset(r.peer for r in (*view.trainers(epoch, lineage), *view.helpers()) if not r.has_seat),
-            ahead=frozenset(
-                r.peer
-                for r in (*view.all_trainers(), *self.backbones())
-                if max(r.epoch, r.checkpoint_epoch) > epoch
-            ),
-        )
+        view = self.view
+        if self._clock.monotonic() - self._looked_s > FRESH_S:
+            self._wants_all = True
+            view = await self._renewed(self._reading.deadline_s())
+        return self._presence.expected(view, epoch, lineage)
 
     def leaders(self, lineage: Lineage, epoch: int) -> list[PeerId]:
         """Whom to ask to lead, best first."""

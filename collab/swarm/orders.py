@@ -7,15 +7,15 @@ nobody can leave one out. Whoever has the chain may hand it on: it proves itself
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, get_type_hints
 
-import msgpack
 from packaging.version import Version
 
 from collab.errors import BadMessage
 from collab.net.wire import Message
-from collab.swarm.identity import Identity, is_signed_by
+from collab.swarm.envelope import Envelope
+from collab.swarm.identity import Identity
 from collab.types import PeerId
 
 TAG = "collab/order/1"
@@ -23,6 +23,8 @@ TAG = "collab/order/1"
 MAX_ORDERS = 1000
 MAX_ORDER_BYTES = 768
 """So that a whole chain fits into one message."""
+ENVELOPE = Envelope(name="order", max_bytes=MAX_ORDER_BYTES)
+"""Without a purpose: the values begin with the tag."""
 MAX_TEXT_CHARACTERS = 200
 MARK_DIGITS = 16
 FOREVER = 0.0
@@ -177,9 +179,7 @@ class OrderBook:
         if owner.peer_id != self.owner:
             raise ValueError("orders are signed by the owner of the run")
         values = [TAG, self.fingerprint, len(self.orders) + 1, self.mark, said_at, NAMES[type(what)], asdict(what)]
-        body: bytes = msgpack.packb(values)
-        signed: bytes = msgpack.packb([body, owner.sign(body)])
-        return signed
+        return ENVELOPE.pack(values, owner)
 
     # -- what they mean ----------------------------------------------------------------------------------------------
 
@@ -232,20 +232,15 @@ class OrderBook:
 
 
 def _unpack(data: Any, fingerprint: str, owner: PeerId, number: int, previous: str) -> Order:
-    if not isinstance(data, bytes) or len(data) > MAX_ORDER_BYTES:
-        raise BadMessage(f"an order has at most {MAX_ORDER_BYTES} bytes")
-    try:
-        body, signature = msgpack.unpackb(data)
-        if not owner or not is_signed_by(owner, body, signature):
-            raise BadMessage(f"order {number} is not signed by the owner of the run")
-        tag, run, its_number, its_previous, said_at, kind, values = msgpack.unpackb(body)
+    def read(values: Any) -> Order:
+        tag, run, its_number, its_previous, said_at, kind, told = values
         if (tag, run, its_number, its_previous) != (TAG, fingerprint, number, previous):
             raise BadMessage(f"order {number} is of another run, or does not follow the one before it")
-        what = _statement(kind, values)
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
-        raise BadMessage(f"order {number} is malformed: {error!r}") from error
-    said_at = Message("order", {"said_at": said_at}).get("said_at", float)
-    return Order(number=number, said_at=said_at, what=what, mark=hashlib.sha256(body).hexdigest()[:MARK_DIGITS])
+        said_at = Message("order", {"said_at": said_at}).get("said_at", float)
+        mark = hashlib.sha256(ENVELOPE.body(data)).hexdigest()[:MARK_DIGITS]
+        return Order(number=number, said_at=said_at, what=_statement(kind, told), mark=mark)
+
+    return replace(ENVELOPE, name=f"order {number}").unpack(data, owner, read)
 
 
 def _statement(kind: str, values: dict[str, Any]) -> Statement:

@@ -7,7 +7,9 @@ must not take everybody for long gone.
 
 from collections.abc import Callable, Collection, Mapping
 
-from collab.types import PeerId
+from collab.averaging.assembly import Expected
+from collab.swarm.progress import SwarmView
+from collab.types import Lineage, PeerId, Role
 
 LONGEST_STEP_S = 10.0
 """Counted between two looks; whoever looks less often was frozen, and knows nothing of the time between."""
@@ -73,6 +75,26 @@ class Presence:
             del self._absent_s[peer]
         while len(self._left) > MOST_REMEMBERED:
             del self._left[next(iter(self._left))]
+
+    def expected(self, view: SwarmView, epoch: int, lineage: Lineage) -> Expected:
+        """Who should be in the group of (epoch, lineage), of those in ``view``.
+
+        Trainers one epoch behind count, since their records may lag behind a step that they have taken; so do those
+        ahead, since a group that the swarm has left behind must not find itself a majority.
+        """
+        trainers = frozenset(record.peer for record in view.all_trainers() if record.epoch >= epoch - 1)
+        at_it, backbones = view.trainers(epoch, lineage), [r for r in view.records if r.role is Role.BACKBONE]
+        gone_on = (r for r in (*view.all_trainers(), *backbones) if max(r.epoch, r.checkpoint_epoch) > epoch)
+        return Expected(
+            trainers=trainers,
+            behind=frozenset(record.peer for record in view.all_trainers()) - trainers,
+            helpers=frozenset(record.peer for record in view.helpers()),
+            left=self.left,
+            absent_s=self.absent_s,
+            backbones=self.backbones,
+            seatless=frozenset(record.peer for record in (*at_it, *view.helpers()) if not record.has_seat),
+            ahead=frozenset(record.peer for record in gone_on),
+        )
 
     def absent_s(self, peer: PeerId) -> float:
         """Seconds for which we have looked for a peer in vain; for one never seen, since somebody first asked."""

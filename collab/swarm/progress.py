@@ -126,15 +126,6 @@ class SwarmView:
                 claims[other.peer] = other.samples_per_s * (now - since_s)
         return believed(claims, self.max_share)
 
-    def seconds_to(self, target: int, epoch: int, lineage: Lineage) -> float:
-        """Predicted wait until the trainers have ``target`` samples: what they said, carried on at their speeds."""
-        trainers = self.trainers(epoch, lineage)
-        speed = sum(record.samples_per_s for record in trainers)
-        expected = sum(r.samples + r.samples_per_s * max(0.0, self.at_s - r.said_at) for r in trainers)
-        if expected >= target:
-            return 0.0
-        return (target - expected) / speed if speed > 0 else math.inf
-
     def consensus(self) -> tuple[int, Lineage] | None:
         """Epoch and lineage that most trainers hold; of equally many the later epoch. None without trainers."""
         if self.crowd:

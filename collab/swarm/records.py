@@ -3,13 +3,13 @@
 import math
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, get_type_hints
 
-import msgpack
-
+from collab.averaging.claims import MOST_CLAIMED
 from collab.errors import BadMessage
-from collab.swarm.identity import Identity, is_signed_by
+from collab.swarm.envelope import Envelope
+from collab.swarm.identity import Identity
 from collab.types import Lineage, PeerId, Reachability, Role
 
 MAX_RECORD_BYTES = 2048
@@ -22,6 +22,8 @@ MAX_DATA_CHARACTERS = 64
 MAX_PASS = 1 << 31
 RECORDS_REMEMBERED = 4096
 """Of at most ``MAX_RECORD_BYTES`` each."""
+ENVELOPE = Envelope(name="record", max_bytes=MAX_RECORD_BYTES, has_numbered_fields=True)
+"""Without a purpose: a map of numbers is signed as nothing else."""
 
 
 class PeerState(StrEnum):
@@ -93,9 +95,7 @@ def pack_record(record: PeerRecord, identity: Identity) -> bytes:
     """Signed bytes of ``record``: fields by their number, and only what differs from what everybody assumes."""
     values = ((number, field, getattr(record, field.name)) for number, field in enumerate(fields(record)))
     told = {number: value for number, field, value in values if number and not _is_assumed(value, field.default)}
-    body: bytes = msgpack.packb(told)
-    signed: bytes = msgpack.packb([body, identity.sign(body)])
-    return signed
+    return ENVELOPE.pack(told, identity)
 
 
 @lru_cache(maxsize=RECORDS_REMEMBERED)
@@ -107,15 +107,7 @@ def unpack_record(data: bytes, peer: PeerId) -> PeerRecord:
     Raises:
         BadMessage: too large, malformed, not signed by ``peer``, or holding impossible values.
     """
-    if len(data) > MAX_RECORD_BYTES:
-        raise BadMessage(f"record of {len(data)} bytes is over the limit of {MAX_RECORD_BYTES}")
-    try:
-        body, signature = msgpack.unpackb(data)
-        if not is_signed_by(peer, body, signature):
-            raise BadMessage(f"record is not signed by {peer}")
-        return _checked(msgpack.unpackb(body, strict_map_key=False), peer)
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
-        raise BadMessage(f"record is malformed: {error!r}") from error
+    return ENVELOPE.unpack(data, peer, partial(_checked, peer=peer))
 
 
 def _is_assumed(value: object, default: object) -> bool:
@@ -147,7 +139,7 @@ def _checked(values: Any, peer: PeerId) -> PeerRecord:
     record = PeerRecord(**converted)
     counts = (record.samples, record.total_samples, record.epochs_contributed, record.orders, record.data_pass)
     speeds = (record.samples_per_s, record.microbatch_s, record.said_at, record.life_s)
-    is_sound = min(record.epoch, *counts) >= 0 and all(math.isfinite(speed) and speed >= 0 for speed in speeds)
+    is_sound = record.epoch >= 0 and all(0 <= figure <= MOST_CLAIMED for figure in (*counts, *speeds))
     if not is_sound or record.life_s > LONGEST_LIFE_S:
         raise BadMessage("record holds impossible values")
     if len(record.data) > MAX_DATA_CHARACTERS or record.data_pass > MAX_PASS:

@@ -73,6 +73,7 @@ class Participant:
             leaders=self.membership.leaders,
             roster=self.membership.roster,
             attend=self._attend,
+            prepare=self.membership.ask,
         )
         self.teller.has_seat = self._engine.has_seat
         self._standing = Standing(

@@ -212,13 +212,11 @@ class StateSync:
         trainers = frozenset(donors) - {record.peer for record in self._membership.backbones()}
         steady = await who_has_contributed(self._ports.transport, self._membership.vouched_backbones())
         donors.sort(key=lambda peer: peer in trainers and peer not in steady)
-        is_kept = bool(self._replica.lineage) and self._membership.is_at_rest()
-        least_epoch = self._replica.epoch if is_kept else 0
         newest = Wanted(
             voices=trainers & steady or trainers,
             voice_of=self._membership.voice_of,
             most_bytes=most_bytes,
-            least_epoch=least_epoch,
+            least_epoch=self._least_epoch(),
         )
         begun = await self._partial.manifest() if self._partial is not None else None
         consensus = self._membership.consensus_of_others()
@@ -226,6 +224,15 @@ class StateSync:
             with suppress(NoDonor):
                 return await self._fetch_from(donors, replace(newest, epoch=begun.epoch, lineage=begun.lineage))
         return await self._fetch_from(donors, newest)
+
+    def _least_epoch(self) -> int:
+        """What is older than ours is of no use, unless the swarm is: a backbone's checkpoint may be all that is seen of
+        it, when a link that was cut is back.
+        """
+        consensus = self._membership.consensus_of_others()
+        is_behind_us = consensus is not None and consensus[0] < self._replica.epoch
+        is_kept = bool(self._replica.lineage) and (self._membership.is_at_rest() or not is_behind_us)
+        return self._replica.epoch if is_kept else 0
 
     async def _fetch_from(self, donors: list[PeerId], wanted: Wanted) -> tuple[PackedSnapshot, Mapping[PeerId, int]]:
         fetched = await fetch_state(

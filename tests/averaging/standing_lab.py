@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 
 from collab.averaging.calls import NOT_COMING, Call, Reply
@@ -40,9 +41,11 @@ class Trainer:
         """And has said that it is coming."""
         return history in self.accepted
 
-    async def says(self, samples: float, *, speed: float = 1.0, history: History = HERE) -> None:
+    async def says(
+        self, samples: float, *, speed: float = 1.0, microbatch_s: float = 0.0, history: History = HERE
+    ) -> None:
         """And is heard."""
-        self.standing.report(Word(*history, samples, speed))
+        self.standing.report(Word(*history, samples, speed, microbatch_s))
         await asyncio.sleep(0.1)
 
 
@@ -52,6 +55,11 @@ class Lab:
     def __init__(self, network: FakeNetwork, tasks: Background) -> None:
         self.network, self._tasks = network, tasks
         self.leaders: list[PeerId] = []
+        self.prepared_s: list[float] = []
+        """When a leader was told that a batch is nearly there."""
+
+    def _prepare(self) -> None:
+        self.prepared_s.append(asyncio.get_running_loop().time())
 
     def leaders_of(self, lineage: Lineage, epoch: int) -> list[PeerId]:
         """Of any history."""
@@ -60,7 +68,7 @@ class Lab:
     async def add_leader(self, name: str) -> Following:
         settings = RoundSettings(fingerprint="f", policy="exact", can_reduce=True, terms=FixedTerms(TARGET))
         ports = make_ports(self.network.join(name))
-        following = Following(ports, settings, MeasuredTimeouts(ports.clock.monotonic, FIRST))
+        following = Following(ports, settings, MeasuredTimeouts(ports.clock.monotonic, FIRST), self._prepare)
         await following.serve()
         self.leaders.append(PeerId(name))
         return following
@@ -95,4 +103,4 @@ def in_lab(test: Callable[[Lab], Awaitable[None]]) -> None:
 
 def word(**changes: Any) -> Message:
     """A trainer's word, with ``changes``."""
-    return Message("word", {"epoch": 3, "lineage": "l", "samples": 5.0, "samples_per_s": 1.0, **changes})
+    return Message("word", {**asdict(Word(*HERE, 5.0, 1.0)), **changes})

@@ -12,7 +12,7 @@ from collab.errors import NetworkError
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import PeerId
-from tests.averaging.standing_lab import HERE, TARGET, Lab, in_lab, word
+from tests.averaging.standing_lab import HERE, Lab, in_lab, word
 
 # -- hostile words -----------------------------------------------------------------------------------------------------
 
@@ -24,6 +24,9 @@ HOSTILE_WORDS = [
     word(samples_per_s=math.nan),
     word(samples_per_s=-0.5),
     word(samples_per_s=math.inf),
+    word(samples_per_s=1.7e308),
+    word(samples=1.7e308),
+    word(microbatch_s=math.inf),
     word(samples="many"),
     word(epoch="3"),
     word(epoch=True),
@@ -124,15 +127,16 @@ def test_one_stream_too_many_is_refused_and_the_others_stand() -> None:
 
 # -- a hostile leader --------------------------------------------------------------------------------------------------
 
-HEARD = {"epoch": 3, "lineage": "l", "samples": 5.0, "samples_per_s": 1.0, "yours": 1.0}
+HEARD = {"epoch": 3, "lineage": "l", "due_s": 5.0}
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        Message("heard", HEARD | {"samples": math.nan}),
-        Message("heard", HEARD | {"samples_per_s": -1.0}),
-        Message("heard", HEARD | {"yours": "all"}),
+        Message("heard", HEARD | {"due_s": math.nan}),
+        Message("heard", HEARD | {"due_s": math.inf}),
+        Message("heard", HEARD | {"due_s": -1.0}),
+        Message("heard", HEARD | {"due_s": "soon"}),
         Message("heard", {}),
         Message("call", {"epoch": 3}),
         Message("call", {"epoch": 3, "lineage": "l", "patience_s": math.nan}),
@@ -157,7 +161,7 @@ def test_a_leader_that_talks_nonsense_is_left_and_tried_again_later(message: Mes
         a = await lab.add_trainer("a")
         await a.says(10)
         assert not a.standing.is_connected
-        assert a.standing.seconds_to(TARGET) is None
+        assert a.standing.due_s is None
         assert not a.is_called(HERE)
         await asyncio.sleep(2 * RETRY_S)
         assert [later - earlier for earlier, later in itertools.pairwise(openings)] == [RETRY_S] * 2

@@ -1,18 +1,18 @@
 """Standing streams: progress goes up, sums and calls come down."""
 
 import asyncio
-import math
 
 import pytest
 
 from collab.averaging.calls import NOT_COMING
 from collab.averaging.deadlines import ENOUGH
+from collab.averaging.following import PREPARE_S
 from collab.averaging.standing import RETRY_S, STANDING_PROTOCOL, Word
 from collab.averaging.timeouts import FIRST
 from collab.errors import TimedOut
 from collab.net.base import Stream
 from collab.types import PeerId
-from tests.averaging.standing_lab import HERE, TARGET, L, Lab, M, in_lab, word
+from tests.averaging.standing_lab import HERE, L, Lab, M, in_lab, word
 from tests.fakes import FakeNetwork, FakeStream
 
 # -- words go up, sums come down ---------------------------------------------------------------------------------------
@@ -30,7 +30,6 @@ def test_a_word_reaches_the_leader_and_the_sum_of_its_history_comes_back() -> No
         assert following.at(HERE) == {PeerId("a"), PeerId("b")}
         assert following.at((3, M)) == {PeerId("c")}
         assert following.samples_per_s(HERE) == 6.0
-        assert b.standing.seconds_to(TARGET) == pytest.approx((TARGET - 30) / 2.0, abs=0.2)
 
     in_lab(test)
 
@@ -48,35 +47,35 @@ def test_a_trainer_keeps_one_stream_for_all_its_words() -> None:
     in_lab(test)
 
 
-def test_the_wait_is_predicted_from_what_the_others_do_meanwhile_and_from_what_we_have_done() -> None:
+def test_a_trainer_hears_when_the_batch_is_due_and_counts_down() -> None:
     async def test(lab: Lab) -> None:
         await lab.add_leader("leader")
         a, b = [await lab.add_trainer(name) for name in "ab"]
-        assert a.standing.seconds_to(TARGET) is None  # nobody has told us anything
-        await b.says(40, speed=5.0)
-        await a.says(10, speed=3.0)
-        at_once = a.standing.seconds_to(TARGET)
-        assert at_once is not None
-        assert at_once == pytest.approx(50 / 5.0, abs=0.11)
-        await asyncio.sleep(4.0)
-        assert a.standing.seconds_to(TARGET) == pytest.approx(at_once - 4.0)
-        a.standing.report(Word(*HERE, 25, 3.0))
-        assert a.standing.seconds_to(TARGET) == pytest.approx(at_once - 4.0 - 15 / 5.0)
-        await asyncio.sleep(0.1)
+        assert a.standing.due_s is None  # nobody has told us anything
+        await b.says(40, speed=5.0, microbatch_s=2.0)
+        await a.says(40, speed=10.0, microbatch_s=1.0)  # 50 in a second, 10 more of the other one in 1.9
+        due_s = a.standing.due_s
+        assert due_s == pytest.approx(2.0 - 0.2, abs=0.01)
+        await asyncio.sleep(1.0)
+        assert a.standing.due_s == pytest.approx(due_s - 1.0)
+        await asyncio.sleep(2.0)
+        assert a.standing.due_s == pytest.approx(due_s - 3.0)
         a.standing.report(Word(4, M, 0.0, 3.0))
-        assert a.standing.seconds_to(TARGET) is None  # what was heard is of another history
+        assert a.standing.due_s is None  # what was heard is of another history
 
     in_lab(test)
 
 
-def test_a_trainer_that_is_alone_waits_for_nobody_and_knows_when_it_has_the_batch_itself() -> None:
+def test_a_leader_prepares_once_shortly_before_the_batch_is_due() -> None:
     async def test(lab: Lab) -> None:
         await lab.add_leader("leader")
-        a = await lab.add_trainer("a")
-        await a.says(10, speed=3.0)
-        assert a.standing.seconds_to(TARGET) == math.inf
-        a.standing.report(Word(*HERE, 120.0, 3.0))
-        assert a.standing.seconds_to(TARGET) == 0.0
+        a, b = [await lab.add_trainer(name) for name in "ab"]
+        began_s = asyncio.get_running_loop().time()
+        for second in range(8):  # 50 each after five seconds
+            for trainer in (a, b):
+                trainer.standing.report(Word(*HERE, 10.0 * second, 10.0, 1.0))
+            await asyncio.sleep(1.0)
+        assert lab.prepared_s == [pytest.approx(began_s + 5.0 - PREPARE_S, abs=0.01)]
 
     in_lab(test)
 
@@ -274,6 +273,27 @@ def test_a_trainer_that_declined_is_called_again_when_it_speaks_of_the_same_hist
     in_lab(test)
 
 
+def test_after_a_round_that_came_to_nothing_everybody_is_called_again() -> None:
+    async def test(lab: Lab) -> None:
+        following = await lab.add_leader("leader")
+        a, b = [await lab.add_trainer(name) for name in "ab"]
+        for trainer in (a, b):
+            await trainer.says(1000)
+        a.accepted.clear()
+        b.accepted.clear()
+        await a.says(1001)
+        assert not a.is_called(HERE), "once is enough, while the round may yet come about"
+        following.forget_call((3, M))
+        await a.says(1002)
+        assert not a.is_called(HERE), "that was another round"
+        following.forget_call(HERE)
+        await a.says(1003)
+        assert a.is_called(HERE)
+        assert b.is_called(HERE)
+
+    in_lab(test)
+
+
 def test_a_trainer_that_comes_back_over_a_new_stream_counts_once() -> None:
     async def test(lab: Lab) -> None:
         following = await lab.add_leader("leader")
@@ -301,7 +321,7 @@ def test_when_the_leader_dies_a_trainer_stands_with_the_next_one() -> None:
         assert second.at(HERE) == frozenset()
         lab.network.leave("first")
         lab.leaders.remove(PeerId("first"))
-        assert a.standing.seconds_to(TARGET) is not None
+        assert a.standing.due_s is not None
         ends[0].close()
         await asyncio.sleep(0.1)
         assert a.standing.is_connected

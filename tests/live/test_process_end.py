@@ -1,5 +1,6 @@
 """A peer ends with its exit code whatever its worker is in the middle of."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -37,3 +38,33 @@ def test_a_peer_that_leaves_in_the_middle_of_a_microbatch_ends_at_once_and_with_
         )
         assert (ended.returncode, ended.stdout) == (0, "all is said\n"), ended.stderr
         assert time.monotonic() - began_s < LIMIT_S / 2
+
+
+LATE = """
+import sys
+import peers.process
+
+def workers_end(limit_s):
+    print("all is over", flush=True)
+    sys.stdin.readline()
+    return True
+
+async def main(stop):
+    pass
+
+peers.process.workers_end = workers_end
+raise SystemExit(peers.process.run_peer(main))
+"""
+
+
+def test_who_asks_a_peer_to_leave_that_has_just_done_so_changes_nothing() -> None:
+    command = [sys.executable, "-c", LATE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
+        assert peer.stdin is not None
+        assert peer.stdout is not None
+        assert peer.stdout.readline() == "all is over\n"
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            peer.send_signal(signum)
+        peer.stdin.write("\n")
+        peer.stdin.flush()
+        assert peer.wait(LIMIT_S) == 0

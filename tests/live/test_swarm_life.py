@@ -3,7 +3,9 @@
 import signal
 from pathlib import Path
 
-from tests.live.processes import LIMIT_S, live_swarm, wait_until
+import pytest
+
+from tests.live.processes import LIMIT_S, live_swarm, run_cli, wait_until
 
 DIGITS = """\
 run_id: live-digits
@@ -22,8 +24,9 @@ def digits(*, until: int, every: int, target: int = 1500) -> str:
     return DIGITS.format(until=until, every=every, target=target)
 
 
+@pytest.mark.timeout(180)  # five programs are loaded one after the other
 def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_lineage(tmp_path: Path) -> None:
-    with live_swarm(tmp_path / "run", digits(until=55, every=35)) as swarm:
+    with live_swarm(tmp_path / "run", digits(until=100000, every=35)) as swarm:
         backbone = swarm.backbone()
         first, killed, leaver = (swarm.join(name) for name in ("first", "killed", "leaver"))
         for peer in (first, killed, leaver):
@@ -35,13 +38,15 @@ def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_li
         summary, seconds = leaver.leave(signal.SIGINT)
         assert summary["epochs_contributed"] > 0
         assert seconds < 5.0
+        last = late.epoch + 50  # some ten seconds, of which the command takes half
+        assert run_cli("end", str(swarm.directory), "--at", str(last)).returncode == 0
         endings = [first.finish(), late.finish()]
-        assert {ending["epoch"] for ending in endings} == {55}
+        assert {ending["epoch"] for ending in endings} == {last}
         assert len({ending["lineage"] for ending in endings}) == 1
         assert late.all("StateFetched"), "the latecomer took over a state"
         assert min(ending["epochs_contributed"] for ending in endings) > 0
-        wait_until(lambda: swarm.checkpoint(55).is_dir(), "the last checkpoint", backbone)
-        assert swarm.status()["epoch"] == 55
+        wait_until(swarm.checkpoint(last).is_dir, "the last checkpoint", backbone)
+        assert swarm.status()["epoch"] == last
         ending, _ = backbone.leave(signal.SIGTERM)
         assert ending["lineage"] == endings[0]["lineage"]
 

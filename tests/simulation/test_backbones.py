@@ -55,10 +55,10 @@ def holders(swarm: SimSwarm, peer: SimPeer) -> list[int]:
 
 
 def test_all_backbones_hold_the_same_files_and_one_of_them_has_published_them(tmp_path: Path) -> None:
-    swarm = several(tmp_path, 3, 3, until=17)
+    swarm = several(tmp_path, 3, 3, until=18)
     swarm.world.run()
     first, second, third = (files_of(swarm, index) for index in range(3))
-    assert set(published(swarm, 0)) == {10, 15, 17}
+    assert set(published(swarm, 0)) == {10, 15, 18}
     assert first == second == third
     assert {holder for _, holder in published(swarm, 0).values()} == {swarm.world.peers[0].peer_id}
     assert not swarm.events(swarm.world.peers[1], LeaseChanged)

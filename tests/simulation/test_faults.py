@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from collab.averaging.timeouts import FIRST
 from collab.metrics.records import EpochFinished, Event, MicrobatchSkipped, Notice, Phase, RoundEnded, StateFetched
 from collab.simulation.peer import SimPeer
+from collab.simulation.virtual_time import EPOCH_S
 from collab.swarm.state_transfer import STATE_PROTOCOL
 from collab.tasks.base import Batch, Task
 from tests.simulation.swarm import SimSwarm
@@ -187,7 +189,10 @@ def test_after_everybody_died_the_run_resumes_from_the_backbones_checkpoint(tmp_
     swarm.world.run()
     assert not swarm.churn.unfired()
     assert_equal_ends(swarm, second, epoch=20)
-    assert swarm.events(second[0], EpochFinished)[0].epoch == 6
+    first_steps = [swarm.events(peer, EpochFinished)[0] for peer in second]
+    first = min(first_steps, key=lambda step: step.at_s)
+    assert first.epoch == 6, "after the checkpoint of epoch 5"
+    assert first.at_s - EPOCH_S < 60.0 + FIRST.reform_s, "newcomers miss those who decided from their first moment on"
 
 
 def test_peers_that_cannot_be_dialled_train_with_those_that_can(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ async def a_billion_samples_to_the_leader(swarm: SimSwarm, ports: Ports, me: Ide
         await board.refresh()
         epoch, lineage = board.view.consensus() or (0, "")
         word = Word(epoch, lineage, 1e9, 1e9)  # type: ignore[arg-type]
-        await stream.send(word.to_message("word"), timeout_s=5.0)
+        await stream.send(word.to_message(), timeout_s=5.0)
         await asyncio.sleep(0.2)
 
 

@@ -41,11 +41,11 @@ class Backwards(ImageClassification):
 
 
 def held_out_loss(directory: Path, *, liars: int, worker_momentum: float = 0.9) -> float:
-    """At the end of a run of four honest peers and some liars."""
+    """At the end of a run of four honest peers and some liars; in every step are two microbatches of each of them."""
     swarm = SimSwarm(
         directory,
         until=60,
-        target=32 * (4 + liars),
+        target=2 * 32 * (4 + liars),
         optimizer="{name: sgd, learning_rate: 2.0}",
         every=60,
         reduction="centered_clip",

@@ -9,6 +9,7 @@ from collab.errors import Dismissed
 from collab.metrics.records import EpochFinished
 from collab.simulation.links import Link
 from collab.simulation.peer import SimPeer
+from collab.simulation.virtual_time import EPOCH_S
 from collab.swarm.identity import Identity
 from collab.swarm.orders import Amend, Ban, End, Rollback
 from collab.swarm.progress import RECORD_LIFE_S
@@ -126,12 +127,18 @@ def test_after_a_rollback_everybody_goes_on_from_the_checkpoint_with_one_history
     trainers = [swarm.add_trainer() for _ in range(3)]
     kept: dict[int, np.ndarray] = {}
 
-    def watch(peer: SimPeer, event: object) -> None:
-        if peer is trainers[0] and isinstance(event, EpochFinished) and event.epoch == 10 and 10 not in kept:
-            kept[10] = parameters(swarm, peer).copy()
-
-    swarm.world.subscribe(watch)
     gone_back: list[int] = []
+
+    def watch(peer: SimPeer, event: object) -> None:
+        if peer is not trainers[0] or not isinstance(event, EpochFinished) or gone_back:
+            return
+        if event.epoch == 10:
+            kept[10] = parameters(swarm, peer).copy()
+        if event.epoch == 14:  # a moment before everybody has its next step
+            now_s = event.at_s - EPOCH_S
+            swarm.world.call_at(now_s + 0.5, go_back)
+            swarm.world.call_at(now_s + 6.0, lambda: trainers.append(swarm.add_trainer(link=Link())))
+            swarm.world.call_at(now_s + 16.0, lambda: swarm.world.thaw(trainers[2].index))
 
     def go_back() -> None:
         from collab.checkpoints.local import list_checkpoints, load_checkpoint
@@ -142,9 +149,7 @@ def test_after_a_rollback_everybody_goes_on_from_the_checkpoint_with_one_history
         swarm.order(Rollback(to_epoch=10, lineage=snapshot.lineage))
         swarm.world.freeze(trainers[2].index)
 
-    swarm.world.call_at(24.0, go_back)
-    swarm.world.call_at(40.0, lambda: swarm.world.thaw(trainers[2].index))
-    swarm.world.call_at(30.0, lambda: trainers.append(swarm.add_trainer(link=Link())))
+    swarm.world.subscribe(watch)
     with swarm.world:
         swarm.world.run()
     assert_equal_ends(swarm, trainers, epoch=30)

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from collab.averaging.timeouts import FIRST
-from collab.metrics.records import EpochFinished
+from collab.metrics.records import EpochFinished, StateFetched
 from tests.simulation.swarm import SimSwarm
 
 SEARCH = settings(
@@ -52,8 +52,8 @@ long_cuts = st.builds(
 )
 
 
-def check(directory: Path, cuts: list[Cut]) -> None:
-    """Every epoch has one lineage, and the swarm gets on when all cuts are healed."""
+def check(directory: Path, cuts: list[Cut]) -> SimSwarm:
+    """Every epoch has one lineage, and the swarm gets on when all cuts are healed; the swarm at its end."""
     swarm = SimSwarm(directory, until=10_000, target=96, every=10_000)
     swarm.add_backbone()
     trainers = [swarm.add_trainer(samples_per_s=2.0) for _ in range(NUM_TRAINERS)]
@@ -74,6 +74,7 @@ def check(directory: Path, cuts: list[Cut]) -> None:
     assert not split, f"two records for epochs {split}"
     last = [max(event.epoch for event in swarm.events(peer, EpochFinished)) for peer in trainers]
     assert max(last) - min(last) <= 1, f"all have come together again: {last}"
+    return swarm
 
 
 @settings(SEARCH, max_examples=12)
@@ -88,3 +89,16 @@ def test_no_sequence_of_cuts_splits_the_history(cuts: list[Cut]) -> None:
 def test_those_without_the_backbone_make_no_history_of_their_own_however_long_they_are_cut_off(cuts: list[Cut]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         check(Path(directory), cuts)
+
+
+def test_a_trainer_whose_link_is_back_goes_on_from_what_it_had_and_not_from_an_older_checkpoint(tmp_path: Path) -> None:
+    """For a while it sees nobody of the swarm but the backbone, which has kept the first state only."""
+    swarm = check(tmp_path, [Cut(minority=frozenset({1}), after_s=10, for_s=180)])
+    epochs = [event.epoch for event in swarm.events(swarm.world.peers[1], StateFetched)]
+    assert len(epochs) > 1, "when it came, and when its link was back"
+    assert min(epochs[1:]) > 2, "where it was when it was cut off"
+
+
+def test_after_an_attempt_without_a_quorum_everybody_is_called_again(tmp_path: Path) -> None:
+    """Found by the search: two came back with a batch each, and were out of step with the other two."""
+    check(tmp_path, [Cut(frozenset({1}), after_s=11, for_s=600), Cut(frozenset({1, 3}), after_s=25, for_s=334)])

@@ -10,7 +10,7 @@ import pytest
 from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.following import Following
 from collab.averaging.settings import FixedTerms, RoundSettings
-from collab.averaging.standing import STANDING_PROTOCOL, Standing
+from collab.averaging.standing import STANDING_PROTOCOL, Standing, Word
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.concurrency import Background
 from collab.net.base import Entry, Stream
@@ -51,7 +51,7 @@ class Us:
         """And stand with it."""
         settings = RoundSettings(fingerprint=F, policy="exact", can_reduce=True, terms=FixedTerms(float(TARGET)))
         leading = make_ports(self.network.join(LEADER))
-        await Following(leading, settings, MeasuredTimeouts(leading.clock.monotonic, FIRST)).serve()
+        await Following(leading, settings, MeasuredTimeouts(leading.clock.monotonic, FIRST), lambda: None).serve()
         self.leaders.append(LEADER)
         assert not await self.watch.has_reached(TARGET)
         await asyncio.sleep(1.0)
@@ -71,12 +71,11 @@ class Other:
     def __init__(self, us: Us) -> None:
         self._transport: FakeTransport = us.network.join("other")
 
-    async def says(self, samples: float, samples_per_s: float) -> None:
+    async def says(self, samples: float, samples_per_s: float = 10.0, microbatch_s: float = 1.0) -> None:
         """Over a stream of its own each time; the last one counts."""
         stream = await self._transport.open(LEADER, STANDING_PROTOCOL, timeout_s=1.0)
         await stream.send(Message("stand", {"fingerprint": F}), timeout_s=1.0)
-        fields = {"epoch": 3, "lineage": L, "samples": samples, "samples_per_s": samples_per_s}
-        await stream.send(Message("word", fields), timeout_s=1.0)
+        await stream.send(Word(3, L, samples, samples_per_s, microbatch_s).to_message(), timeout_s=1.0)
         await asyncio.sleep(0.01)
 
 
@@ -142,33 +141,33 @@ def test_a_leader_that_says_nothing_to_our_words_is_not_waited_for() -> None:
 def test_far_from_the_batch_the_answer_takes_no_time() -> None:
     async def test(us: Us) -> None:
         await us.find_leader()
-        await Other(us).says(10, 10.0)
+        await Other(us).says(10)
         assert await us.asks(10) == (False, 0.0)
-        await asyncio.sleep(0.1)
-        assert await us.asks(20) == (False, 0.0)  # 7 s to go, a microbatch takes 1 s
+        await asyncio.sleep(1.0)
+        assert await us.asks(20) == (False, 0.0)  # 4 s to go, a microbatch takes 1 s
 
     with_us(test, samples_per_s=10.0, microbatch_s=1.0)
 
 
-@pytest.mark.parametrize(("missing", "waits"), [(4.0, True), (6.0, False)])
-def test_we_wait_for_a_call_that_comes_within_half_a_microbatch_and_else_compute_on(
-    missing: float, waits: bool
-) -> None:
+@pytest.mark.parametrize(("left_s", "waits"), [(0.02, True), (0.4, True), (0.6, False)])
+def test_we_wait_for_a_call_that_comes_within_half_a_microbatch_and_else_compute_on(left_s: float, waits: bool) -> None:
+    """Both compute 10 samples in a second; the other one's microbatches end ``left_s`` after ours."""
+
     async def test(us: Us) -> None:
         await us.find_leader()
         other = Other(us)
-        await us.asks(40)
-        await other.says(100 - 40 - missing, 10.0)
-        await us.asks(40)
-        await asyncio.sleep(0.001)  # its answer comes
-        calling = asyncio.create_task(us.asks(40))
-        await asyncio.sleep(missing / 10.0)
+        await other.says(30)
+        await asyncio.sleep(1.0 - left_s - 0.01)
+        assert await us.asks(40) == (False, 0.0)
+        await asyncio.sleep(1.0)  # our microbatch; the other one has told of 40, unheard, and is at its last
+        calling = asyncio.create_task(us.asks(50))
+        await asyncio.sleep(left_s)
         assert calling.done() != waits
-        await other.says(60, 10.0)
+        await other.says(50)
         answer, seconds = await calling
         assert answer == waits
-        assert seconds == pytest.approx(missing / 10.0 if waits else 0.0, abs=0.02)
-        assert (await us.asks(40))[0]  # called meanwhile, so there at the end of the next microbatch at the latest
+        assert seconds == pytest.approx(left_s if waits else 0.0, abs=0.02)
+        assert (await us.asks(50))[0]  # called meanwhile, so there at the end of the next microbatch at the latest
 
     with_us(test, samples_per_s=10.0, microbatch_s=1.0)
 
@@ -176,12 +175,29 @@ def test_we_wait_for_a_call_that_comes_within_half_a_microbatch_and_else_compute
 def test_a_call_that_does_not_come_is_waited_for_half_a_microbatch_longer_than_predicted() -> None:
     async def test(us: Us) -> None:
         await us.find_leader()
-        await Other(us).says(57, 10.0)
-        await us.asks(40)
-        await asyncio.sleep(0.001)
+        await Other(us).says(50)
+        await asyncio.sleep(0.69)
+        await us.asks(40)  # due in 0.3 s
+        await asyncio.sleep(0.1)
         answer, seconds = await us.asks(40)
         assert not answer
-        assert seconds == pytest.approx(0.3 + 0.5, abs=0.02)
+        assert seconds == pytest.approx(0.2 + 0.5, abs=0.02)
+
+    with_us(test, samples_per_s=10.0, microbatch_s=1.0)
+
+
+def test_when_the_batch_is_overdue_and_nobody_calls_the_directory_tells() -> None:
+    async def test(us: Us) -> None:
+        await us.find_leader()
+        other = record(1, samples=60)
+        await Other(us).says(50)
+        await us.asks(40)  # the leader does not know of the other one's last ten, and waits for it in vain
+        await asyncio.sleep(1.0)
+        us.directory.table.setdefault(KEY, {})[other.peer] = Entry(pack_record(other, PEOPLE[1]), NOW + 100)
+        await us.membership.report()
+        answer, seconds = await us.asks(40)
+        assert answer
+        assert seconds == pytest.approx(0.5, abs=0.02)
 
     with_us(test, samples_per_s=10.0, microbatch_s=1.0)
 
@@ -189,7 +205,7 @@ def test_a_call_that_does_not_come_is_waited_for_half_a_microbatch_longer_than_p
 def test_with_quick_microbatches_a_call_has_time_for_its_round_trips() -> None:
     async def test(us: Us) -> None:
         await us.find_leader()
-        await Other(us).says(59.999, 10.0)
+        await Other(us).says(59, 1000.0, 0.001)
         await us.asks(40)
         await asyncio.sleep(0.001)
         answer, seconds = await us.asks(40)
@@ -202,7 +218,7 @@ def test_with_quick_microbatches_a_call_has_time_for_its_round_trips() -> None:
 def test_once_called_we_come_after_the_microbatch_that_we_are_in() -> None:
     async def test(us: Us) -> None:
         await us.find_leader()
-        await Other(us).says(95, 10.0)
+        await Other(us).says(95)
         await us.asks(5)
         await asyncio.sleep(0.01)
         assert await us.asks(8) == (True, 0.0)
@@ -215,7 +231,7 @@ def test_once_called_we_come_after_the_microbatch_that_we_are_in() -> None:
 def test_with_a_leader_nobody_waits_for_the_directory() -> None:
     async def test(us: Us) -> None:
         await us.find_leader()
-        await Other(us).says(10, 10.0)
+        await Other(us).says(10)
         us.directory.is_silent = True
         for samples in range(60):
             assert await us.asks(samples) == (False, 0.0)

@@ -9,7 +9,7 @@ import pytest
 from collab.averaging.deadlines import ENOUGH, FLOOR_S
 from collab.net.base import Entry
 from collab.swarm.board import DIRECTORY_TIMEOUT_S, ProgressBoard
-from collab.swarm.membership import REPORT_S, Membership
+from collab.swarm.membership import FRESH_S, REPORT_S, Membership
 from collab.swarm.progress import HEARTBEAT_S
 from collab.swarm.records import PeerRecord, PeerState, pack_record
 from collab.types import Lineage, Reachability, Role
@@ -179,13 +179,38 @@ def test_the_roster_counts_trainers_one_epoch_behind_and_all_ahead() -> None:
     among(record(0), *others, test=look)
 
 
+def test_words_that_were_just_read_are_not_read_again_for_a_group_and_older_ones_are() -> None:
+    async def look(us: Us) -> None:
+        us.directory.answers_after_s = 0.1
+        await us.membership.look()
+        us.hear(record(2))
+        assert (await us.membership.roster(3, L)).trainers == {PEOPLE[n].peer_id for n in (0, 1)}
+        await asyncio.sleep(FRESH_S - 0.05)  # since reading began, not since it ended
+        assert (await us.membership.roster(3, L)).trainers == {PEOPLE[n].peer_id for n in (0, 1, 2)}
+
+    among(record(0), record(1), test=look)
+
+
+def test_a_leader_that_has_read_nothing_for_long_because_the_directory_was_silent_reads_again() -> None:
+    async def look(us: Us) -> None:
+        us.directory.is_silent = True
+        await asyncio.sleep(1.1 * FRESH_S)
+        await us.membership.look()
+        us.directory.is_silent = False
+        us.hear(record(2))
+        assert PEOPLE[2].peer_id in (await us.membership.roster(3, L)).trainers
+
+    among(record(0), record(1), test=look)
+
+
 def test_a_directory_that_takes_longer_than_usual_does_not_hold_up_a_leader() -> None:
     async def look(us: Us) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(ENOUGH):
-            await us.membership.roster(3, L)
+            await us.membership.look()
         us.hear(record(2))
         us.directory.answers_after_s = DIRECTORY_TIMEOUT_S - 1
+        await asyncio.sleep(1.1 * FRESH_S)
         began_s = loop.time()
         expected = await us.membership.roster(3, L)
         assert loop.time() - began_s == pytest.approx(FLOOR_S)

@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -42,19 +41,9 @@ def test_only_trainers_of_the_very_same_history_count_towards_its_step() -> None
     assert [r.name for r in swarm.helpers()] == ["person-5"]
 
 
-def test_the_wait_for_the_target_follows_from_what_was_said_and_how_fast_they_are() -> None:
-    swarm = view(record(0, samples=10, samples_per_s=2.0), record(1, samples=20, samples_per_s=3.0))
-    assert swarm.seconds_to(80, 3, L) == pytest.approx(10.0)
-    assert swarm.seconds_to(30, 3, L) == 0.0
-    assert swarm.seconds_to(1, 9, L) == math.inf
-    assert view(record(0, samples=10)).seconds_to(11, 3, L) == math.inf
-    later = SwarmView(swarm.records, NOW + 4)
-    assert later.seconds_to(80, 3, L) == pytest.approx(6.0)
-    assert later.seconds_to(50, 3, L) == 0.0
-
-
 def test_a_record_from_a_clock_that_is_ahead_does_not_lose_samples() -> None:
-    assert view(record(0, samples=10, samples_per_s=2.0, said_at=NOW + 5)).seconds_to(12, 3, L) == pytest.approx(1.0)
+    ahead = view(record(0), record(1, samples=10, samples_per_s=2.0, said_at=NOW + 5))
+    assert ahead.expected_samples(record(0), NOW, since_s=NOW) == 10.0
 
 
 def test_the_consensus_is_what_most_trainers_hold() -> None:
