@@ -59,6 +59,11 @@ class Peer:
         """Until it has told of ``epoch``."""
         wait_until(lambda: self.epoch >= epoch, f"{self.name} to reach epoch {epoch}", self)
 
+    def wait_to_contribute(self) -> None:
+        """Until a step has samples of its own."""
+        steps = "EpochFinished"
+        wait_until(lambda: any(step["own_samples"] for step in self.all(steps)), f"{self.name} to be of use", self)
+
     def kill(self) -> None:
         """SIGKILL, as when the power fails."""
         self.process.kill()
@@ -139,6 +144,17 @@ class LiveSwarm:
     def status(self, place: Sequence[str] = ()) -> dict[str, Any]:
         """What ``collab-peer status INVITE --json`` prints."""
         return dict(json.loads(run_cli("status", str(self.invite), "--json", place=place).stdout))
+
+    def end(self, epochs: int) -> int:
+        """Order the run's end; the epoch at which it ends.
+
+        Args:
+            epochs: from now: more than are made in the seconds that the order takes.
+        """
+        last = max(peer.epoch for peer in self.peers) + epochs
+        ordered = run_cli("end", str(self.directory), "--at", str(last))
+        assert ordered.returncode == 0, ordered.stderr
+        return last
 
     def checkpoint(self, epoch: int) -> Path:
         """Where the backbone keeps a checkpoint."""

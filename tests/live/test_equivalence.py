@@ -13,18 +13,16 @@ from collab.tasks.registry import build_task
 from tests.live.processes import LIMIT_S, live_swarm, wait_until
 from tests.replay import relative_difference, samples_by_epoch, train_alone
 
-EPOCHS = 20
 RUN = """\
 run_id: live-equal
 seed: 3
 microbatch_size: 8
-until_epoch: 20
 task: {{name: image_classification, hidden_sizes: [24]}}
 optimizer: {optimizer}
-schedule: {{name: linear, warmup_epochs: 4, total_epochs: 30}}
-strategy: {{name: dedloc, target_batch_size: 300, max_gradient_norm: 0.5}}
+schedule: {{name: linear, warmup_epochs: 4, total_epochs: 400}}
+strategy: {{name: dedloc, target_batch_size: 3000, max_gradient_norm: 0.5}}
 averaging: {{compression: exact, reduction: mean}}
-checkpoints: {{every_epochs: 20}}
+checkpoints: {{every_epochs: 100000}}
 """
 OPTIMIZERS = {
     "sgd": "{name: sgd, learning_rate: 0.2, momentum: 0.9, weight_decay: 0.001}",
@@ -38,15 +36,18 @@ def test_three_uneven_peers_equal_one_process_on_the_same_samples(tmp_path: Path
     with live_swarm(directory, RUN.format(optimizer=OPTIMIZERS[optimizer])) as swarm:
         backbone = swarm.backbone()
         trainers = [swarm.join(f"size-{size}", "--microbatch-size", str(size)) for size in (4, 12, 32)]
+        for trainer in trainers:
+            trainer.wait_to_contribute()
+        last = swarm.end(40)
         summaries = [trainer.finish() for trainer in trainers]
-        wait_until(swarm.checkpoint(EPOCHS).is_dir, "the last checkpoint", backbone)
+        wait_until(swarm.checkpoint(last).is_dir, "the last checkpoint", backbone)
         start = safetensors.torch.load_file(swarm.checkpoint(0) / "model.safetensors")
-        end = safetensors.torch.load_file(swarm.checkpoint(EPOCHS) / "model.safetensors")
-        state = json.loads((swarm.checkpoint(EPOCHS) / "collab_state.json").read_bytes())
+        end = safetensors.torch.load_file(swarm.checkpoint(last) / "model.safetensors")
+        state = json.loads((swarm.checkpoint(last) / "collab_state.json").read_bytes())
     assert {summary["lineage"] for summary in summaries} == {state["lineage"]}
     assert all(summary["samples"] > 0 for summary in summaries)
     samples = samples_by_epoch(event for trainer in trainers for event in trainer.all("EpochFinished"))
-    assert sorted(samples) == list(range(1, EPOCHS + 1))
+    assert sorted(samples) == list(range(1, last + 1))
     assert sum(map(len, samples.values())) == sum(summary["samples"] for summary in summaries)
     run = load_run(directory / "run.yaml")
     task = build_task(run, assets={}, cache_dir=tmp_path, peer_id="")
@@ -66,22 +67,25 @@ pixels, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tens
 model = MODEL
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 with collab.join(model, optimizer, open(sys.argv[1]).read()) as swarm:
+    steps = 0
     while not swarm.is_finished:
         chosen = torch.randint(0, 1000, (16,))
         loss = torch.nn.functional.cross_entropy(model(pixels[chosen]), labels[chosen])
         loss.backward()
-        swarm.step(samples=16, loss=loss.item())
+        if swarm.step(samples=16, loss=loss.item()):
+            steps += 1
+            if steps == 1:
+                print("has taken a step", flush=True)
     print(swarm.lineage)
 safetensors.torch.save_file(model.state_dict(), sys.argv[2])
 """
 USER_RUN = """\
 run_id: live-notebook
-until_epoch: 30
 task: {name: image_classification, hidden_sizes: []}
 optimizer: {name: sgd, learning_rate: 0.1}
-strategy: {name: dedloc, target_batch_size: 256}
+strategy: {name: dedloc, target_batch_size: 1500}
 averaging: {compression: exact}
-checkpoints: {every_epochs: 30}
+checkpoints: {every_epochs: 100000}
 """
 
 
@@ -89,17 +93,21 @@ def test_a_users_own_loop_ends_with_the_same_parameters_as_a_joined_peer(tmp_pat
     script, saved = tmp_path / "loop.py", tmp_path / "model.safetensors"
     script.write_text(USER_LOOP.replace("MODEL", "torch.nn.Sequential(torch.nn.Linear(64, 10))"))
     with live_swarm(tmp_path / "run", USER_RUN) as swarm:
-        backbone = swarm.backbone()
-        peer = swarm.join("peer")
+        backbone, peer = swarm.backbone(), swarm.join("peer")
         command = [sys.executable, str(script), str(swarm.invite), str(saved)]
-        loop = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        assert loop.returncode == 0, loop.stderr
-        summary = peer.finish()
-        assert loop.stdout.split()[-1] == summary["lineage"]
-        wait_until(swarm.checkpoint(30).is_dir, "the last checkpoint", backbone)
-        names = [peer["name"] for peer in swarm.status()["peers"]]
-        assert names == ["backbone"], "both trainers said goodbye"
-        checkpoint = safetensors.torch.load_file(swarm.checkpoint(30) / "model.safetensors")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as loop:
+            peer.wait_to_contribute()
+            assert loop.stdout is not None
+            assert loop.stdout.readline() == "has taken a step\n"
+            last = swarm.end(40)
+            summary = peer.finish()
+            lineage, _ = loop.communicate(timeout=LIMIT_S)
+        assert loop.returncode == 0
+        assert lineage.strip() == summary["lineage"]
+        wait_until(swarm.checkpoint(last).is_dir, "the last checkpoint", backbone)
+        there = swarm.status()["peers"]
+        assert [one["name"] for one in there] == ["backbone"], f"both trainers said goodbye: {there}"
+        checkpoint = safetensors.torch.load_file(swarm.checkpoint(last) / "model.safetensors")
     model = safetensors.torch.load_file(saved)
     assert model.keys() == checkpoint.keys()
     assert all(model[name].equal(checkpoint[name]) for name in model)

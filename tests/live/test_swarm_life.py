@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.processes import LIMIT_S, live_swarm, run_cli, wait_until
+from tests.live.processes import LIMIT_S, live_swarm, wait_until
 
 DIGITS = """\
 run_id: live-digits
@@ -38,8 +38,7 @@ def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_li
         summary, seconds = leaver.leave(signal.SIGINT)
         assert summary["epochs_contributed"] > 0
         assert seconds < 5.0
-        last = late.epoch + 50  # some ten seconds, of which the command takes half
-        assert run_cli("end", str(swarm.directory), "--at", str(last)).returncode == 0
+        last = swarm.end(50)
         endings = [first.finish(), late.finish()]
         assert {ending["epoch"] for ending in endings} == {last}
         assert len({ending["lineage"] for ending in endings}) == 1
