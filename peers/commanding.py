@@ -84,6 +84,8 @@ async def rollback(directory: Path, epoch: int) -> None:
             raise ConfigError(f"there is no checkpoint of epoch {epoch} in {root}", hint=f"there are: {listing}")
         order = Rollback(to_epoch=epoch, lineage=found[epoch].lineage)
         words = f"everybody goes back to epoch {epoch} (it is {session.epoch()}); later checkpoints are set aside"
+        for void in session.mandate.book.void_with(order):
+            words += f"; void: from epoch {void.from_epoch} on {_words(void)}"
         await _say(session, order, words)
 
 
@@ -94,7 +96,7 @@ async def end(directory: Path, at_epoch: int | None) -> None:
         await _say(session, End(at_epoch=last), f"the run ends at epoch {last} (it is {session.epoch()})")
 
 
-def _words(change: Change) -> str:
+def _words(change: Change | Amend) -> str:
     named = {
         "learning rate": change.learning_rate,
         "target batch": change.target_batch_size,

@@ -53,7 +53,10 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollback:
-    """What came after a checkpoint never counted: everybody goes on from there."""
+    """What came after a checkpoint never counted: everybody goes on from there.
+
+    Nor do amendments for steps after it: what made the loss rise would do so again.
+    """
 
     to_epoch: int
     lineage: str
@@ -199,13 +202,17 @@ class OrderBook:
                 raise KeyError(mark)
             orders = orders[:count]
         values: dict[str, Any] = {}
-        for order in orders:
-            if isinstance(order.what, Amend) and order.what.from_epoch <= epoch:
-                said = asdict(order.what)
+        for amendment, its_mark in _amendments(orders):
+            if amendment.from_epoch <= epoch:
+                said = asdict(amendment)
                 del said["from_epoch"]
                 values |= {name: value for name, value in said.items() if value is not None}
-                values["mark"] = order.mark
+                values["mark"] = its_mark
         return Terms(**values)
+
+    def void_with(self, rollback: Rollback) -> list[Amend]:
+        """Amendments that a rollback makes void: they are about steps that never counted."""
+        return [what for what, _ in _amendments(self.orders) if what.from_epoch >= rollback.to_epoch]
 
     def ends_at(self, until_epoch: int | None) -> int | None:
         """Where the run ends; the last word counts.
@@ -229,6 +236,17 @@ class OrderBook:
             elif isinstance(order.what, Pardon):
                 found.pop(order.what.who, None)
         return found
+
+
+def _amendments(orders: Sequence[Order]) -> list[tuple[Amend, str]]:
+    """Those that no later rollback has made void, and their marks."""
+    found: list[tuple[Amend, str]] = []
+    for order in orders:
+        if isinstance(order.what, Amend):
+            found.append((order.what, order.mark))
+        elif isinstance(order.what, Rollback):
+            found = [(what, mark) for what, mark in found if what.from_epoch < order.what.to_epoch]
+    return found
 
 
 def _unpack(data: Any, fingerprint: str, owner: PeerId, number: int, previous: str) -> Order:

@@ -83,6 +83,11 @@ class SwarmView:
         level = [record.peer for record in others if record.epoch == epoch]
         return [record.peer for record in others[len(level) :]] + level[:LEVEL_ASKED]
 
+    def number_behind(self, epoch: int) -> int:
+        """Of the trainers that have not taken ``epoch`` steps; who holds no state yet is one of them."""
+        states = (PeerState.TRAINING, PeerState.SYNCING)
+        return sum(r.role is Role.TRAINER and r.state in states and r.epoch < epoch for r in self.records)
+
     def is_over(self, until_epoch: int) -> bool:
         """Whether more peers say that they have reached the last epoch, or left there, than train towards it still."""
         if self.crowd:

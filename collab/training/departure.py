@@ -9,7 +9,8 @@ from collab.averaging.round import RoundEngine
 from collab.metrics.records import Notice
 from collab.ports import Ports
 from collab.swarm.handover import Offer, offer_state
-from collab.swarm.membership import Membership
+from collab.swarm.mandate import Mandate
+from collab.swarm.membership import REFRESH_S, Membership
 from collab.swarm.records import PeerState
 from collab.training.disk_copy import DiskCopy
 from collab.training.replica import Replica
@@ -31,6 +32,7 @@ class Departure:
     membership: Membership
     engine: RoundEngine
     copy: DiskCopy
+    mandate: Mandate
 
     async def leave(self, *, is_finished: bool, is_urgent: bool) -> None:
         """Say goodbye, and let a backbone take the newest state when it would leave with us. Leaving twice is fine.
@@ -44,7 +46,9 @@ class Departure:
         self.teller.free_from = self.engine.retire()
         farewell = PeerState.LEAVING if self.teller.free_from is None else PeerState.LEFT
         if is_finished:
-            await self._hand_over(give_up_s - clock.monotonic())
+            is_safe = await self._hand_over(give_up_s - clock.monotonic())
+            if not is_safe and self._is_at_the_end():
+                await self._see_off(give_up_s - clock.monotonic())
         vitals.state = farewell
         with suppress(TimeoutError):
             async with asyncio.timeout((give_up_s - clock.monotonic()) / 2):
@@ -55,16 +59,38 @@ class Departure:
             async with asyncio.timeout(give_up_s - clock.monotonic()):
                 await self.copy.save()
 
-    async def _hand_over(self, timeout_s: float) -> None:
-        """Our state to a backbone that is behind it, unless the swarm has gone on without us."""
+    async def _hand_over(self, timeout_s: float) -> bool:
+        """Our state to a backbone that is behind it, unless the swarm has gone on without us; whether one has it."""
         epoch, backbones = self.replica.epoch, self.membership.backbones()
         if not self.replica.lineage or self.membership.is_out_of_step():
-            return
+            return True
         vitals = self.teller.vitals
         behind = [record.peer for record in backbones if record.checkpoint_epoch < epoch]
         eval_loss = vitals.eval_loss if vitals.eval_epoch == epoch else math.nan
         offer = Offer(self.engine.fingerprint, epoch, eval_loss)
-        if behind and not await offer_state(self.ports.transport, behind, offer, timeout_s):
-            text = f"no backbone took our state of epoch {epoch} in time"
-            hint = f"the run will go on from epoch {max(record.checkpoint_epoch for record in backbones)}"
-            self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint, is_problem=True))
+        if not behind or await offer_state(self.ports.transport, behind, offer, timeout_s):
+            return bool(backbones)
+        text = f"no backbone took our state of epoch {epoch} in time"
+        hint = f"the run will go on from epoch {max(record.checkpoint_epoch for record in backbones)}"
+        self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint, is_problem=True))
+        return False
+
+    def _is_at_the_end(self) -> bool:
+        """Of the run; a trainer may also have reached an end of its own."""
+        until = self.mandate.until_epoch
+        return until is not None and self.replica.epoch >= until
+
+    async def _see_off(self, timeout_s: float) -> None:
+        """Wait for those that have missed the last step: once all who took it are gone, nobody can give it to them."""
+        epoch, membership, is_told = self.replica.epoch, self.membership, False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await membership.report()
+                while behind := membership.view.number_behind(epoch):
+                    if not is_told:
+                        text = f"the run is over; trainers that still need its last step from us: {behind}"
+                        hint = f"no backbone is there that could give it; this takes {timeout_s:.0f} s at most"
+                        self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint))
+                        is_told = True
+                    await asyncio.sleep(REFRESH_S)
+                    await membership.look()

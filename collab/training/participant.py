@@ -92,6 +92,7 @@ class Participant:
             membership=self.membership,
             engine=self._engine,
             copy=self._copy,
+            mandate=mandate,
         )
         self._swarm = Swarm(
             peer_id=ports.transport.peer_id,

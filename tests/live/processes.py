@@ -59,10 +59,14 @@ class Peer:
         """Until it has told of ``epoch``."""
         wait_until(lambda: self.epoch >= epoch, f"{self.name} to reach epoch {epoch}", self)
 
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """Those that it has taken."""
+        return self.all("EpochFinished")
+
     def wait_to_contribute(self) -> None:
         """Until a step has samples of its own."""
-        steps = "EpochFinished"
-        wait_until(lambda: any(step["own_samples"] for step in self.all(steps)), f"{self.name} to be of use", self)
+        wait_until(lambda: any(step["own_samples"] for step in self.steps), f"{self.name} to be of use", self)
 
     def kill(self) -> None:
         """SIGKILL, as when the power fails."""

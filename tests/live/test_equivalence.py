@@ -46,7 +46,7 @@ def test_three_uneven_peers_equal_one_process_on_the_same_samples(tmp_path: Path
         state = json.loads((swarm.checkpoint(last) / "collab_state.json").read_bytes())
     assert {summary["lineage"] for summary in summaries} == {state["lineage"]}
     assert all(summary["samples"] > 0 for summary in summaries)
-    samples = samples_by_epoch(event for trainer in trainers for event in trainer.all("EpochFinished"))
+    samples = samples_by_epoch(event for trainer in trainers for event in trainer.steps)
     assert sorted(samples) == list(range(1, last + 1))
     assert sum(map(len, samples.values())) == sum(summary["samples"] for summary in summaries)
     run = load_run(directory / "run.yaml")

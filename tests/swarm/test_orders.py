@@ -19,7 +19,7 @@ EVERYTHING: list[Statement] = [
     Amend(from_epoch=20, target_batch_size=64, minimum_version="0.2.0"),
     Ban(who=STRANGER.peer_id, reason="spam", until_s=500.0),
     Pardon(who=STRANGER.peer_id),
-    Rollback(to_epoch=5, lineage="a" * 64),
+    Rollback(to_epoch=30, lineage="a" * 64),
     End(at_epoch=40),
 ]
 
@@ -123,6 +123,22 @@ def test_a_round_names_the_orders_that_it_counted_whatever_came_later() -> None:
     assert later.terms_at(12, "").learning_rate is None
     with pytest.raises(KeyError):
         first.terms_at(12, later.mark)
+
+
+def test_a_rollback_makes_amendments_void_that_are_about_steps_after_the_checkpoint() -> None:
+    kept, spike = Amend(from_epoch=9, learning_rate=0.5), Amend(from_epoch=10, learning_rate=30.0)
+    before = book_of(kept, spike, Amend(from_epoch=90, target_batch_size=8))
+    rollback = Rollback(to_epoch=10, lineage="a" * 64)
+    after = book_of(rollback, begun=before)
+    assert [what.from_epoch for what in before.void_with(rollback)] == [10, 90]
+    assert after.void_with(rollback) == []
+    assert (before.terms_at(95).learning_rate, before.terms_at(95).target_batch_size) == (30.0, 8)
+    again = after.terms_at(95)
+    assert (again.learning_rate, again.target_batch_size, again.mark) == (0.5, None, after.orders[0].mark)
+    assert after.terms_at(95, again.mark) == again
+    assert after.terms_at(12, after.orders[1].mark).learning_rate == 30.0, "of a round before the rollback"
+    later = book_of(Amend(from_epoch=12, learning_rate=0.25), begun=after)
+    assert (later.terms_at(11).learning_rate, later.terms_at(95).learning_rate) == (0.5, 0.25)
 
 
 def test_a_ban_holds_until_its_end_or_until_it_is_pardoned() -> None:

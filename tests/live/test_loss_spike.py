@@ -1,0 +1,75 @@
+"""A learning rate makes the loss of a swarm of real processes rise; the organiser goes back, and it learns on."""
+
+import re
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from tests.live.processes import Peer, live_swarm, run_cli, wait_until
+
+RUN = """\
+run_id: live-spike
+microbatch_size: 8
+task: {name: image_classification}
+optimizer: {name: sgd, learning_rate: 0.1}
+strategy: {name: dedloc, target_batch_size: 1500}
+averaging: {compression: exact, reduction: mean}
+checkpoints: {every_epochs: 10, keep: 1000}
+"""
+SPIKE = 30.0
+"""A learning rate."""
+
+
+def losses(peer: Peer) -> dict[int, float]:
+    """By epoch; of those made twice, the newer one."""
+    return {step["epoch"]: step["loss"] for step in peer.steps if step["own_samples"]}
+
+
+def histories(peer: Peer) -> list[list[int]]:
+    """Epochs of its steps; each time that it has gone back they begin anew."""
+    found: list[list[int]] = [[]]
+    for step in peer.steps:
+        if found[-1] and step["epoch"] <= found[-1][-1]:
+            found.append([])
+        found[-1].append(step["epoch"])
+    return found
+
+
+@pytest.mark.timeout(240)  # four commands, of which each imports for seconds
+def test_after_a_loss_spike_the_organiser_goes_back_and_everybody_has_one_history(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", RUN) as swarm:
+        backbone = swarm.backbone()
+        trainers = [swarm.join("one"), swarm.join("two")]
+        for trainer in trainers:
+            trainer.wait_to_contribute()
+            trainer.wait_for_epoch(12)
+        wait_until(swarm.checkpoint(10).is_dir, "a checkpoint", backbone)
+        change = ["--learning-rate", str(SPIKE), "--at", str(trainers[0].epoch + 60)]
+        amended = run_cli("amend", str(swarm.directory), *change)
+        assert amended.returncode == 0, amended.stderr
+        told = re.search(r"from epoch (\d+) on", amended.stdout + amended.stderr)
+        assert told is not None
+        first = int(told[1])
+        trainers[0].wait_for_epoch(first + 5)
+        calm = losses(trainers[0])[first]
+        spiked = losses(trainers[0])[first + 5]
+        assert not spiked < 2 * calm, "the learning rate did harm"
+
+        good = max(epoch for epoch in range(0, first, 10) if swarm.checkpoint(epoch).is_dir())
+        back = run_cli("rollback", str(swarm.directory), str(good))
+        assert back.returncode == 0, back.stderr
+        assert f"void: from epoch {first} on learning rate {SPIKE}" in back.stdout + back.stderr
+        for trainer in trainers:
+            wait_until(lambda trainer=trainer: len(histories(trainer)) > 1, f"{trainer.name} to go back", trainer)
+        last = swarm.end(60)
+        endings = [trainer.finish() for trainer in trainers]
+        assert {ending["epoch"] for ending in endings} == {last}
+        assert len({ending["lineage"] for ending in endings}) == 1
+        wait_until(swarm.checkpoint(last).is_dir, "the last checkpoint", backbone)
+        ending, _ = backbone.leave()
+    assert ending["lineage"] == endings[0]["lineage"]
+    for trainer in trainers:
+        assert histories(trainer)[1:] == [list(range(good + 1, last + 1))], "each step once more, in one history"
+    healed = losses(trainers[0])
+    assert fmean(healed[epoch] for epoch in range(last - 20, last + 1) if epoch in healed) < calm
