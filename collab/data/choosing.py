@@ -40,7 +40,7 @@ class Choice:
 
     @property
     def _most_held(self) -> int:
-        """Blocks that others can know us to need: what is claimed beyond that counts for nobody, and they claim it, too.
+        """Blocks that others can know us to need: claims beyond that count for nobody, and they claim the same.
 
         A trainer that has just become faster has said so, but not everybody has read it.
         """

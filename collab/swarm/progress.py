@@ -131,6 +131,26 @@ class SwarmView:
                 claims[other.peer] = other.samples_per_s * (now - since_s)
         return believed(claims, self.max_share)
 
+    def step_ahead(self, target_samples: float, now: float) -> tuple[float, float]:
+        """Seconds until most trainers have their batch, if they compute on as they say, and seconds between two steps.
+
+        Both are infinite while nobody says how fast it computes.
+        """
+        consensus = self.consensus()
+        if consensus is None:
+            return math.inf, math.inf
+        if self.crowd:
+            tally, since_s = self.crowd.at(*consensus), now - self.crowd.said_at
+            speed, claims = tally.samples_per_s, {PeerId(""): tally.samples + tally.samples_per_s * since_s}
+        else:
+            there = self.trainers(*consensus)
+            speed = math.fsum(record.samples_per_s for record in there)
+            claims = {r.peer: r.samples + r.samples_per_s * max(0.0, now - r.said_at) for r in there}
+        if not speed:
+            return math.inf, math.inf
+        together = math.fsum(claims.values()) if self.crowd else believed(claims, self.max_share)
+        return max(target_samples - together, 0.0) / speed, target_samples / speed
+
     def consensus(self) -> tuple[int, Lineage] | None:
         """Epoch and lineage that most trainers hold; of equally many the later epoch. None without trainers."""
         if self.crowd:

@@ -32,6 +32,7 @@ from collab.training.beside import Beside, Patience
 from collab.training.departure import Departure
 from collab.training.disk_copy import DiskCopy
 from collab.training.dismissal import dismissal
+from collab.training.fresh_epoch import FreshEpoch
 from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import MicrobatchReport, Replica
 from collab.training.standstill import Remedy, Standstill
@@ -55,8 +56,7 @@ class Participant:
     def __init__(
         self, ports: Ports, identity: Identity, bundle: Bundle, replica: Replica, settings: ParticipantSettings
     ) -> None:
-        self.ports, self.bundle, self.replica = ports, bundle, replica
-        self._settings = settings
+        self.ports, self.bundle, self.replica, self._settings = ports, bundle, replica, settings
         self.teller = Teller(ports, bundle.fingerprint, settings.name, replica, settings.reach)
         self.vitals = self.teller.vitals
         self.statutes = Statutes(ports, bundle)
@@ -65,11 +65,10 @@ class Participant:
         self._strategy = build_strategy(bundle.run.strategy, mandate.target_batch_size, settings.allowed_modules)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.teller.record)
+        can_reduce = settings.reach is Reachability.DIRECT
         self._engine = RoundEngine(
             ports,
-            RoundSettings.of(
-                bundle.run, bundle.fingerprint, mandate, can_reduce=settings.reach is Reachability.DIRECT
-            ),
+            RoundSettings.of(bundle.run, bundle.fingerprint, mandate, can_reduce=can_reduce),
             leaders=self.membership.leaders,
             roster=self.membership.roster,
             attend=self._attend,
@@ -83,6 +82,7 @@ class Participant:
         root = settings.state_dir
         self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, root)
         self._copy = DiskCopy(ports, replica, root and root / "copies", bundle.fingerprint)
+        self._sync.fresh = FreshEpoch(ports, self.membership, self._engine.links, bundle.run, replica, mandate)
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, root and root / "orders")
         self._sync.orders = self._orders
         self._departure = Departure(

@@ -21,6 +21,7 @@ from collab.swarm.partial import Partial
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
 from collab.swarm.state_transfer import Wanted, fetch_state
 from collab.swarm.vouching import who_has_contributed
+from collab.training.fresh_epoch import FreshEpoch
 from collab.training.replica import Replica
 from collab.types import Lineage, PeerId
 
@@ -76,6 +77,8 @@ class StateSync:
         self._packing = asyncio.Lock()
         self.orders: OrderExchange | None = None
         """Fetches the organiser's orders that missed rounds were taken under."""
+        self.fresh: FreshEpoch | None = None
+        """Says whether the next step should be waited for."""
 
     async def gather(self) -> Update:
         """Fetch what takes us to the swarm's state: the rounds that we missed, else the state as a whole.
@@ -99,6 +102,8 @@ class StateSync:
             if self._is_level():
                 await self._engine.learn_maker(self._membership.donors(), self._replica.lineage)
                 return Update()
+            if not attempts and self.fresh is not None and not await self._has_begun():
+                await self.fresh.wait()
             try:
                 used, round_id = await self._used_of_ours()
                 snapshot = await self._fetch()
@@ -186,6 +191,10 @@ class StateSync:
             if record is not None:
                 return record.used_of(self._ports.transport.peer_id), record.round_id
         return NOTHING, ""
+
+    async def _has_begun(self) -> bool:
+        """Whether a download of an earlier life can go on."""
+        return self._partial is not None and await self._partial.manifest() is not None
 
     async def _fetch(self) -> Snapshot:
         """The swarm's present state, from whoever has it."""

@@ -1,6 +1,7 @@
 """Real peers as child processes, for the live tests: start, watch, signal, and be sure that nothing stays behind."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -14,6 +15,9 @@ from typing import Any
 
 LIMIT_S = 90.0
 """A wait that takes longer has failed; the machine may be busy with other tests."""
+
+COMMAND_S, PACED_EPOCHS = 20.0, 10
+"""More than an organiser's command takes; so many epochs show how fast a swarm is."""
 
 
 class Peer:
@@ -149,16 +153,23 @@ class LiveSwarm:
         """What ``collab-peer status INVITE --json`` prints."""
         return dict(json.loads(run_cli("status", str(self.invite), "--json", place=place).stdout))
 
-    def end(self, epochs: int) -> int:
-        """Order the run's end; the epoch at which it ends.
+    def end(self) -> int:
+        """Order the run's end; the epoch at which it ends, which is so far off that the order reaches everybody before.
 
-        Args:
-            epochs: from now: more than are made in the seconds that the order takes.
+        How far that is follows from how fast the swarm is now: a command takes seconds, and an epoch here a fraction.
         """
-        last = max(peer.epoch for peer in self.peers) + epochs
+        before, began_s = self.epoch, time.monotonic()
+        wait_until(lambda: self.epoch >= before + PACED_EPOCHS, f"{PACED_EPOCHS} more epochs")
+        epochs_per_s = (self.epoch - before) / (time.monotonic() - began_s)
+        last = self.epoch + math.ceil(COMMAND_S * epochs_per_s)
         ordered = run_cli("end", str(self.directory), "--at", str(last))
         assert ordered.returncode == 0, ordered.stderr
         return last
+
+    @property
+    def epoch(self) -> int:
+        """After the newest step of any trainer."""
+        return max(peer.steps[-1]["epoch"] for peer in self.peers if peer.steps)
 
     def checkpoint(self, epoch: int) -> Path:
         """Where the backbone keeps a checkpoint."""

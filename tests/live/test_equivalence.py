@@ -38,7 +38,7 @@ def test_three_uneven_peers_equal_one_process_on_the_same_samples(tmp_path: Path
         trainers = [swarm.join(f"size-{size}", "--microbatch-size", str(size)) for size in (4, 12, 32)]
         for trainer in trainers:
             trainer.wait_to_contribute()
-        last = swarm.end(40)
+        last = swarm.end()
         summaries = [trainer.finish() for trainer in trainers]
         wait_until(swarm.checkpoint(last).is_dir, "the last checkpoint", backbone)
         start = safetensors.torch.load_file(swarm.checkpoint(0) / "model.safetensors")
@@ -99,7 +99,7 @@ def test_a_users_own_loop_ends_with_the_same_parameters_as_a_joined_peer(tmp_pat
             peer.wait_to_contribute()
             assert loop.stdout is not None
             assert loop.stdout.readline() == "has taken a step\n"
-            last = swarm.end(40)
+            last = swarm.end()
             summary = peer.finish()
             lineage, _ = loop.communicate(timeout=LIMIT_S)
         assert loop.returncode == 0

@@ -12,7 +12,7 @@ run_id: live-leases
 microbatch_size: 8
 task: {name: image_classification, hidden_sizes: [64, 64]}
 optimizer: {name: sgd, learning_rate: 0.1}
-strategy: {name: dedloc, target_batch_size: 256}
+strategy: {name: dedloc, target_batch_size: 128}
 averaging: {compression: exact}
 checkpoints: {every_epochs: 100000}
 """
@@ -31,7 +31,7 @@ def test_of_three_trainers_that_begin_at_once_no_two_lease_one_block(tmp_path: P
             f"{PASSES} passes over the data",
             trainers[0],
         )
-        swarm.end(80)
+        swarm.end()
         for trainer in trainers:
             trainer.finish()
     leased: dict[tuple[int, int], set[str]] = defaultdict(set)

@@ -38,7 +38,7 @@ def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_li
         summary, seconds = leaver.leave(signal.SIGINT)
         assert summary["epochs_contributed"] > 0
         assert seconds < 5.0
-        last = swarm.end(50)
+        last = swarm.end()
         endings = [first.finish(), late.finish()]
         assert {ending["epoch"] for ending in endings} == {last}
         assert len({ending["lineage"] for ending in endings}) == 1

@@ -43,7 +43,7 @@ when_alone: {when_alone}
 seed: 5
 microbatch_size: 8
 until_epoch: {until}
-task: {{name: image_classification, hidden_sizes: [16]}}
+task: {{name: image_classification, hidden_sizes: [{hidden}]}}
 optimizer: {optimizer}
 strategy: {{name: {strategy}, target_batch_size: {target}}}
 averaging: {{compression: {compression}, reduction: {reduction}, max_share: {max_share},
@@ -75,9 +75,10 @@ class SimSwarm:
         when_alone: str = "train",
         owner: Identity | None = None,
         foreign: str = "",
+        hidden: int = 16,
     ) -> None:
         strategy = foreign or f"{strategy}, max_gradient_norm: {json.dumps(max_norm)}"
-        sizes = {"until": until, "target": target, "every": every}
+        sizes = {"until": until, "target": target, "every": every, "hidden": hidden}
         sends = {"compression": compression, "reduction": reduction, "worker_momentum": worker_momentum}
         rules = {"access": access, "orphan_after_h": orphan_after_h, "when_alone": when_alone}
         text = RUN.format(optimizer=optimizer, strategy=strategy, max_share=max_share, **sends, **sizes, **rules)
