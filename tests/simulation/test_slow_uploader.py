@@ -29,7 +29,8 @@ class Seven:
         self, directory: Path, *, until: int, target: int, slow_samples_per_s: float | None, compression: str = "exact"
     ) -> None:
         self.swarm = SimSwarm(directory, until=until, target=target)
-        text = RUN.replace("[16]", "[420, 620]").format(
+        text = RUN.format(
+            hidden="420, 620",
             until=until,
             target=target,
             compression=compression,
