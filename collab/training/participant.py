@@ -78,7 +78,7 @@ class Participant:
         self._standing = Standing(
             ports, bundle.fingerprint, self.membership.leaders, self._engine.attend, self._engine.links.timeouts
         )
-        self._watch = BatchWatch(self.membership, self._standing)
+        self.watch = BatchWatch(self.membership, self._standing)
         root = settings.state_dir
         self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, root)
         self._copy = DiskCopy(ports, replica, root and root / "copies", bundle.fingerprint)
@@ -96,7 +96,7 @@ class Participant:
         )
         self._swarm = Swarm(
             peer_id=ports.transport.peer_id,
-            progress=self._watch,
+            progress=self.watch,
             averager=self._engine,
             worker=ports.compute,
         )
@@ -115,7 +115,7 @@ class Participant:
         if self.vitals.skipped_in_a_row or not self.membership.is_training_at(call.epoch, call.lineage):
             return NOT_COMING
         if free_in_s <= call.patience_s:
-            self._watch.note_call((call.epoch, call.lineage))
+            self.watch.note_call((call.epoch, call.lineage))
             return Reply(is_coming=True, comes_in_s=free_in_s, free_in_s=free_in_s)
         if self._round.is_under_way or not self.replica.samples:
             return Reply(is_coming=False, free_in_s=free_in_s)
@@ -275,7 +275,7 @@ class Participant:
             self.teller.note_round(missed.record)
         self.teller.note_state(is_whole=update.snapshot is not None)
         self.teller.note_late_use()
-        self._watch.tell()
+        self.watch.tell()
         self.membership.speak()
 
     async def leave(self, *, is_urgent: bool) -> None:
