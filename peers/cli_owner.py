@@ -93,7 +93,7 @@ def rollback(
 
 def end(
     directory: Directory,
-    at: Annotated[int | None, typer.Option(help="Last epoch; default: the next one.", min=1)] = None,
+    at: Annotated[int | None, typer.Option(help="Last epoch; default: one some seconds off.", min=1)] = None,
     log_level: LogLevel = "error",
 ) -> None:
     """Finish the run: everybody saves, and leaves."""

@@ -13,8 +13,8 @@ from peers.owner import Session, find_peer, open_session
 from peers.process import announce
 
 DAY_S = 86400.0
-NOTICE_EPOCHS = 10
-"""Between an amendment and its first epoch, unless the organiser names one: an order reaches everybody in seconds."""
+NOTICE_EPOCHS, NOTICE_S = 10, 10.0
+"""Before an amendment counts, and before the end, if the organiser names no epoch: orders take seconds to be heard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +90,20 @@ async def rollback(directory: Path, epoch: int) -> None:
 
 
 async def end(directory: Path, at_epoch: int | None) -> None:
-    """Everybody saves and goes home at an epoch; None: at the next one."""
+    """Everybody saves and goes home at an epoch; None: as soon as everybody can have heard of it.
+
+    Raises:
+        ConfigError: the epoch is past.
+    """
     async with open_session(directory) as session:
-        last = session.epoch() + 1 if at_epoch is None else at_epoch
-        await _say(session, End(at_epoch=last), f"the run ends at epoch {last} (it is {session.epoch()})")
+        present, notice = session.epoch(), session.epochs_in(NOTICE_S)
+        last = present + notice if at_epoch is None else at_epoch
+        if last <= present:
+            raise ConfigError(f"the swarm has reached epoch {present} already, not {last}", hint="name a later epoch")
+        words = f"the run ends at epoch {last} (it is {present})"
+        if last < present + notice:
+            words += "; that is a few seconds off: who hears of it later ends some steps after the others"
+        await _say(session, End(at_epoch=last), words)
 
 
 def _words(change: Change | Amend) -> str:

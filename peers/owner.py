@@ -1,6 +1,7 @@
 """The owner of a run at its directory: what the commands of an organiser have in common."""
 
 import json
+import math
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -105,6 +106,12 @@ class Session:
         """Where the swarm stands."""
         consensus = self.view.consensus()
         return consensus[0] if consensus is not None else max((r.epoch for r in self.view.helpers()), default=0)
+
+    def epochs_in(self, seconds: float) -> int:
+        """How many steps the swarm takes in so long if rounds take no time; at least 1."""
+        target = self.mandate.target_batch_size(self.epoch())
+        _, step_s = self.view.step_ahead(target, self.now())
+        return max(math.ceil(seconds / step_s), 1)
 
     async def say(self, what: Statement) -> bool:
         """Sign an order, keep it, and hand it to whoever is there; whether somebody has it.

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -52,6 +53,20 @@ def test_the_consensus_is_what_most_trainers_hold() -> None:
     assert view(record(0, epoch=1), record(1, epoch=9)).consensus() == (9, L)
     assert view(record(0, epoch=1), record(1, epoch=1), record(2, epoch=10**6)).consensus() == (1, L)
     assert view(record(0, epoch=1, state=PeerState.SYNCING), record(1, epoch=0)).consensus() == (0, L)
+
+
+def test_a_step_is_due_when_trainers_that_compute_on_as_they_say_have_their_batch() -> None:
+    swarm = view(
+        record(0, samples=40, samples_per_s=6.0, said_at=NOW - 5.0),
+        record(1, samples=10, samples_per_s=2.0),
+        record(2, samples=500, samples_per_s=900.0, epoch=2),
+        backbone(3, samples=500),
+    )
+    assert swarm.step_ahead(120, NOW) == (5.0, 15.0)
+    assert swarm.step_ahead(120, NOW + 2.0) == (3.0, 15.0)
+    assert swarm.step_ahead(60, NOW) == (0.0, 7.5)
+    assert view(record(0, samples=40)).step_ahead(120, NOW) == (math.inf, math.inf)
+    assert view(backbone(0)).step_ahead(120, NOW) == (math.inf, math.inf)
 
 
 def test_the_consensus_of_a_tie_does_not_depend_on_the_order() -> None:
