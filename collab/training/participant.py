@@ -13,6 +13,7 @@ from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import Standing
+from collab.concurrency import run_until_first
 from collab.errors import Dismissed
 from collab.metrics.records import Notice
 from collab.ports import Ports
@@ -78,7 +79,7 @@ class Participant:
         self._standing = Standing(
             ports, bundle.fingerprint, self.membership.leaders, self._engine.attend, self._engine.links.timeouts
         )
-        self.watch = BatchWatch(self.membership, self._standing)
+        self._watch = BatchWatch(self.membership, self._standing)
         root = settings.state_dir
         self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, root)
         self._copy = DiskCopy(ports, replica, root and root / "copies", bundle.fingerprint)
@@ -86,17 +87,12 @@ class Participant:
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, root and root / "orders")
         self._sync.orders = self._orders
         self._departure = Departure(
-            ports=ports,
-            replica=replica,
-            teller=self.teller,
-            membership=self.membership,
-            engine=self._engine,
-            copy=self._copy,
-            mandate=mandate,
+            ports=ports, replica=replica, teller=self.teller, membership=self.membership, engine=self._engine,
+            copy=self._copy, mandate=mandate,
         )
         self._swarm = Swarm(
             peer_id=ports.transport.peer_id,
-            progress=self.watch,
+            progress=self._watch,
             averager=self._engine,
             worker=ports.compute,
         )
@@ -115,7 +111,7 @@ class Participant:
         if self.vitals.skipped_in_a_row or not self.membership.is_training_at(call.epoch, call.lineage):
             return NOT_COMING
         if free_in_s <= call.patience_s:
-            self.watch.note_call((call.epoch, call.lineage))
+            self._watch.note_call((call.epoch, call.lineage))
             return Reply(is_coming=True, comes_in_s=free_in_s, free_in_s=free_in_s)
         if self._round.is_under_way or not self.replica.samples:
             return Reply(is_coming=False, free_in_s=free_in_s)
@@ -144,6 +140,10 @@ class Participant:
             return await self._follow(decision) or has_stepped
         self._round.begin()
         return await self._end_round(self._patience_s) or has_stepped
+
+    async def news(self) -> None:
+        """Returns when there is something to do but compute: the others wait for us, or what we wait for is here."""
+        await run_until_first(self._watch.called(), self._round.over(), self._renewal.over())
 
     async def conclude(self) -> None:
         """No microbatch follows: the round that is still under way is seen to its end."""
@@ -275,7 +275,7 @@ class Participant:
             self.teller.note_round(missed.record)
         self.teller.note_state(is_whole=update.snapshot is not None)
         self.teller.note_late_use()
-        self.watch.tell()
+        self._watch.tell()
         self.membership.speak()
 
     async def leave(self, *, is_urgent: bool) -> None:

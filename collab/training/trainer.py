@@ -68,7 +68,7 @@ class Trainer:
                 await asyncio.sleep(LOOK_S)
                 continue
             report = NOTHING_COMPUTED
-            if sample_ids := await self._samples_or_call():
+            if sample_ids := await self._samples_or_news():
                 report = await self._accumulate(sample_ids)
             if report.skipped:
                 self._supply.skipped(sample_ids)
@@ -79,15 +79,13 @@ class Trainer:
         if self.participant.is_finished and not is_evaluated:  # the last step was caught up with
             await self._evaluate_in_turn()
 
-    async def _samples_or_call(self) -> tuple[int, ...]:
-        """What to compute next; empty: there is nothing yet, and the swarm has its batch and waits for what we have."""
+    async def _samples_or_news(self) -> tuple[int, ...]:
+        """What to compute next; empty: nothing yet, and there is something else to do, as when the others wait for us."""
         if self._coming is None:
             self._coming = asyncio.create_task(self._supply.next(self._microbatch_size))
-        called = asyncio.create_task(self.participant.watch.called())
-        try:
-            await asyncio.wait((self._coming, called), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            called.cancel()
+            await asyncio.sleep(0)  # mostly they are there
+        if not self._coming.done():
+            await run_until_first(self.participant.news(), asyncio.wait((self._coming,)))
         if not self._coming.done():
             return ()
         came, self._coming = self._coming, None
