@@ -48,7 +48,7 @@ class Departure:
         if is_finished:
             is_safe = await self._hand_over(give_up_s - clock.monotonic())
             if not is_safe and self._is_at_the_end():
-                await self._see_off(give_up_s - clock.monotonic())
+                await self._see_off((give_up_s - clock.monotonic()) / 2)  # a goodbye and our own copy follow
         vitals.state = farewell
         with suppress(TimeoutError):
             async with asyncio.timeout((give_up_s - clock.monotonic()) / 2):

@@ -3,6 +3,9 @@
 from pathlib import Path
 
 from collab.metrics.records import EpochFinished, Notice, Phase
+from collab.simulation.links import Link
+from collab.simulation.peer import SimPeer
+from collab.types import PeerId
 from tests.simulation.swarm import SimSwarm
 
 LAST = 8
@@ -49,3 +52,31 @@ def test_nobody_waits_for_a_trainer_that_is_gone(tmp_path: Path) -> None:
     assert died_s
     assert {peer.result["epoch"] for peer in others} == {LAST}
     assert swarm.world.time_s - died_s[0] < 60.0
+
+
+def test_whoever_takes_too_long_does_not_cost_the_others_their_goodbye(tmp_path: Path) -> None:
+    """A newcomer on a link so thin that the state takes minutes."""
+    swarm = SimSwarm(tmp_path, until=LAST, hidden=4000)
+    backbone = swarm.add_backbone()
+    trainers = [swarm.add_trainer() for _ in range(2)]
+    thin = Link(up_bytes_per_s=5e3, down_bytes_per_s=5e3)
+    newcomers: list[SimPeer] = []
+    heard: set[PeerId] = set()
+
+    def watch(_: object, event: object) -> None:
+        if isinstance(event, EpochFinished) and event.epoch == LAST - 2 and not newcomers:
+            newcomers.append(swarm.add_trainer(link=thin))
+
+    def listen() -> None:
+        heard.update(swarm.participants[newcomers[0].index].membership.view.left)
+
+    swarm.churn.fail_at(peer=backbone.index, phase=Phase.JOIN_GROUP, epoch=3)
+    swarm.world.subscribe(watch)
+    for second in range(40, 200):
+        swarm.world.call_at(float(second), listen)
+    with swarm.world:
+        swarm.world.run(until_s=200.0)
+    for peer in trainers:
+        assert peer.result["epoch"] == LAST
+        assert any("still need its last step" in event.text for event in swarm.events(peer, Notice))
+        assert peer.peer_id in heard
