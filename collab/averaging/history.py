@@ -5,8 +5,9 @@ Results travel as they did in their round, encoded, so that the asker can check 
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,9 @@ is not much more than two of them."""
 KEPT_ROUNDS = 8
 """As far back as a peer can be and still catch up step by step."""
 TIMEOUT_S = 20.0
+SOON_S = 1.0
+"""For the end of a round that somebody asks for while it goes on. Where rounds take longer so do the pauses between
+them, in which whoever is a round behind has the time to get it."""
 AT_ONCE = 2
 """Donors that are asked at a time; each costs its uplink what the others' rounds may need."""
 LOOK_S = 0.25
@@ -60,10 +64,25 @@ class History:
         self._transport, self._fingerprint, self._links, self._believe = transport, fingerprint, links, believe
         self._silence = Silence(links.clock, FIRST.silence_s)
         self._rounds: OrderedDict[Instance, _Kept] = OrderedDict()
+        self._expected = Counter[Instance]()
+        """Rounds that we are in."""
+        self._news = asyncio.Event()
+        """One of these is over."""
 
     async def serve(self) -> None:
         """Begin to answer peers that missed a round."""
         await self._transport.serve(RESULTS_PROTOCOL, self._answer)
+
+    @contextmanager
+    def expecting(self, instance: Instance) -> Iterator[None]:
+        """While we are in a round: whoever asks for it, because the one before was missed, gets it when it is over."""
+        self._expected[instance] += 1
+        try:
+            yield
+        finally:
+            self._expected[instance] -= 1
+            self._expected += Counter()  # forgets what is at zero
+            self._news.set()
 
     def remember(self, certified: Certified, mean: AnyVector, transcript: Transcript) -> None:
         """Keep one committed round, and the proof that it was."""
@@ -128,9 +147,18 @@ class History:
         finally:
             stream.close()
 
+    async def _over(self, instance: Instance) -> _Kept | None:
+        """A round that we hold, or will hold in a moment."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SOON_S):
+                while instance not in self._rounds and instance in self._expected:
+                    self._news.clear()
+                    await self._news.wait()
+        return self._rounds.get(instance)
+
     async def _answer(self, stream: Stream) -> None:
         request = await stream.receive(timeout_s=TIMEOUT_S)
-        kept = self._rounds.get((request.get("epoch", int), Lineage(request.get("lineage", str))))
+        kept = await self._over((request.get("epoch", int), Lineage(request.get("lineage", str))))
         if kept is None or request.get("fingerprint", str) != self._fingerprint:
             await stream.send(Message("unknown"), timeout_s=TIMEOUT_S)
             return

@@ -53,14 +53,8 @@ class RoundEngine:
     """Implements ``Averager``, answers other members, and leads when asked to."""
 
     def __init__(
-        self,
-        ports: Ports,
-        settings: RoundSettings,
-        *,
-        leaders: Leaders,
-        roster: Roster,
-        attend: Attendance,
-        prepare: Callable[[], None] = lambda: None,
+        self, ports: Ports, settings: RoundSettings, *,
+        leaders: Leaders, roster: Roster, attend: Attendance, prepare: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
@@ -157,22 +151,23 @@ class RoundEngine:
         join = self._application(contribution.epoch, contribution.lineage, len(contribution.vector), weight)
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
         unreachable, rounds, rival = set[PeerId](), frozenset[str](), None
-        for _ in range(ATTEMPTS):
-            leaders = self._times.responsive(self._leaders(contribution.lineage, contribution.epoch))
-            candidates = [peer for peer in leaders if peer not in unreachable]
-            if not candidates:
-                break
-            leader = rival if rival in candidates else candidates[0]
-            outcome = await self._attempt(leader, join, bring)
-            if not isinstance(outcome, Aborted):
-                break
-            rounds |= outcome.rounds
-            outcome = replace(outcome, rounds=rounds)
-            if outcome.reason in ("refused", "no_quorum"):
-                break
-            if outcome.reason == "leader_lost":
-                unreachable.add(leader)
-                rival = self._entry.rival
+        with self.history.expecting((contribution.epoch, contribution.lineage)):
+            for _ in range(ATTEMPTS):
+                leaders = self._times.responsive(self._leaders(contribution.lineage, contribution.epoch))
+                candidates = [peer for peer in leaders if peer not in unreachable]
+                if not candidates:
+                    break
+                leader = rival if rival in candidates else candidates[0]
+                outcome = await self._attempt(leader, join, bring)
+                if not isinstance(outcome, Aborted):
+                    break
+                rounds |= outcome.rounds
+                outcome = replace(outcome, rounds=rounds)
+                if outcome.reason in ("refused", "no_quorum"):
+                    break
+                if outcome.reason == "leader_lost":
+                    unreachable.add(leader)
+                    rival = self._entry.rival
         return outcome
 
     async def assist(self, leader: PeerId, epoch: int, lineage: Lineage) -> Outcome:

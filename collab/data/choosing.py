@@ -1,5 +1,6 @@
 """Which blocks a peer should claim next, and how many: decided from what it knows, without asking anybody."""
 
+from collections import deque
 from collections.abc import Iterator
 
 from collab.data.assignment import page_order, preferences
@@ -10,6 +11,8 @@ from collab.types import PeerId
 
 PREFERENCES_S = 60.0
 """How long it holds whose blocks are whose, unless trainers come or go."""
+KNOWN_S = 5.0
+"""Everybody has read by then what a trainer said of its speed: some heartbeats."""
 SHORTEST_LIFE_S, LONGEST_LIFE_S = 45.0, 600.0
 """Of a claim. A third of it goes by until it is said again, so that two lost words in a row cost nobody a block."""
 
@@ -26,6 +29,22 @@ class Choice:
         self.contested: dict[BlockId, float] = {}
         """Blocks that somebody else claimed at the same time, and until when (swarm time) we leave them alone."""
         self._preferred: dict[PageKey, tuple[float, frozenset[str], list[int]]] = {}
+        self._needs: deque[tuple[float, int]] = deque()
+        """How many blocks we could need, lately, and when (swarm time)."""
+
+    def look(self, now: float) -> None:
+        """Take note of what everybody has just been found to need."""
+        self._needs.append((now, self._holders.pace.most_blocks(self._me, self._plan, slack=1.0)))
+        while len(self._needs) > 1 and self._needs[1][0] <= now - KNOWN_S:
+            self._needs.popleft()
+
+    @property
+    def _most_held(self) -> int:
+        """Blocks that others can know us to need: claims beyond that count for nobody, and they claim the same.
+
+        A trainer that has just become faster has said so, but not everybody has read it.
+        """
+        return min((needed for _, needed in self._needs), default=0)
 
     @property
     def plan(self) -> BlockPlan:
@@ -66,7 +85,7 @@ class Choice:
         ahead = -(-int(self.our_speed * AHEAD_S) // self._plan.block_samples)
         left = self._plan.num_blocks - sum(bits.bit_count() for bits in self._coverage.of(pass_number).trained)
         guided = int(left * self.our_speed / pace.together / 2)
-        room = pace.most_blocks(self._me, self._plan, slack=1.0) - len(self.held)
+        room = self._most_held - len(self.held)
         return max(min(ahead, guided, room + in_hand), 1)
 
     def life_s(self) -> float:

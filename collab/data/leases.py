@@ -33,9 +33,8 @@ RETRY_S = 5.0
 """When the directory does not answer, it is asked again so much later."""
 FRESH_S = 3.0
 """A page that was read so lately is not read before a claim: what others say meanwhile is seen after it."""
-TICK_S = 1.0
-FIRST_CLAIM_S = 1.0
-"""What a claim takes, before it is known."""
+TICK_S, FIRST_CLAIM_S = 1.0, 1.0
+"""Between two looks at what is due; what a claim takes, before it is known."""
 SHORTEST_PATIENCE_S = 0.3
 AGAIN_AFTER_CLAIMS = 4.0
 """A block that two claimed at once is claimed again after up to so many claims' time, at random: one is first then."""
@@ -170,6 +169,7 @@ class Leases:
         """Who is there, how fast, and in which pass."""
         ours = self._around.trainers(self._plan.data, self._me)
         self._holders.pace = self._around.pace(ours, self._me, self._ledger.rates(self._board.now()))
+        self._choice.look(self._board.now())
         others = sorted(record.data_pass for record in ours if record.peer != self._me)
         most = others[(len(others) - 1) // 2] if others else 0
         if most > self.newest:

@@ -13,6 +13,8 @@ class BatchWatch:
     def __init__(self, membership: Membership, standing: Standing) -> None:
         self._membership, self._standing = membership, standing
         self._called: History | None = None
+        self._heeded: History | None = None
+        """Whose call has ended a wait for something to compute."""
         self._call_came = asyncio.Event()
 
     def tell(self) -> PeerRecord:
@@ -26,6 +28,20 @@ class BatchWatch:
         """A leader has called us to the round of ``history``: the swarm has its batch."""
         self._called = history
         self._call_came.set()
+
+    async def called(self) -> None:
+        """Returns when a leader has called us to what follows our history, and we have something to bring.
+
+        Once for each history; for whoever waits for samples, while the others wait for what it has.
+        """
+        while True:
+            self._call_came.clear()
+            record = self._membership.our_record()
+            history = record.epoch, record.lineage
+            if record.samples and self._called == history != self._heeded:
+                self._heeded = history
+                return
+            await self._call_came.wait()
 
     async def has_reached(self, target_samples: float) -> bool:
         """See ``Progress``. Waits for the leader's call when it should come before half a microbatch is computed."""

@@ -68,6 +68,10 @@ class Beside(Generic[T]):
             finally:
                 self._over.set()
 
+    async def over(self) -> None:
+        """Returns when there is a result of what is under way; never, if nothing is."""
+        await (self._over if self.is_under_way else asyncio.Event()).wait()
+
     async def result(self, patience_s: float = math.inf) -> T | None:
         """Of what was begun; None: nothing was, or it goes on.
 

@@ -66,7 +66,7 @@ class DiskCopy:
     async def _save(self, root: Path) -> None:
         clock = self._ports.clock
         began_s = clock.monotonic()
-        snapshot = await self._ports.compute.run(self._replica.snapshot)
+        snapshot = await self._ports.compute.beside(self._replica.snapshot)
 
         def write() -> None:
             save_checkpoint(root, snapshot, fingerprint=self._fingerprint, files={}, metrics={})

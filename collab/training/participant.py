@@ -13,6 +13,7 @@ from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import Standing
+from collab.concurrency import run_until_first
 from collab.errors import Dismissed
 from collab.metrics.records import Notice
 from collab.ports import Ports
@@ -86,13 +87,8 @@ class Participant:
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, root and root / "orders")
         self._sync.orders = self._orders
         self._departure = Departure(
-            ports=ports,
-            replica=replica,
-            teller=self.teller,
-            membership=self.membership,
-            engine=self._engine,
-            copy=self._copy,
-            mandate=mandate,
+            ports=ports, replica=replica, teller=self.teller, membership=self.membership, engine=self._engine,
+            copy=self._copy, mandate=mandate,
         )
         self._swarm = Swarm(
             peer_id=ports.transport.peer_id,
@@ -144,6 +140,10 @@ class Participant:
             return await self._follow(decision) or has_stepped
         self._round.begin()
         return await self._end_round(self._patience_s) or has_stepped
+
+    async def news(self) -> None:
+        """Returns when there is something to do but compute: the others wait for us, or what we wait for is here."""
+        await run_until_first(self._watch.called(), self._round.over(), self._renewal.over())
 
     async def conclude(self) -> None:
         """No microbatch follows: the round that is still under way is seen to its end."""

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ class MicrobatchReport:
 class Replica:
     """Model, optimiser, and the gradient accumulated since the last step.
 
-    One worker drives it; only ``hand_over``, and reading, may happen beside it.
+    One worker drives it; only ``hand_over``, ``snapshot`` and reading may happen beside it.
 
     The accumulated gradient is touched only by microbatches that are finite as a whole, so that one bad microbatch
     (overflow, broken sample) stays its own.
@@ -79,6 +80,8 @@ class Replica:
         """What the organiser has made of the learning rate since the run began."""
         self._gradient = Accumulator(self.layout.num_elements, device)
         self._outgoing = PlainGradient() if outgoing is None else outgoing
+        self._changing = threading.Lock()
+        """Held while the state changes, and while it is copied."""
 
     # -- accumulation ------------------------------------------------------------------------------------------------
 
@@ -177,7 +180,8 @@ class Replica:
         """Our history, and all that was accumulated on it, does not count any more."""
         self._gradient.forget()
         self._outgoing.forget()
-        self.lineage = Lineage("")
+        with self._changing:
+            self.lineage = Lineage("")
 
     # -- the global step ---------------------------------------------------------------------------------------------
 
@@ -192,15 +196,23 @@ class Replica:
         self.layout.scatter_gradients(gradient)
         for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
             group["lr"] = base * factor
-        self.optimizer.step()
+        with self._changing:
+            self.optimizer.step()
+            self.epoch += 1
+            self.lineage = lineage
         self.model.zero_grad(set_to_none=True)
-        self.epoch += 1
-        self.lineage = lineage
 
     # -- state -------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """A copy of everything shared: parameters, buffers, optimiser state, epoch, lineage."""
+        """A copy of everything shared: parameters, buffers, optimiser state, epoch, lineage.
+
+        May be made while a microbatch is computed, which changes none of it; a step waits until it is made.
+        """
+        with self._changing:
+            return self._copy()
+
+    def _copy(self) -> Snapshot:
         tensors: dict[str, Any] = {}
         scalars: dict[str, Any] = {}
         for name, tensor in self._model_tensors().items():
@@ -232,11 +244,11 @@ class Replica:
                     hint="the state belongs to another model",
                 )
         state = self._optimizer_state(snapshot)
-        with torch.no_grad():
+        with self._changing, torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(torch.from_numpy(np.array(theirs[name])))
-        self.optimizer.load_state_dict(state)
-        self.epoch, self.lineage, self.era = snapshot.epoch, snapshot.lineage, snapshot.era
+            self.optimizer.load_state_dict(state)
+            self.epoch, self.lineage, self.era = snapshot.epoch, snapshot.lineage, snapshot.era
 
     def _optimizer_state(self, snapshot: Snapshot) -> dict[str, Any]:
         """``state_dict`` for the optimiser: its own groups with the snapshot's state."""

@@ -258,7 +258,7 @@ class StateSync:
 
     async def keep(self) -> None:
         """Keep a copy of the present state until the next one is kept: a backbone will ask for it by its epoch."""
-        self._kept = await self._ports.compute.run(self._replica.snapshot)
+        self._kept = await self._ports.compute.beside(self._replica.snapshot)
 
     async def provide(self, epoch: int | None) -> PackedSnapshot | None:
         """Snapshot of ``epoch`` (None: the present one); None when there is no such copy."""
@@ -270,10 +270,10 @@ class StateSync:
             if self._kept is not None and self._kept.epoch == epoch:
                 snapshot = self._kept
             elif epoch in (None, self._replica.epoch) and self._replica.lineage:
-                snapshot = await self._ports.compute.run(self._replica.snapshot)
+                snapshot = await self._ports.compute.beside(self._replica.snapshot)
             else:
                 return None
-            self._packed = await self._ports.compute.run(lambda: pack(snapshot, fingerprint=self._fingerprint))
+            self._packed = await self._ports.compute.beside(lambda: pack(snapshot, fingerprint=self._fingerprint))
             return self._packed
 
     def _is_wanted(self, epoch: int, lineage: str, wanted: int | None) -> bool:

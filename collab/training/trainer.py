@@ -1,6 +1,7 @@
 """A trainer: the training loop over a participant. The same object trains on real machines and in simulations."""
 
 import asyncio
+import math
 
 from collab.concurrency import run_until_first
 from collab.metrics.records import EvaluationDone, Phase, PhaseReached
@@ -10,6 +11,7 @@ from collab.training.replica import MicrobatchReport
 from collab.training.standstill import LOOK_S
 from collab.training.supply import build_supply
 
+NOTHING_COMPUTED = MicrobatchReport(samples=0, loss=math.nan, skipped="")
 LEAVE_GRACE_S = 2.0
 """A microbatch or a round that ends within this time after Ctrl+C is still finished."""
 
@@ -22,6 +24,8 @@ class Trainer:
         ports, run = participant.ports, participant.bundle.run
         self._ports, self._run, self._replica = ports, run, participant.replica
         self._supply = build_supply(participant, task)
+        self._coming: asyncio.Task[tuple[int, ...]] | None = None
+        """Samples that we wait for."""
         participant.standstill.waits = run.when_alone == "wait"
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -46,6 +50,9 @@ class Trainer:
         finally:
             for task in (training, stopping, dismissing):
                 task.cancel()
+            if self._coming is not None:
+                self._coming.cancel()
+                await asyncio.gather(self._coming, return_exceptions=True)
             await asyncio.gather(training, stopping, dismissing, return_exceptions=True)
         await self._supply.close()
         dismissed = None if self.participant.is_finished else self.participant.unwanted()
@@ -60,8 +67,9 @@ class Trainer:
             if self.participant.standstill.waits and self.participant.standstill.is_alone:
                 await asyncio.sleep(LOOK_S)
                 continue
-            sample_ids = await self._supply.next(self._microbatch_size)
-            report = await self._accumulate(sample_ids)
+            report = NOTHING_COMPUTED
+            if sample_ids := await self._samples_or_news():
+                report = await self._accumulate(sample_ids)
             if report.skipped:
                 self._supply.skipped(sample_ids)
             if await self.participant.after_microbatch(report) and self.participant.is_checkpoint_due:
@@ -70,6 +78,18 @@ class Trainer:
         is_evaluated = self.participant.vitals.eval_epoch == self._replica.epoch
         if self.participant.is_finished and not is_evaluated:  # the last step was caught up with
             await self._evaluate_in_turn()
+
+    async def _samples_or_news(self) -> tuple[int, ...]:
+        """What to compute next; empty: nothing yet, and something else is to be done: others may wait for us."""
+        if self._coming is None:
+            self._coming = asyncio.create_task(self._supply.next(self._microbatch_size))
+            await asyncio.sleep(0)  # mostly they are there
+        if not self._coming.done():
+            await run_until_first(self.participant.news(), asyncio.wait((self._coming,)))
+        if not self._coming.done():
+            return ()
+        came, self._coming = self._coming, None
+        return came.result()
 
     async def _accumulate(self, sample_ids: tuple[int, ...]) -> MicrobatchReport:
         """One forward and backward on the worker."""

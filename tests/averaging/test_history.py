@@ -12,7 +12,7 @@ import pytest
 from collab.averaging.base import Committed
 from collab.averaging.certificates import Certified
 from collab.averaging.flow import Links
-from collab.averaging.history import KEPT_ROUNDS, RESULTS_PROTOCOL, History
+from collab.averaging.history import KEPT_ROUNDS, RESULTS_PROTOCOL, SOON_S, History
 from collab.averaging.reduction import span_digest
 from collab.averaging.transcript import Transcript
 from collab.compression.base import codec_by_name
@@ -76,6 +76,40 @@ def test_a_missed_round_is_served_with_the_very_same_bytes(num_elements: int) ->
             assert got.mean.tobytes() == original.mean.tobytes()
             assert got.record == original.record
             assert got.lineage == original.lineage
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_round_that_goes_on_is_told_when_it_is_over(is_committed: bool) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            donor, clock = history(network, "donor"), asyncio.get_running_loop().time
+            await donor.serve()
+            original, how = committed(3, random_vector(100))
+            with donor.expecting((3, L)):
+                began_s = clock()
+                asking = asyncio.create_task(history(network, "asker").fetch([PeerId("donor")], 3, L, 100))
+                await asyncio.sleep(0.3)
+                assert not asking.done()
+                if is_committed:
+                    keep(donor, original, how)
+            got = await asking
+            assert (got is not None) == is_committed
+            assert clock() - began_s < 0.3 + SOON_S / 2, "at once"
+
+    run(main())
+
+
+def test_nobody_waits_for_long_for_a_round_that_goes_on() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            donor, clock = history(network, "donor"), asyncio.get_running_loop().time
+            await donor.serve()
+            with donor.expecting((3, L)):
+                began_s = clock()
+                assert await history(network, "asker").fetch([PeerId("donor")], 3, L, 100) is None
+                assert SOON_S <= clock() - began_s < 2 * SOON_S
 
     run(main())
 

@@ -250,3 +250,28 @@ def test_with_a_leader_the_directory_still_hears_of_us_beside_the_work() -> None
         assert 5.0 / (2 * REPORT_S) - 1 <= us.directory.stores - stores <= 5.0 / REPORT_S + 1
 
     with_us(test, samples_per_s=10.0, microbatch_s=0.1)
+
+
+def test_whoever_waits_for_samples_hears_a_call_once_for_each_history() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            us = Us(network, replace(record(0), epoch=3, lineage=L, samples=0))
+            waiting = asyncio.create_task(us.watch.called())
+            us.watch.note_call((3, L))
+            await asyncio.sleep(0.1)
+            assert not waiting.done(), "it has nothing to bring"
+            us.record = replace(us.record, samples=8)
+            us.watch.note_call((2, L))
+            await asyncio.sleep(0.1)
+            assert not waiting.done(), "that is not its history"
+            us.watch.note_call((3, L))
+            await asyncio.wait_for(waiting, 1.0)
+            again = asyncio.create_task(us.watch.called())
+            us.watch.note_call((3, L))
+            await asyncio.sleep(0.1)
+            assert not again.done(), "that call has been heeded"
+            us.record = replace(us.record, epoch=4)
+            us.watch.note_call((4, L))
+            await asyncio.wait_for(again, 1.0)
+
+    run(main())

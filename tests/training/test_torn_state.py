@@ -1,6 +1,7 @@
 """Snapshots that are taken while the replica takes step after step: all of one epoch, or there is a defect."""
 
 import asyncio
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,13 +32,18 @@ def counting_replica() -> Replica:
     return ours
 
 
+def donating(network: FakeNetwork, compute: ThreadCompute, ours: Replica) -> StateSync:
+    """What gives the state of a replica to others."""
+    ports = replace(make_ports(network.join(PeerId("donor"))), compute=compute)
+    none = cast(Any, None)
+    return StateSync(ports, ours, none, none, cast(Any, SimpleNamespace(fingerprint="f")))
+
+
 def test_a_donor_in_the_middle_of_its_steps_never_gives_a_torn_state() -> None:
     async def main() -> set[int]:
         async with FakeNetwork() as network:
             compute, ours = ThreadCompute(), counting_replica()
-            ports = replace(make_ports(network.join(PeerId("donor"))), compute=compute)
-            none = cast(Any, None)
-            sync = StateSync(ports, ours, none, none, cast(Any, SimpleNamespace(fingerprint="f")))
+            sync = donating(network, compute, ours)
             gradient = np.full(ours.layout.num_elements, -1.0, np.float32)
             epochs = set[int]()
 
@@ -54,9 +60,27 @@ def test_a_donor_in_the_middle_of_its_steps_never_gives_a_torn_state() -> None:
                 for name, tensor in snapshot.tensors.items():
                     assert set(np.unique(tensor)) == {float(snapshot.epoch)}, name
                 epochs.add(snapshot.epoch)
+                await asyncio.sleep(0)  # what is packed already comes at once
             await training
             compute.close()
             return epochs
 
     epochs = asyncio.run(main())
     assert len(epochs) > 10, "it was asked in the middle of them"
+
+
+def test_nobody_waits_for_a_donors_microbatch() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            compute, ours, is_over = ThreadCompute(), counting_replica(), threading.Event()
+            computing = asyncio.create_task(compute.run(lambda: is_over.wait(60.0)))
+            try:
+                async with asyncio.timeout(30.0):
+                    assert await donating(network, compute, ours).provide(None) is not None
+                assert not computing.done()
+            finally:
+                is_over.set()
+            assert await computing
+            compute.close()
+
+    asyncio.run(main())
