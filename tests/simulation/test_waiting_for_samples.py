@@ -9,6 +9,7 @@ from collab.metrics.records import EpochFinished, MicrobatchDone
 from collab.simulation.virtual_time import EPOCH_S
 from collab.tasks.base import Task
 from collab.training import trainer
+from collab.training.beside import Patience
 from collab.training.participant import Participant
 from collab.training.supply import Supply, build_supply
 from tests.simulation.swarm import SimSwarm
@@ -29,9 +30,12 @@ class Stalling:
         return await self._inner.next(size)
 
 
+@pytest.mark.parametrize("is_round_waited_for", [True, False])
 def test_what_it_has_is_in_the_step_for_which_the_others_have_their_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_round_waited_for: bool
 ) -> None:
+    if not is_round_waited_for:  # it goes on beside the next microbatch, which is long in coming
+        monkeypatch.setattr(Patience, "limit_s", lambda _: 0.0)
     swarm = SimSwarm(tmp_path, until=12, target=1200)
     swarm.add_backbone()
     slow, *others = [swarm.add_trainer() for _ in range(3)]
@@ -50,4 +54,5 @@ def test_what_it_has_is_in_the_step_for_which_the_others_have_their_batch(
     ours = [event for event in swarm.events(slow, EpochFinished) if event.at_s - EPOCH_S > STALLS_S]
     assert ours[0].epoch == steps[0].epoch
     assert ours[0].own_samples > 0
+    assert ours[0].at_s - steps[0].at_s < 0.5, "it steps with the others, not when its samples come"
     assert len({peer.result["lineage"] for peer in (slow, *others)}) == 1

@@ -3,6 +3,8 @@
 import asyncio
 import math
 
+import pytest
+
 from collab.training.beside import Beside, Patience
 from tests.fakes import FakeClock, run
 
@@ -57,6 +59,28 @@ def test_one_after_the_other() -> None:
             thing.begin()
             assert await thing.result() == "done"
             assert now() == number * TOOK_S
+
+    beside(test)
+
+
+def test_whoever_waits_for_its_end_hears_of_it_and_leaves_the_result_to_others() -> None:
+    async def test(thing: Beside[str], now) -> None:
+        for number in (1, 2):
+            thing.begin()
+            await thing.over()
+            await thing.over()  # as often as one likes, until it is taken
+            assert now() == number * TOOK_S
+            assert await thing.result() == "done"
+
+    beside(test)
+
+
+def test_where_nothing_is_under_way_there_is_no_end_to_wait_for() -> None:
+    async def test(thing: Beside[str], now) -> None:
+        thing.begin()
+        assert await thing.result() == "done"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(thing.over(), 10 * TOOK_S)
 
     beside(test)
 
