@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
+import uvloop
 
 from collab import config
 from collab.compute import workers_end
@@ -98,7 +99,7 @@ class JoinedRun:
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, invite: Invite, local: Local
     ) -> None:
         self._model, self._optimizer, self._invite, self._local = model, optimizer, invite, local
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._ready: Future[Participant] = Future()
         self._stop = asyncio.Event()
         self._thread: threading.Thread | None = None

@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 
+import uvloop
+
 from collab.compute import workers_end
 from collab.errors import CollabError
 
@@ -30,7 +32,7 @@ def run_peer(main: Main) -> int:
     """
     problems: list[CollabError] = []
     try:
-        asyncio.run(_supervise(main))
+        uvloop.run(_supervise(main))
     except* CollabError as errors:
         problems = leaves(errors)
     for signum in LEAVE:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, TypeVar
 
+import uvloop
+
 T = TypeVar("T")
 LEAVE_LIMIT_S = 3.0
 
@@ -19,7 +21,7 @@ class Life:
     def __init__(self, live: Live) -> None:
         """Returns when the peer is up; what keeps it from that is raised."""
         self._leaving = asyncio.Event()
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         opened: Future[str] = Future()
         self._whole = asyncio.run_coroutine_threadsafe(live(opened, self._leaving), self._loop)
