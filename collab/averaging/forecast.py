@@ -37,7 +37,8 @@ def batch_due_s(others: Sequence[Pace], asker: Pace, *, target: float, max_share
     """Seconds until ``target`` samples are reported, if the others compute on and ``asker`` ends its microbatch.
 
     Samples are reported a microbatch at a time: trainers in step have nearly all of their last ones in hand when the
-    first of them reports its own. What was said, carried on at everybody's speed, is late by that.
+    first of them reports its own. What was said, carried on at everybody's speed, is late by that. Who computes
+    counts as a trainer before it has anything to report: a few that were first are not believed to be all.
 
     Args:
         max_share: see ``believed``: at that moment nobody has more of the batch than this.
