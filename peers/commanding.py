@@ -96,7 +96,8 @@ async def end(directory: Path, at_epoch: int | None) -> None:
         ConfigError: the epoch is past.
     """
     async with open_session(directory) as session:
-        present, notice = session.epoch(), session.epochs_in(NOTICE_S)
+        notice = await session.epochs_in(NOTICE_S)
+        present = session.epoch()
         last = present + notice if at_epoch is None else at_epoch
         if last <= present:
             raise ConfigError(f"the swarm has reached epoch {present} already, not {last}", hint="name a later epoch")

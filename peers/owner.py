@@ -1,5 +1,6 @@
 """The owner of a run at its directory: what the commands of an organiser have in common."""
 
+import asyncio
 import json
 import math
 import tempfile
@@ -31,6 +32,8 @@ SESSION_S = 3600.0
 """For which an organiser's command may take part in the swarm."""
 BOOTSTRAP_S = 6.0
 """How long a command looks for a backbone."""
+WATCH_S = 4.0
+"""For which a command watches how fast the swarm is: trainers tell of their epochs every second or so."""
 MIN_PREFIX, LONG_ID = 8, 40
 """Characters of a peer id that name a peer that is here, and any peer."""
 
@@ -88,15 +91,17 @@ class Estate:
             ) from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Session:
     """An organiser who looks at the swarm, and can speak to it."""
 
     estate: Estate
     mandate: Mandate
     view: SwarmView
-    started: Started | None
+    started: Started | None = None
     """None: no backbone answers."""
+    board: ProgressBoard | None = None
+    """As ``started``."""
 
     def now(self) -> float:
         """Swarm time; this machine's, if nobody is there."""
@@ -107,11 +112,21 @@ class Session:
         consensus = self.view.consensus()
         return consensus[0] if consensus is not None else max((r.epoch for r in self.view.helpers()), default=0)
 
-    def epochs_in(self, seconds: float) -> int:
-        """How many steps the swarm takes in so long if rounds take no time; at least 1."""
-        target = self.mandate.target_batch_size(self.epoch())
-        _, step_s = self.view.step_ahead(target, self.now())
-        return max(math.ceil(seconds / step_s), 1)
+    async def epochs_in(self, seconds: float) -> int:
+        """How many steps the swarm surely does not take in less; at least 1.
+
+        Those that it could take if rounds took no time; where rounds take most of it, which is seen in ``WATCH_S``,
+        twice as many as it takes.
+        """
+        began = self.epoch()
+        _, step_s = self.view.step_ahead(self.mandate.target_batch_size(began), self.now())
+        most = max(math.ceil(seconds / step_s), 1)
+        if most == 1 or self.board is None:
+            return most
+        await asyncio.sleep(WATCH_S)
+        self.view = await self.board.refresh()
+        seen = self.epoch() - began + 1  # one more, of which the records do not tell yet
+        return min(most, math.ceil(2 * seen * seconds / WATCH_S))
 
     async def say(self, what: Statement) -> bool:
         """Sign an order, keep it, and hand it to whoever is there; whether somebody has it.
@@ -160,9 +175,9 @@ async def open_session(directory: Path) -> AsyncIterator[Session]:
                 for peer in started.bootstrap_peers:
                     await exchange(started.ports.transport, peer, mandate)
                 board = ProgressBoard(started.ports, started.identity, estate.bundle.fingerprint)
-                yield Session(estate, mandate, await board.refresh(), started)
+                yield Session(estate, mandate, await board.refresh(), started, board)
         except BootstrapFailed:
-            yield Session(estate, mandate, SwarmView((), 0.0), None)
+            yield Session(estate, mandate, SwarmView((), 0.0))
 
 
 def find_peer(view: SwarmView, text: str) -> PeerId:

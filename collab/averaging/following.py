@@ -71,7 +71,8 @@ class Following:
             prepare: called when a batch is nearly there, so that what its group needs is known then.
         """
         self._transport, self._settings, self._prepare = ports.transport, settings, prepare
-        self._preparing: tuple[History, asyncio.TimerHandle] | None = None
+        self._preparing: tuple[History, float, asyncio.Handle] | None = None
+        """For which step, when (loop time), and the call that will be made then."""
         self._standers: dict[PeerId, _Stander] = {}
         self._timeouts = timeouts
         self.patience = Arrivals(timeouts.fixed.gather_limit_s)
@@ -183,8 +184,8 @@ class Following:
         """Once for each history, shortly before its batch is there."""
         loop, before = asyncio.get_running_loop(), self._preparing
         at_s = loop.time() + max(due_s - PREPARE_S, 0.0)
-        if due_s >= FAR_S or (before is not None and before[0] == history and before[1].when() <= loop.time()):
+        if due_s >= FAR_S or (before is not None and before[0] == history and before[1] <= loop.time()):
             return
         if before is not None:
-            before[1].cancel()
-        self._preparing = history, loop.call_at(at_s, self._prepare)
+            before[2].cancel()
+        self._preparing = history, at_s, loop.call_at(at_s, self._prepare)

@@ -7,7 +7,7 @@ import pytest
 
 from collab.swarm.progress import SwarmView
 from peers.owner import Session
-from tests.fakes import NOW
+from tests.fakes import NOW, run
 from tests.swarm.people import record
 
 TARGET = 120
@@ -17,5 +17,19 @@ TARGET = 120
 def test_so_many_steps_a_swarm_takes_in_ten_seconds(samples_per_s: float, epochs: int) -> None:
     mandate = cast(Any, SimpleNamespace(target_batch_size=lambda _: TARGET))
     swarm = SwarmView((record(0, samples_per_s=samples_per_s),), NOW)
-    session = Session(estate=cast(Any, None), mandate=mandate, view=swarm, started=None)
-    assert session.epochs_in(10.0) == epochs
+    session = Session(estate=cast(Any, None), mandate=mandate, view=swarm)
+    assert run(session.epochs_in(10.0)) == epochs
+
+
+@pytest.mark.parametrize(("seen", "epochs"), [(0, 5), (4, 25), (1000, 2000)])
+def test_where_rounds_take_most_of_the_time_twice_the_steps_that_are_seen_count(seen: int, epochs: int) -> None:
+    mandate = cast(Any, SimpleNamespace(target_batch_size=lambda _: TARGET))
+    before, after = (SwarmView((record(0, samples_per_s=24_000.0, epoch=epoch),), NOW) for epoch in (7, 7 + seen))
+
+    class Board:
+        async def refresh(self) -> SwarmView:
+            return after
+
+    session = Session(estate=cast(Any, None), mandate=mandate, view=before, board=cast(Any, Board()))
+    assert run(session.epochs_in(10.0)) == epochs
+    assert session.epoch() == 7 + seen
