@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from collab.config import parse_run
+from collab.errors import CollabError
 from collab.metrics.records import EpochFinished, Event, RoundEnded
 from collab.ports import Ports
 from collab.simulation.churn import Churn
@@ -130,8 +132,9 @@ class SimSwarm:
         state_dir: Path | None = None,
         papers: Papers | None = None,
         allowed_modules: tuple[str, ...] = (),
+        is_welcome: bool = True,
     ) -> SimPeer:
-        """A trainer; ``task`` may be one that misbehaves."""
+        """A trainer; ``task`` may be one that misbehaves, and one that is not welcome may be sent away."""
         index = len(self.world.peers)
 
         async def main(ports: Ports) -> dict[str, Any]:
@@ -147,7 +150,8 @@ class SimSwarm:
             self.participants[index] = Participant(ports, self._identity(index), self.bundle, replica, settings)
             self.stops[index] = asyncio.Event()
             trainer = Trainer(self.participants[index], task or self.task, microbatch_size=microbatch_size)
-            await trainer.run(self.stops[index])
+            with suppress(*(() if is_welcome else (CollabError,))):
+                await trainer.run(self.stops[index])
             self._stop_backbones_when_alone(index)
             return {"epoch": replica.epoch, "lineage": replica.lineage}
 

@@ -107,13 +107,13 @@ async def keep_opening(ports: Ports, target: PeerId) -> None:
         await asyncio.sleep(PAUSE_S)
 
 
-async def talk_without_end(ports: Ports, target: PeerId) -> None:
+async def talk_without_end(ports: Ports, target: PeerId, *, fingerprint: str = "sim") -> None:
     """Small messages that make sense, again and again."""
     answer = {"epoch": 0, "lineage": "s", "comes_in_s": 0.0, "free_in_s": 0.0}
     while True:
         stream = await ports.transport.open(target, STANDING_PROTOCOL, timeout_s=1.0)
         try:
-            await stream.send(Message("stand", {"fingerprint": "sim"}), timeout_s=1.0)
+            await stream.send(Message("stand", {"fingerprint": fingerprint}), timeout_s=1.0)
             while True:
                 for _ in range(100):
                     await stream.send(Message("coming", {"coming": False, **answer}), timeout_s=1.0)
