@@ -6,12 +6,15 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.live.forked import Forked
 
 LIMIT_S = 90.0
 """A wait that takes longer has failed; the machine may be busy with other tests."""
@@ -26,17 +29,7 @@ class Peer:
             place: what to put before the command, so that it runs somewhere else.
         """
         self.name, self.log = name, log
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        self._errors = log.open("wb")
-        self.process = subprocess.Popen(
-            [*place, sys.executable, "-m", "peers.cli", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=environment,
-            start_new_session=True,
-            text=True,
-        )
+        self.process = _started_in(place, arguments, log) if place else Forked(arguments, log)
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -100,7 +93,6 @@ class Peer:
         self._reader.join(LIMIT_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
-        self._errors.close()
 
 
 class LiveSwarm:
@@ -202,17 +194,32 @@ def run_cli(
     *arguments: str, timeout_s: float = LIMIT_S, place: Sequence[str] = ()
 ) -> "subprocess.CompletedProcess[str]":
     """Run one command to its end."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [*place, sys.executable, "-m", "peers.cli", *arguments]
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env=environment,
-        check=False,
-    )
+    with tempfile.NamedTemporaryFile(prefix="collab-errors-") as errors:
+        log = Path(errors.name)
+        command = _started_in(place, list(arguments), log) if place else Forked(list(arguments), log)
+        killer = threading.Timer(timeout_s, command.kill)
+        killer.start()
+        try:
+            assert command.stdout is not None
+            with command.stdout as said:
+                text = said.read()
+            code = command.wait(timeout_s)
+        finally:
+            killer.cancel()
+        return subprocess.CompletedProcess(list(arguments), code, text, log.read_text(errors="replace"))
+
+
+def _started_in(place: Sequence[str], arguments: list[str], errors: Path) -> "subprocess.Popen[str]":
+    """A command as people start it, somewhere else."""
+    with errors.open("ab") as log:
+        return subprocess.Popen(
+            [*place, sys.executable, "-m", "peers.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            text=True,
+        )
 
 
 def wait_until(condition: Callable[[], bool], what: str, peer: Peer | None = None, limit_s: float = LIMIT_S) -> None:
