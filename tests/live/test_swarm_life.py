@@ -108,7 +108,7 @@ def test_the_second_interrupt_ends_a_peer_at_once(tmp_path: Path) -> None:
 
 
 def test_an_auxiliary_peer_reduces_and_contributes_nothing(tmp_path: Path) -> None:
-    with live_swarm(tmp_path / "run", digits(until=40, every=20)) as swarm:
+    with live_swarm(tmp_path / "run", digits(until=40, every=20, target=300)) as swarm:
         swarm.backbone()
         helper = swarm.join("helper", "--role", "auxiliary")
         wait_until(lambda: bool(helper.all("Notice")), "the helper to be ready", helper)

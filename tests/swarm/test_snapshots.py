@@ -2,15 +2,27 @@
 
 import hashlib
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
+from hypothesis import given, strategies as st
 
 from collab.errors import BadMessage, CorruptState
 from collab.net.wire import Message
-from collab.swarm.snapshots import CHUNK_BYTES, Manifest, PackedSnapshot, Snapshot, check_chunk, pack, unpack
+from collab.swarm.snapshots import (
+    CHUNK_BYTES,
+    DTYPES,
+    Manifest,
+    PackedSnapshot,
+    Snapshot,
+    check_chunk,
+    pack,
+    unpack,
+)
 from collab.types import Lineage
 from tests.fakes import through_the_wire
 
@@ -51,6 +63,33 @@ def test_a_snapshot_comes_back_with_every_name_type_shape_and_value() -> None:
         assert received.tensors[name].tobytes() == tensor.tobytes(), name
 
 
+@given(
+    tensors=st.dictionaries(
+        st.text(max_size=6).filter(lambda name: name != "__metadata__"),
+        st.tuples(st.sampled_from(list(DTYPES)), st.lists(st.integers(0, 3), max_size=3)),
+        max_size=6,
+    ),
+    scalars=st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)
+def test_the_bytes_are_those_of_safetensors_itself(
+    tensors: dict[str, tuple[str, list[int]]], scalars: dict[str, int]
+) -> None:
+    filled = {name: np.arange(math.prod(s)).reshape(s).astype(dtype) for name, (dtype, s) in tensors.items()}
+    packed = pack(replace(SNAPSHOT, tensors=filled, scalars=scalars), fingerprint="f")
+    metadata = {"collab.scalars": json.dumps(scalars, sort_keys=True)}
+    assert bytes(packed.data) == safetensors.numpy.save(filled, metadata)
+
+
+def test_donors_agree_on_the_bytes_of_a_state_that_comes_from_a_rollback() -> None:
+    """Their metadata has two entries, whose order the library leaves to chance."""
+    after = SNAPSHOT.after_rollback("mark")
+    packed = pack(after, fingerprint="f")
+    text = bytes(packed.data)
+    assert text.index(b'"collab.era"') < text.index(b'"collab.scalars"')
+    received = unpack(packed)
+    assert (received.era, received.lineage, received.scalars) == ("mark", after.lineage, after.scalars)
+
+
 def test_the_same_state_gives_the_same_bytes_in_whatever_order_it_was_collected() -> None:
     reordered = replace(
         SNAPSHOT,
@@ -81,7 +120,7 @@ def test_chunks_cover_the_bytes_at_every_boundary(num_bytes: int, chunks: int) -
     packed = packed_of_size(num_bytes)
     assert len(packed.manifest.chunk_digests) == chunks
     joined = b"".join(packed.chunk(index) for index in range(chunks))
-    assert joined == packed.data
+    assert joined == bytes(packed.data)
     assert len(packed.chunk(chunks - 1)) > 0
     assert unpack(packed).tensors["model.a"].nbytes > 0
 
@@ -97,7 +136,8 @@ def test_a_flipped_byte_is_corrupt_state(place: int) -> None:
 
 def test_cut_and_lengthened_bytes_are_corrupt_state() -> None:
     packed = packed_of_size(CHUNK_BYTES)
-    for data in (packed.data[:-1], packed.data + b"\0", b"", packed.data[: CHUNK_BYTES // 2]):
+    whole = bytes(packed.data)
+    for data in (whole[:-1], whole + b"\0", b"", whole[: CHUNK_BYTES // 2]):
         with pytest.raises(CorruptState):
             unpack(PackedSnapshot(packed.manifest, data))
 
