@@ -117,10 +117,19 @@ class PackedSnapshot:
 
 def pack(snapshot: Snapshot, *, fingerprint: str) -> PackedSnapshot:
     """Serialise; the same snapshot gives the same bytes."""
+    return sealed(snapshot, serialised(snapshot), fingerprint=fingerprint)
+
+
+def serialised(snapshot: Snapshot) -> memoryview:
+    """A safetensors file of it."""
     # asarray, since ascontiguousarray would turn a scalar tensor (a step count) into one of shape (1,)
     tensors = {name: np.asarray(snapshot.tensors[name], order="C") for name in sorted(snapshot.tensors)}
     metadata = {SCALARS: json.dumps(snapshot.scalars, sort_keys=True)} | ({ERA: snapshot.era} if snapshot.era else {})
-    data = _file(tensors, metadata)
+    return _file(tensors, metadata)
+
+
+def sealed(snapshot: Snapshot, data: memoryview, *, fingerprint: str) -> PackedSnapshot:
+    """``data``, which is ``snapshot`` as a file, with its manifest; the tensors may have changed since."""
     digests = tuple(
         hashlib.sha256(data[start : start + CHUNK_BYTES]).digest() for start in range(0, len(data), CHUNK_BYTES)
     )

@@ -4,7 +4,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from collab import config
 from collab.errors import ShapeMismatch
 from collab.strategies.base import HandedOver, Spans
-from collab.swarm.snapshots import Snapshot
+from collab.swarm.snapshots import PackedSnapshot, Snapshot, sealed, serialised
 from collab.tasks.base import Batch
 from collab.training.accumulator import Accumulator, GradientSum, Used
 from collab.training.layout import VectorLayout
@@ -47,7 +47,7 @@ class MicrobatchReport:
 class Replica:
     """Model, optimiser, and the gradient accumulated since the last step.
 
-    One worker drives it; only ``hand_over``, ``snapshot`` and reading may happen beside it.
+    One worker drives it; only ``hand_over``, ``snapshot``, ``packed`` and reading may happen beside it.
 
     The accumulated gradient is touched only by microbatches that are finite as a whole, so that one bad microbatch
     (overflow, broken sample) stays its own.
@@ -210,9 +210,18 @@ class Replica:
         May be made while a microbatch is computed, which changes none of it; a step waits until it is made.
         """
         with self._changing:
-            return self._copy()
+            shared = self._shared()
+            return replace(shared, tensors={name: tensor.copy() for name, tensor in shared.tensors.items()})
 
-    def _copy(self) -> Snapshot:
+    def packed(self, fingerprint: str) -> PackedSnapshot:
+        """``snapshot`` as bytes, for which it is copied once and not twice."""
+        with self._changing:
+            shared = self._shared()
+            data = serialised(shared)
+        return sealed(shared, data, fingerprint=fingerprint)
+
+    def _shared(self) -> Snapshot:
+        """The state itself, as far as it is in this machine's memory."""
         tensors: dict[str, Any] = {}
         scalars: dict[str, Any] = {}
         for name, tensor in self._model_tensors().items():
@@ -283,4 +292,4 @@ class Replica:
 
 
 def _to_numpy(tensor: torch.Tensor) -> Any:
-    return tensor.detach().cpu().contiguous().numpy().copy()
+    return tensor.detach().cpu().contiguous().numpy()

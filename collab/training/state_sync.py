@@ -267,13 +267,13 @@ class StateSync:
                 self._packed.manifest.epoch, self._packed.manifest.lineage, epoch
             ):
                 return self._packed
-            if self._kept is not None and self._kept.epoch == epoch:
-                snapshot = self._kept
+            kept, fingerprint = self._kept, self._fingerprint
+            if kept is not None and kept.epoch == epoch:
+                self._packed = await self._ports.compute.beside(lambda: pack(kept, fingerprint=fingerprint))
             elif epoch in (None, self._replica.epoch) and self._replica.lineage:
-                snapshot = await self._ports.compute.beside(self._replica.snapshot)
+                self._packed = await self._ports.compute.beside(lambda: self._replica.packed(fingerprint))
             else:
                 return None
-            self._packed = await self._ports.compute.beside(lambda: pack(snapshot, fingerprint=self._fingerprint))
             return self._packed
 
     def _is_wanted(self, epoch: int, lineage: str, wanted: int | None) -> bool:
