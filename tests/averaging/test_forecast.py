@@ -66,17 +66,13 @@ def test_it_is_when_what_is_believed_of_all_reports_reaches_the_target(
 ) -> None:
     asker = pace(float(ours), speed=8.0, microbatch_s=1.0)
 
-    def claims(after_s: float) -> dict[PeerId, float]:
+    def reported(after_s: float) -> float:
+        """Of few everybody is believed; the forecast counts those, too, who compute and have nothing to say yet."""
         claimed = dict[PeerId, float]()
         for index, p in enumerate(others):
             microbatches = 0 if p.has_stopped else math.floor((after_s + p.age_s) / p.microbatch_s)
             claimed[PeerId(str(index))] = p.samples + microbatches * p.samples_per_s * p.microbatch_s
         claimed[PeerId("asker")] = ours + (after_s >= 1.0) * 8.0
-        return claimed
-
-    def reported(after_s: float) -> float:
-        """Of few everybody is believed; the forecast counts those, too, who compute and have nothing to say yet."""
-        claimed = claims(after_s)
         are_few = sum(1 for samples in claimed.values() if samples) * max_share < 1
         return 0.0 if are_few else believed(claimed, max_share)
 

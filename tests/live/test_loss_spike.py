@@ -38,7 +38,7 @@ def histories(peer: Peer) -> list[list[int]]:
     return found
 
 
-@pytest.mark.timeout(300)  # four commands, of which each imports for seconds
+@pytest.mark.timeout(240)
 def test_after_a_loss_spike_the_organiser_goes_back_and_everybody_has_one_history(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", RUN) as swarm:
         backbone = swarm.backbone()

@@ -24,7 +24,7 @@ def digits(*, until: int, every: int, target: int = 1500) -> str:
     return DIGITS.format(until=until, every=every, target=target)
 
 
-@pytest.mark.timeout(180)  # five programs are loaded one after the other
+@pytest.mark.timeout(180)
 def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_lineage(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100000, every=35)) as swarm:
         backbone = swarm.backbone()

@@ -20,7 +20,6 @@ from collab.swarm.identity import Identity
 from collab.swarm.order_exchange import ORDERS_PROTOCOL
 from collab.swarm.orders import Ban, End
 from collab.types import PeerId
-from tests.simulation.leasing import Forger
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_guard import keep_opening, send_what_is_too_large, talk_nonsense, talk_without_end
 from tests.simulation.test_invited import call_everything
@@ -108,10 +107,6 @@ def forged_orders(swarm: SimSwarm) -> None:
     of_an_insider(partial(orders_of_its_own, swarm=swarm))(swarm)
 
 
-def forged_leases(swarm: SimSwarm) -> None:
-    Forger(swarm).add(says_at_s=tuple(range(0, 45, 5)))
-
-
 # -- from outside ------------------------------------------------------------------------------------------------------
 
 
@@ -147,7 +142,6 @@ ATTACKS: dict[str, tuple[Attack, set[str]]] = {
     "messages that are too large": (of_an_insider(send_what_is_too_large), {"too_large"}),
     "nonsense": (of_an_insider(talk_nonsense), {"bad_message"}),
     "forged orders": (forged_orders, {"bad_message"}),
-    "forged leases": (forged_leases, set()),
     "every call by a stranger": (every_call_by_a_stranger, {"not_invited"}),
     "more devices than allowed": (more_devices_than_allowed, {"too_many_devices"}),
     "expired invites": (expired_invites, {"invite_expired"}),
