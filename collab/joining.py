@@ -218,6 +218,8 @@ class JoinedRun:
                 allowed_modules=self._local.allowed_modules,
             )
             participant = Participant(started.ports, started.identity, bundle, replica, participant_settings)
+            participant.teller.follow(started.reaching)
+            started.reaching.follow(lambda verdict: told.observe(verdict.event(started.ports.clock.now())))
             await participant.begin()
             await participant.measure_link()
             await participant.synchronise()

@@ -35,6 +35,8 @@ class Reachability(StrEnum):
 
     DIRECT = "direct"
     """They dial it."""
+    HOLE_PUNCHED = "hole-punched"
+    """Who cannot be dialled either gets through its router, once a backbone has brought the two together."""
     RELAYED = "relayed"
     """Through a backbone, which passes everything on."""
     CLIENT = "client"

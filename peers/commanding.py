@@ -5,8 +5,8 @@ from pathlib import Path
 
 from collab.checkpoints.local import list_checkpoints, load_checkpoint
 from collab.errors import ConfigError
-from collab.swarm.orders import FOREVER, Amend, Ban, End, Pardon, Rollback, Statement
 from collab.swarm.snapshots import Snapshot
+from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Rollback, Statement
 from collab.types import PeerId
 from peers.inviting import invited
 from peers.owner import Session, find_peer, open_session
@@ -103,7 +103,7 @@ async def end(directory: Path, at_epoch: int | None) -> None:
             raise ConfigError(f"the swarm has reached epoch {present} already, not {last}", hint="name a later epoch")
         words = f"the run ends at epoch {last} (it is {present})"
         if last < present + notice:
-            words += "; that is a few seconds off: who hears of it later ends some steps after the others"
+            words += "; that is a few seconds off: if the swarm has passed it when it hears, it ends with the next step"
         await _say(session, End(at_epoch=last), words)
 
 

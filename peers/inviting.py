@@ -13,7 +13,7 @@ from collab.errors import ConfigError
 from collab.swarm.access import MAX_DEVICES, MAX_PERSON_CHARACTERS
 from collab.swarm.identity import Identity
 from collab.swarm.invite import Invite, write_invite
-from collab.swarm.orders import Ban
+from collab.swarm.statements import Ban
 from collab.types import PeerId, Role
 from peers.owner import Estate, open_session
 from peers.places import INVITES

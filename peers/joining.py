@@ -14,6 +14,7 @@ from collab.metrics.sinks import Fanout, JsonLines
 from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
 from collab.swarm.progress import SwarmView
+from collab.swarm.reachability import Verdict
 from collab.types import Reachability, Role
 from peers.auxiliary import Auxiliary, AuxiliarySettings
 from peers.places import DataDir, cache_dir
@@ -56,12 +57,17 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> None:
     announce(f"joining {invite.run_id} ...")
     async with start_from_invite(invite, options.data_dir, options.reach, relay) as (started, bundle):
         announce(f"connected as {started.ports.transport.peer_id} (clock offset {started.clock_offset_s:+.2f} s)")
-        verdict = started.verdict
-        announce(f"reach: {verdict.reach}: {verdict.text}" + (f"\n  -> {verdict.hint}" if verdict.hint else ""))
+        _announce_reach(started.verdict)
+        started.reaching.follow(_announce_reach)
+        started.reaching.follow(lambda verdict: relay.observe(verdict.event(started.ports.clock.now())))
         if options.role is Role.AUXILIARY:
             await _assist(started, bundle, options, relay, stop)
         else:
             await _train(started, bundle, options, relay, stop)
+
+
+def _announce_reach(verdict: Verdict) -> None:
+    announce(f"reach: {verdict.reach}: {verdict.text}" + (f"\n  -> {verdict.hint}" if verdict.hint else ""))
 
 
 async def _train(started: Started, bundle: Bundle, options: JoinOptions, relay: Relay, stop: asyncio.Event) -> None:

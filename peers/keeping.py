@@ -23,8 +23,8 @@ from collab.swarm.lease import Tenure
 from collab.swarm.lease_keeper import LeaseKeeper
 from collab.swarm.mandate import Mandate
 from collab.swarm.membership import Membership
-from collab.swarm.orders import Rollback
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
+from collab.swarm.statements import Rollback
 from collab.types import PeerId
 from peers.due import Due, due_snapshot
 from peers.evaluations import FOLLOW_S, Evaluations

@@ -62,4 +62,5 @@ async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions"
         allowed_modules=options.allowed_modules,
     )
     participant = Participant(started.ports, started.identity, bundle, replica, settings)
+    participant.teller.follow(started.reaching)
     return Trainer(participant, task, microbatch_size=options.microbatch_size or bundle.run.microbatch_size)

@@ -21,8 +21,8 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import exchange, read_orders, write_orders
-from collab.swarm.orders import Statement, check
 from collab.swarm.progress import SwarmView
+from collab.swarm.statements import Statement, check
 from collab.types import PeerId, Role
 from peers.assets import load_assets
 from peers.joining import Relay

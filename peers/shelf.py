@@ -12,8 +12,8 @@ from collab.metrics.records import CheckpointSaved, Notice
 from collab.ports import Ports
 from collab.swarm.backbone_records import Publication
 from collab.swarm.lease import Tenure
-from collab.swarm.orders import Rollback
 from collab.swarm.snapshots import Snapshot
+from collab.swarm.statements import Rollback
 
 REST_AFTER_FAILURE_S = 60.0
 """A full disk is tried again after this; meanwhile others may publish."""

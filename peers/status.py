@@ -129,7 +129,7 @@ def table(report: dict[str, Any]) -> str:
     loss = f"{report['loss']:.4f}" if report["loss"] is not None else "-"
     head = f"{report['run_id']}: epoch {report['epoch']}, loss {loss}, {report['samples_per_s']:.1f} samples/s"
     lines = [
-        f"  {_shown(peer['name']):24}  {peer['role']:9}  {peer['state']:8}  {peer['reach']:7}  "
+        f"  {_shown(peer['name']):24}  {peer['role']:9}  {peer['state']:8}  {peer['reach']:12}  "
         f"epoch {peer['epoch']:>6}  lineage {peer['lineage'][:8]:8}  gave {peer['samples']} samples  {peer['id']}"
         for peer in report["peers"]
     ]

@@ -22,9 +22,10 @@ def test_who_is_reached_at_an_address_of_its_own_changes_nothing() -> None:
         assert fitting_network(NETWORK, verdict, ADDRESSES) == NETWORK
 
 
-def test_who_cannot_be_dialled_only_dials() -> None:
+def test_who_cannot_be_dialled_only_dials_and_listens_where_others_tried_so_that_its_like_get_through() -> None:
     verdict = verdict_at("8.8.8.8", is_reached=False)
-    assert fitting_network(NETWORK, verdict, ADDRESSES) == dataclasses.replace(NETWORK, is_client=True)
+    expected = dataclasses.replace(NETWORK, is_client=True, is_punching=True, port=4000)
+    assert fitting_network(NETWORK, verdict, ADDRESSES) == expected
 
 
 def test_behind_a_router_that_passes_a_port_on_others_are_told_of_the_router_and_neighbours_of_the_machine() -> None:

@@ -27,6 +27,10 @@ class Terms(Protocol):
         """At which the run ends; nobody is left out of its last round."""
         ...
 
+    def note_step(self, epoch: int, mark: str) -> None:
+        """The swarm has taken the step after ``epoch`` ones, under the terms of this mark."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FixedTerms:
@@ -42,6 +46,9 @@ class FixedTerms:
     def target_batch_size(self, epoch: int) -> float:
         """The same for all steps."""
         return self.target_samples
+
+    def note_step(self, epoch: int, mark: str) -> None:
+        """Changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from collab.averaging.certificates import Certified
 from collab.averaging.messages import VERDICT_PROTOCOL, Group
 from collab.averaging.notary import Notary
 from collab.averaging.seats import Instance, Seats
+from collab.averaging.settings import Terms
 from collab.averaging.timeouts import MeasuredTimeouts
 from collab.errors import BadCertificate, NetworkError
 from collab.net.base import Stream, Transport
@@ -24,8 +25,10 @@ REMEMBERED_ROUNDS = 16
 class Verdicts:
     """The last committed rounds that this peer knows of, and can prove."""
 
-    def __init__(self, transport: Transport, timeouts: MeasuredTimeouts, notary: Notary, seats: Seats) -> None:
-        self._transport, self._timeouts, self._seats = transport, timeouts, seats
+    def __init__(
+        self, transport: Transport, timeouts: MeasuredTimeouts, notary: Notary, seats: Seats, terms: Terms
+    ) -> None:
+        self._transport, self._timeouts, self._seats, self._terms = transport, timeouts, seats, terms
         self.notary, self.electors = notary, notary.electors
         self._known: OrderedDict[Instance, Certified] = OrderedDict()
         self._maker: CommitRecord | None = None
@@ -38,6 +41,7 @@ class Verdicts:
     def remember(self, certified: Certified) -> None:
         """Keep a record and its certificate, which have been checked."""
         self._known[certified.record.epoch, certified.record.lineage] = certified
+        self._terms.note_step(certified.record.epoch, certified.record.terms)
         while len(self._known) > REMEMBERED_ROUNDS:
             self._known.popitem(last=False)
 

@@ -22,8 +22,8 @@ from collab.checkpoints.rolled_back import begin_again
 from collab.errors import CorruptState
 from collab.swarm.backbone_records import Publication
 from collab.swarm.lease import Tenure
-from collab.swarm.orders import Rollback
 from collab.swarm.snapshots import Snapshot
+from collab.swarm.statements import Rollback
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)

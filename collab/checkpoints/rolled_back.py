@@ -5,8 +5,8 @@ from pathlib import Path
 
 from collab.checkpoints.local import list_checkpoints, load_checkpoint, set_aside
 from collab.errors import StateError
-from collab.swarm.orders import Rollback
 from collab.swarm.snapshots import Snapshot
+from collab.swarm.statements import Rollback
 
 logger = logging.getLogger(__name__)
 

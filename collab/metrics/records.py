@@ -171,7 +171,7 @@ class Notice(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachDecided(Event):
-    """At join: how others can reach this machine."""
+    """How others can reach this machine: at join, and when a way through its router was found later."""
 
     reach: Reachability
     text: str
@@ -187,6 +187,7 @@ class ReachDecided(Event):
     num_reached: int
     """Of these, whose dial arrived."""
     seconds: float
+    """What the verdict at join took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

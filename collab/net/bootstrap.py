@@ -5,7 +5,8 @@ import logging
 from collections.abc import Collection
 
 from collab.errors import BootstrapFailed, NetworkError
-from collab.net.hivemind_net import HivemindDirectory, HivemindTransport
+from collab.net.hivemind_directory import HivemindDirectory
+from collab.net.hivemind_net import HivemindTransport
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)

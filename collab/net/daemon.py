@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError
@@ -34,7 +35,12 @@ class _Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
 
 
 async def start_daemon(
-    identity_path: Path, host_maddrs: Sequence[str], announce: Sequence[str] = (), relay: RelayLimits | None = None
+    identity_path: Path,
+    host_maddrs: Sequence[str],
+    announce: Sequence[str] = (),
+    relay: RelayLimits | None = None,
+    *,
+    is_punching: bool = False,
 ) -> P2P:
     """Start a daemon; whoever shuts it down ends the process.
 
@@ -42,14 +48,16 @@ async def start_daemon(
         host_maddrs: where to listen; empty: nowhere.
         announce: addresses to tell others instead.
         relay: pass on between others within these limits; None: pass nothing on.
+        is_punching: turn a circuit that is opened to us into a direct connection, if the routers let both through.
 
     Raises:
         P2PDaemonError: it did not start.
     """
     if relay is None:
-        return await _start(identity_path, host_maddrs, announce, _Daemon)
+        reachability: Literal["private"] | None = "private" if is_punching else None
+        return await _start(identity_path, host_maddrs, announce, _Daemon, reachability=reachability)
     for _ in range(RELAY_STARTS):
-        p2p = await _start(identity_path, host_maddrs, announce, _relaying(relay), is_relay=True)
+        p2p = await _start(identity_path, host_maddrs, announce, _relaying(relay), reachability="public")
         if await _keeps(p2p, host_maddrs, relay):
             return p2p
         await p2p.shutdown()
@@ -58,8 +66,17 @@ async def start_daemon(
 
 
 async def _start(
-    identity_path: Path, host_maddrs: Sequence[str], announce: Sequence[str], kind: type[P2P], *, is_relay: bool = False
+    identity_path: Path,
+    host_maddrs: Sequence[str],
+    announce: Sequence[str],
+    kind: type[P2P],
+    *,
+    reachability: Literal["public", "private"] | None = None,
 ) -> P2P:
+    """
+    Args:
+        reachability: public: a relay; private: one that gets through routers; None: neither.
+    """
     return await kind.create(
         identity_path=str(identity_path),
         host_maddrs=list(host_maddrs) or None,
@@ -67,9 +84,9 @@ async def _start(
         no_listen=not host_maddrs,
         check_if_identity_free=False,
         nat_port_map=False,
-        auto_nat=False,
-        use_relay=is_relay,
-        force_reachability="public" if is_relay else None,
+        auto_nat=reachability == "private",
+        use_relay=reachability == "public",
+        force_reachability=reachability,
     )
 
 

@@ -1,18 +1,17 @@
-"""The real network: hivemind's libp2p transport and Kademlia DHT, in the peer's own event loop.
+"""The real network: hivemind's libp2p transport, in the peer's own event loop.
 
 Only ``p2pd`` is a child process; it exits when its control connection breaks, so however its peer dies, it dies too.
 hivemind's higher layers (optimiser, averagers, matchmaking, codecs) are not used.
 """
 
 import asyncio
+import ipaddress
 import logging
-import math
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hivemind.dht.node import DHTNode
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.p2p.p2p_daemon_bindings.utils import (
@@ -27,24 +26,17 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from collab.concurrency import Background
 from collab.errors import NetworkError, PeerUnreachable, TimedOut
-from collab.net import hivemind_time
-from collab.net.base import Entry, Handler
+from collab.net.base import Handler
 from collab.net.daemon import start_daemon
 from collab.net.dialling import connect
 from collab.net.fresh_dial import who_answers
 from collab.net.hivemind_stream import HivemindStream
 from collab.net.listening import check_port, host_in
-from collab.net.owned_records import OwnedRecords
 from collab.net.quotas import LIMITS
 from collab.net.relaying import RelayLimits, Reservation, connect_through, reserve
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
-
-SHUTDOWN_S = 1.0
-"""For the daemon to take the DHT's handlers back; it ends right after."""
-DHT_RPC_TIMEOUT_S = 3.0
-"""One Kademlia call without an answer; the caller's own deadline bounds the whole operation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +52,8 @@ class NetworkSettings:
     """Multiaddresses to tell others instead of the local ones."""
     is_client: bool = False
     """Dial only, never be dialled (behind a firewall, or on rented notebooks)."""
+    is_punching: bool = False
+    """A client that listens all the same: two such who dial each other at one moment get through their routers."""
     relay: RelayLimits | None = None
     """Pass on between peers that nobody can dial, within these limits; None: pass nothing on."""
 
@@ -80,6 +74,19 @@ class HivemindTransport:
         if self._is_client:
             return ()
         return tuple(str(address) for address in await self._p2p.get_visible_maddrs(latest=True))
+
+    async def is_seen_outside(self) -> bool:
+        """Whether the daemon believes those who say at which public address they see us."""
+        hosts = [host_in(str(address)) for address in await self._p2p.get_visible_maddrs(latest=True)]
+        return any(ipaddress.ip_address(host).is_global for host in hosts if host)
+
+    async def through_holes(self) -> frozenset[PeerId]:
+        """Peers that we met through a relay, and now have a direct connection with."""
+        kinds: dict[PeerId, set[bool]] = {}
+        for connection in await self._p2p.list_peers():
+            is_direct = {bool(host_in(str(address))) for address in connection.addrs}
+            kinds.setdefault(PeerId(connection.peer_id.to_base58()), set()).update(is_direct)
+        return frozenset(peer for peer, found in kinds.items() if len(found) == 2)
 
     async def connected_peers(self) -> frozenset[PeerId]:
         """Peers with a live connection. Raises ``NetworkError`` when the daemon is gone: we are alone for good."""
@@ -148,6 +155,20 @@ class HivemindTransport:
         finally:
             direct.cancel()
 
+    async def meet(self, peer: PeerId, *, timeout_s: float) -> None:
+        """Connect through a relay to ``peer``, which nobody can dial either.
+
+        Raises:
+            PeerUnreachable, TimedOut: none of our relays connects us.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._meet_through_relays(peer)
+        except TimeoutError:
+            raise TimedOut(f"no relay connected us to {peer} within {timeout_s:.1f} s") from None
+        except (ControlFailure, P2PDaemonError, OSError) as error:
+            raise PeerUnreachable(f"no relay connects us to {peer}: {_reason(error)}") from error
+
     async def _meet_through_relays(self, peer: PeerId) -> None:
         reason: Exception = ControlFailure("no relay has a place for us any more")
         for relay in tuple(self._relays):
@@ -211,38 +232,6 @@ async def _supervise(protocol: str, handler: Handler, stream: HivemindStream) ->
         stream.close()
 
 
-class HivemindDirectory:
-    """Implements ``Directory`` over hivemind's DHT node."""
-
-    def __init__(self, node: DHTNode, me: PeerId) -> None:
-        self._node, self.me = node, me
-
-    async def greet(self, peer: PeerId) -> None:
-        """Let ``peer``'s DHT node and ours know each other: a restarted peer's node has forgotten everybody."""
-        await self._node.protocol.call_ping(PeerID.from_base58(peer))
-
-    async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return bool(await self._node.store(key, value, expires_at, subkey=subkey))
-        except TimeoutError:
-            raise TimedOut(f"the DHT did not take {key} within {timeout_s:.1f} s") from None
-
-    async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
-        try:
-            async with asyncio.timeout(timeout_s):
-                found = await self._node.get(key, sufficient_expiration_time=fresh_until or math.inf)
-        except TimeoutError:
-            raise TimedOut(f"the DHT did not answer for {key} within {timeout_s:.1f} s") from None
-        if found is None or not isinstance(found.value, Mapping):
-            return {}
-        return {
-            subkey: Entry(item.value, item.expiration_time)
-            for subkey, item in found.value.items()
-            if isinstance(subkey, str) and isinstance(item.value, bytes)
-        }
-
-
 @asynccontextmanager
 async def open_transport(settings: NetworkSettings) -> AsyncIterator[HivemindTransport]:
     """Start p2pd and stop it at the end, with every handler still running.
@@ -251,11 +240,14 @@ async def open_transport(settings: NetworkSettings) -> AsyncIterator[HivemindTra
         PortTaken: somebody else listens on ``settings.port``.
         NetworkError: p2pd did not start; the message holds its reason.
     """
-    if settings.port and not settings.is_client:
+    is_deaf = settings.is_client and not settings.is_punching
+    if settings.port and not is_deaf:
         check_port(settings.host, settings.port)
     try:
-        listen = () if settings.is_client else (f"/ip4/{settings.host}/tcp/{settings.port}",)
-        p2p = await start_daemon(settings.identity_path, listen, settings.announce, settings.relay)
+        listen = () if is_deaf else (f"/ip4/{settings.host}/tcp/{settings.port}",)
+        p2p = await start_daemon(
+            settings.identity_path, listen, settings.announce, settings.relay, is_punching=settings.is_punching
+        )
     except P2PDaemonError as error:
         raise NetworkError(f"the libp2p daemon did not start: {error}", hint="run 'collab-peer --help'") from error
     try:
@@ -263,34 +255,6 @@ async def open_transport(settings: NetworkSettings) -> AsyncIterator[HivemindTra
             yield HivemindTransport(p2p, tasks, is_client=settings.is_client)
     finally:
         await p2p.shutdown()
-
-
-@asynccontextmanager
-async def open_directory(
-    transport: HivemindTransport, known_peers: list[PeerId], *, rules: OwnedRecords, is_client: bool
-) -> AsyncIterator[HivemindDirectory]:
-    """Join the DHT through ``known_peers``, which must be connected already; none: start a new DHT.
-
-    Args:
-        rules: of what is kept; their clock, swarm time, replaces the DHT's own clock for the whole process.
-        is_client: keep nothing for others, and be in nobody's tables.
-    """
-    hivemind_time.use(rules.now)
-    node = await DHTNode.create(
-        p2p=transport._p2p,
-        initial_peers=[f"/p2p/{peer}" for peer in known_peers],
-        client_mode=is_client,
-        record_validator=rules,
-        wait_timeout=DHT_RPC_TIMEOUT_S,
-        ensure_bootstrap_success=False,
-        strict=False,
-    )
-    try:
-        yield HivemindDirectory(node, transport.peer_id)
-    finally:
-        with suppress(TimeoutError):  # a dead daemon never confirms
-            async with asyncio.timeout(SHUTDOWN_S):
-                await node.shutdown()
 
 
 def _reason(error: Exception) -> str:

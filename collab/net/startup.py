@@ -19,26 +19,23 @@ from collab.net.dial_back import DialBack
 from collab.net.greeting import GreetingTransport
 from collab.net.guard import Guard, GuardedTransport
 from collab.net.hello import check_version, serve_hello
-from collab.net.hivemind_net import (
-    HivemindDirectory,
-    HivemindTransport,
-    NetworkSettings,
-    open_directory,
-    open_transport,
-)
+from collab.net.hivemind_directory import HivemindDirectory, open_directory
+from collab.net.hivemind_net import HivemindTransport, NetworkSettings, open_transport
 from collab.net.limits import within_limits
 from collab.net.listening import tcp_port_in
 from collab.net.loopback import LoopbackTransport
 from collab.net.owned_records import OwnedRecords
+from collab.net.punching import find_hole
 from collab.net.reaching import find_reach, keep_places, reserve_places
 from collab.net.refusal_report import serve_report
 from collab.ports import NO_LIMITS, Entrance, LinkLimits, Observer, Ports
 from collab.swarm.access import Papers
 from collab.swarm.address_book import AddressBook
+from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle, fetch_bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.invite import Invite
-from collab.swarm.reachability import ASKED_FOR_CLIENT, FIRST, Verdict, as_told, relayed
+from collab.swarm.reachability import ASKED_FOR_CLIENT, FIRST, Reaching, Verdict, as_told, relayed
 from collab.swarm.time_sync import measure_offset
 from collab.types import PeerId, Reachability
 
@@ -83,10 +80,14 @@ class Started:
     """What the swarm's clock is ahead of ours; already corrected."""
     refusals: Refusals
     """Whom this peer refused, and why."""
-    verdict: Verdict
-    """How others can reach this peer."""
+    reaching: Reaching
+    """How others can reach this peer, as far as is known by now."""
     verdict_s: float = 0.0
-    """What finding that out took."""
+    """What the first verdict took."""
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.reaching.verdict
 
 
 @asynccontextmanager
@@ -120,7 +121,12 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
             connected.tasks.create_task(keep_places(connected.daemon, relays))
         directory = await stack.enter_async_context(connected.directory(is_client=network.is_client))
         connected.tasks.create_task(stay_connected(connected.daemon, directory, settings.bootstrap))
+        reaching = Reaching(verdict)
         ports = within_limits(connected.ports(directory), settings.limits)
+        if network.is_punching and settings.fingerprint:
+            board = ProgressBoard(ports, identity, settings.fingerprint)
+            me = identity.peer_id
+            connected.tasks.create_task(find_hole(connected.daemon, board.refresh, me, ports.rng, reaching))
         await serve_report(connected.transport, connected.refusals)
         await serve_hello(connected.transport)
         if not network.is_client:
@@ -131,7 +137,7 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
             bootstrap_peers=connected.bootstrap_peers,
             clock_offset_s=connected.clock_offset_s,
             refusals=connected.refusals,
-            verdict=verdict,
+            reaching=reaching,
             verdict_s=verdict_s,
         )
 
@@ -232,7 +238,7 @@ def fitting_network(network: NetworkSettings, verdict: Verdict, addresses: tuple
         addresses: those that it knows of itself: neighbours behind the same router still use them.
     """
     if verdict.reach is Reachability.CLIENT:
-        return replace(network, is_client=True)
+        return replace(network, is_client=True, is_punching=verdict.port > 0, port=verdict.port)
     if verdict.is_announced or network.announce:
         return network
     near = tuple(address.rpartition("/p2p/")[0] for address in addresses if not is_loopback(address))

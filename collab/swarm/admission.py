@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from collab.errors import BadMessage
 from collab.net.base import Barred
 from collab.swarm.access import CLOCK_ERROR_S, PASS_LIFE_S, Pass, read_pass
-from collab.swarm.orders import FOREVER, Ban
+from collab.swarm.statements import FOREVER, Ban
 from collab.types import PeerId, Role
 
 MAX_HOLDERS = 64

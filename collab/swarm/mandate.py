@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from packaging.version import Version
 
 from collab.swarm.bundle import Bundle
-from collab.swarm.orders import Ban, Order, OrderBook
+from collab.swarm.orders import Order, OrderBook
+from collab.swarm.statements import Ban
 from collab.version import VERSION
 
 
@@ -16,6 +17,8 @@ class Mandate:
         self._run = bundle.run
         self.book = OrderBook(bundle.fingerprint, bundle.owner)
         self._bans: Mapping[str, Ban] = {}
+        self._step = (0, "")
+        """Steps that the swarm has taken, as far as we know, and the mark of the terms of the last one."""
         self.on_orders: list[Callable[[Sequence[Order]], None]] = []
         """Each is called with what is new; all of it, when another chain has taken the place of ours."""
 
@@ -25,14 +28,21 @@ class Mandate:
         Raises:
             BadMessage: they are not the owner's.
         """
+        era = self.era
         before, self.book = self.book, self.book.merged(start, packed)
         if self.book.mark == before.mark:
             return False
         self._bans = self.book.bans()
+        if self.era != era:
+            self._step = (0, "")
         kept = sum(a.mark == b.mark for a, b in zip(before.orders, self.book.orders, strict=False))
         for tell in self.on_orders:
             tell(self.book.orders[kept:])
         return True
+
+    def note_step(self, epoch: int, mark: str) -> None:
+        """The swarm has taken the step after ``epoch`` ones, under the terms of this mark."""
+        self._step = max(self._step, (epoch + 1, mark))
 
     # -- what holds --------------------------------------------------------------------------------------------------
 
@@ -64,7 +74,7 @@ class Mandate:
     @property
     def until_epoch(self) -> int | None:
         """Where the run ends; None: nowhere."""
-        return self.book.ends_at(self._run.until_epoch)
+        return self.book.ends_at(self._run.until_epoch, *self._step)
 
     @property
     def era(self) -> str:

@@ -5,17 +5,15 @@ nobody can leave one out. Whoever has the chain may hand it on: it proves itself
 """
 
 import hashlib
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, get_type_hints
-
-from packaging.version import Version
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from collab.errors import BadMessage
 from collab.net.wire import Message
 from collab.swarm.envelope import Envelope
 from collab.swarm.identity import Identity
+from collab.swarm.statements import NAMES, Amend, Ban, End, Pardon, Rollback, Statement, read_statement
 from collab.types import PeerId
 
 TAG = "collab/order/1"
@@ -25,75 +23,7 @@ MAX_ORDER_BYTES = 768
 """So that a whole chain fits into one message."""
 ENVELOPE = Envelope(name="order", max_bytes=MAX_ORDER_BYTES)
 """Without a purpose: the values begin with the tag."""
-MAX_TEXT_CHARACTERS = 200
 MARK_DIGITS = 16
-FOREVER = 0.0
-"""End of what has none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amend:
-    """From an epoch on, the run is another one in these points; None: as before."""
-
-    from_epoch: int
-    """Global steps taken before the first step that this is about."""
-    learning_rate: float | None = None
-    """Of the optimiser, before the schedule's factor."""
-    target_batch_size: int | None = None
-    minimum_version: str | None = None
-    """Of this package; who has an older one stops, and says why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """The run is over when it has taken so many global steps."""
-
-    at_epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollback:
-    """What came after a checkpoint never counted: everybody goes on from there.
-
-    Nor do amendments for steps after it: what made the loss rise would do so again.
-    """
-
-    to_epoch: int
-    lineage: str
-    """Of the checkpoint."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ban:
-    """Nobody deals with a peer, or with anybody who came with an invite."""
-
-    who: str
-    """A peer id, or the id of an invite."""
-    reason: str
-    until_s: float = FOREVER
-    """Swarm time."""
-
-    def holds(self, now: float) -> bool:
-        """Whether it has not ended by itself."""
-        return self.until_s == FOREVER or now < self.until_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pardon:
-    """The bans of a peer or an invite are void."""
-
-    who: str
-
-
-Statement = Amend | End | Rollback | Ban | Pardon
-KINDS: dict[str, type[Statement]] = {
-    "amend": Amend,
-    "end": End,
-    "rollback": Rollback,
-    "ban": Ban,
-    "pardon": Pardon,
-}
-NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,26 +132,36 @@ class OrderBook:
                 raise KeyError(mark)
             orders = orders[:count]
         values: dict[str, Any] = {}
-        for amendment, its_mark in _amendments(orders):
-            if amendment.from_epoch <= epoch:
-                said = asdict(amendment)
+        last = 0
+        for number, what in _amendments(orders):
+            if what.from_epoch <= epoch:
+                said = asdict(what)
                 del said["from_epoch"]
                 values |= {name: value for name, value in said.items() if value is not None}
-                values["mark"] = its_mark
-        return Terms(**values)
+                last = number
+        if (end := _end(orders)) is not None and end[1] <= epoch + 1:
+            last = max(last, end[0])
+        return Terms(**values, mark=self.mark_of(last))
 
     def void_with(self, rollback: Rollback) -> list[Amend]:
         """Amendments that a rollback makes void: they are about steps that never counted."""
-        return [what for what, _ in _amendments(self.orders) if what.from_epoch >= rollback.to_epoch]
+        return [what for _, what in _amendments(self.orders) if what.from_epoch >= rollback.to_epoch]
 
-    def ends_at(self, until_epoch: int | None) -> int | None:
+    def ends_at(self, until_epoch: int | None, taken: int = 0, mark: str = "") -> int | None:
         """Where the run ends; the last word counts.
 
         Args:
             until_epoch: as the run file says.
+            taken: steps that the swarm has taken, as far as is known.
+            mark: of the terms of the last one; the end is not before a step that counts its order.
         """
-        said = [order.what.at_epoch for order in self.orders if isinstance(order.what, End)]
-        return said[-1] if said else until_epoch
+        if (end := _end(self.orders)) is None:
+            return until_epoch
+        number, at_epoch = end
+        if taken < at_epoch:
+            return at_epoch
+        is_counted = any(order.mark == mark for order in self.orders[number - 1 :])
+        return taken if is_counted else taken + 1
 
     def rollback(self) -> Order | None:
         """The last one."""
@@ -238,15 +178,21 @@ class OrderBook:
         return found
 
 
-def _amendments(orders: Sequence[Order]) -> list[tuple[Amend, str]]:
-    """Those that no later rollback has made void, and their marks."""
-    found: list[tuple[Amend, str]] = []
+def _amendments(orders: Sequence[Order]) -> list[tuple[int, Amend]]:
+    """Those that no later rollback has made void, with their numbers."""
+    found: list[tuple[int, Amend]] = []
     for order in orders:
         if isinstance(order.what, Amend):
-            found.append((order.what, order.mark))
+            found.append((order.number, order.what))
         elif isinstance(order.what, Rollback):
-            found = [(what, mark) for what, mark in found if what.from_epoch < order.what.to_epoch]
+            found = [(number, what) for number, what in found if what.from_epoch < order.what.to_epoch]
     return found
+
+
+def _end(orders: Sequence[Order]) -> tuple[int, int] | None:
+    """Number and epoch of the last one; None: there is none."""
+    ends = ((order.number, order.what.at_epoch) for order in reversed(orders) if isinstance(order.what, End))
+    return next(ends, None)
 
 
 def _unpack(data: Any, fingerprint: str, owner: PeerId, number: int, previous: str) -> Order:
@@ -256,37 +202,6 @@ def _unpack(data: Any, fingerprint: str, owner: PeerId, number: int, previous: s
             raise BadMessage(f"order {number} is of another run, or does not follow the one before it")
         said_at = Message("order", {"said_at": said_at}).get("said_at", float)
         mark = hashlib.sha256(ENVELOPE.body(data)).hexdigest()[:MARK_DIGITS]
-        return Order(number=number, said_at=said_at, what=_statement(kind, told), mark=mark)
+        return Order(number=number, said_at=said_at, what=read_statement(kind, told), mark=mark)
 
     return replace(ENVELOPE, name=f"order {number}").unpack(data, owner, read)
-
-
-def _statement(kind: str, values: dict[str, Any]) -> Statement:
-    """A statement whose every field has its type, and a value that makes sense."""
-    if not isinstance(values, dict):
-        raise BadMessage(f"{kind} without fields")
-    made, message = KINDS[kind], Message(kind, values)
-    checked: dict[str, Any] = {}
-    for field in fields(made):
-        hint = get_type_hints(made)[field.name]
-        kinds = [option for option in getattr(hint, "__args__", (hint,)) if option is not type(None)]
-        is_absent = values.get(field.name) is None and hint is not kinds[0]
-        checked[field.name] = None if is_absent else message.get(field.name, kinds[0])
-    what = made(**checked)
-    check(what)
-    return what
-
-
-def check(what: Statement) -> None:
-    """Raises ``BadMessage`` or ``ValueError`` for a statement that nobody could follow."""
-    for name, value in asdict(what).items():
-        if isinstance(value, str) and len(value) > MAX_TEXT_CHARACTERS:
-            raise BadMessage(f"{name} of {len(value)} characters is over the limit of {MAX_TEXT_CHARACTERS}")
-        if isinstance(value, int | float) and not (math.isfinite(value) and value >= 0):
-            raise BadMessage(f"{name} should be finite and not negative, got {value}")
-    if isinstance(what, Amend) and not (what.learning_rate != 0 and what.target_batch_size != 0):
-        raise BadMessage("a learning rate and a target batch are larger than zero")
-    if isinstance(what, Amend) and all(value is None for name, value in asdict(what).items() if name != "from_epoch"):
-        raise BadMessage("an amendment says what changes")
-    if isinstance(what, Amend) and what.minimum_version is not None:
-        Version(what.minimum_version)

@@ -5,7 +5,7 @@ ourselves goes both ways, and an address on an interface of ours says nothing ab
 """
 
 import ipaddress
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from collab.metrics.records import ReachDecided
@@ -41,7 +41,7 @@ class Verdict:
     num_answered: int = 0
     num_reached: int = 0
 
-    def event(self, at_s: float, seconds: float) -> ReachDecided:
+    def event(self, at_s: float, seconds: float = 0.0) -> ReachDecided:
         """The same for whoever watches this machine."""
         return ReachDecided(
             at_s=at_s,
@@ -79,6 +79,30 @@ def relayed(verdict: Verdict, num_relays: int) -> Verdict:
     backbones = "a backbone" if num_relays == 1 else f"{num_relays} backbones"
     text = f"{verdict.text}; others like it reach it through {backbones}"
     return replace(verdict, reach=Reachability.RELAYED, text=text)
+
+
+def hole_punched(verdict: Verdict) -> Verdict:
+    """The same for a machine that has met one of its kind directly."""
+    text = f"{verdict.text}, and directly from then on: its router lets them through"
+    return replace(verdict, reach=Reachability.HOLE_PUNCHED, text=text)
+
+
+class Reaching:
+    """How others reach this machine, as far as is known by now."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        self._followers: list[Callable[[Verdict], None]] = []
+
+    def follow(self, follower: Callable[[Verdict], None]) -> None:
+        """Tell ``follower`` of every later verdict."""
+        self._followers.append(follower)
+
+    def change(self, verdict: Verdict) -> None:
+        """Something new is known."""
+        self.verdict = verdict
+        for follower in self._followers:
+            follower(verdict)
 
 
 def decide(

@@ -8,6 +8,7 @@ from collab.averaging.agreement import CommitRecord
 from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, SamplesUsed
 from collab.ports import Ports
 from collab.strategies.base import Stepped
+from collab.swarm.reachability import Reaching, Verdict
 from collab.swarm.records import PeerRecord, PeerState
 from collab.training.accumulator import Used
 from collab.training.replica import MicrobatchReport, Replica
@@ -38,7 +39,9 @@ class Teller:
 
     def __init__(self, ports: Ports, fingerprint: str, name: str, replica: Replica, reach: Reachability) -> None:
         self._ports, self._fingerprint, self._name = ports, fingerprint, name
-        self._replica, self._reach = replica, reach
+        self._replica = replica
+        self.reach = reach
+        """How others get to us, as far as we know."""
         self.vitals = Vitals()
         self.free_from: int | None = None
         """First epoch of which we have promised nothing, when we leave."""
@@ -48,6 +51,15 @@ class Teller:
         """The data that we share with others, and the pass that we are in."""
         self.listener: Listener | None = None
         self._last_step_s = 0.0
+
+    def follow(self, reaching: Reaching) -> None:
+        """Say in our record how others get to us, also when that changes."""
+
+        def note(verdict: Verdict) -> None:
+            self.reach = verdict.reach
+
+        note(reaching.verdict)
+        reaching.follow(note)
 
     def record(self) -> PeerRecord:
         """Our word to the swarm, as of now."""
@@ -66,7 +78,7 @@ class Teller:
             loss=vitals.loss,
             total_samples=vitals.total_samples,
             epochs_contributed=vitals.epochs_contributed,
-            can_be_dialled=self._reach is Reachability.DIRECT,
+            can_be_dialled=self.reach is Reachability.DIRECT,
             eval_epoch=vitals.eval_epoch,
             eval_loss=vitals.eval_loss,
             said_at=self._ports.clock.now(),
@@ -74,7 +86,7 @@ class Teller:
             era=replica.era,
             data=data,
             data_pass=data_pass,
-            reach=self._reach,
+            reach=self.reach,
         )
 
     def note_microbatch(self, report: MicrobatchReport, seconds: float) -> None:

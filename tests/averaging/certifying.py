@@ -10,6 +10,7 @@ from collab.averaging.certificates import Certificate, Certified, ballot_paper
 from collab.averaging.electors import Electors
 from collab.averaging.notary import Notary
 from collab.averaging.seats import Seats
+from collab.averaging.settings import FixedTerms
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.averaging.verdicts import Verdicts
 from collab.metrics.records import PeerRefused
@@ -54,4 +55,5 @@ def make_notary(ports: Ports, *, present: Sequence[PeerId] = (), missed_s: float
 def make_verdicts(ports: Ports, *, present: Sequence[PeerId] = (), missed_s: float = 0.0) -> Verdicts:
     """Of a peer that knows of ``present`` as being here, and has missed all others for so long."""
     timeouts = MeasuredTimeouts(ports.clock.monotonic, FIRST)
-    return Verdicts(ports.transport, timeouts, make_notary(ports, present=present, missed_s=missed_s), Seats())
+    notary = make_notary(ports, present=present, missed_s=missed_s)
+    return Verdicts(ports.transport, timeouts, notary, Seats(), FixedTerms(1.0))

@@ -1,9 +1,10 @@
 """collab-peer in processes that need not load torch and hivemind each: forked from one that has loaded them.
 
 Loading takes seconds of both cores, of which a test with four peers has none left for what it is about. What a command
-says and does when it is started as people start it is seen wherever a test names a place, and in the demo.
+says and does when it is started as people start it is seen in the demo and in ``test_process_end.py``.
 """
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -16,20 +17,23 @@ LOADED = ["peers.cli", "hivemind", "peers.joining", "peers.backbone", "peers.aux
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", HF_HUB_OFFLINE="1")  # before torch is loaded
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(LOADED)
+CLONE_NEWNET = 0x40000000
+"""Of Linux's sched.h."""
 
 
 class Forked:
     """One collab-peer with its arguments; behaves as ``subprocess.Popen``, as far as the tests need it."""
 
-    def __init__(self, arguments: list[str], errors: Path) -> None:
+    def __init__(self, arguments: list[str], errors: Path, namespace: str = "") -> None:
         """
         Args:
             errors: where its standard error is written.
+            namespace: of the network, by its name; empty: this process's own.
         """
         self._arguments = arguments
         errors.touch()
         reader, writer = CONTEXT.Pipe(duplex=False)
-        self._process = CONTEXT.Process(target=_be, args=(arguments, writer, str(errors)))
+        self._process = CONTEXT.Process(target=_be, args=(arguments, writer, str(errors), namespace))
         self._process.start()
         writer.close()
         self.stdout = os.fdopen(os.dup(reader.fileno()), encoding="utf-8")
@@ -63,9 +67,11 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def _be(arguments: list[str], writer: Connection, errors: str) -> None:
+def _be(arguments: list[str], writer: Connection, errors: str, namespace: str) -> None:
     """The whole life of the new process."""
     os.setsid()
+    if namespace:
+        enter(namespace)
     error = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for old, new in ((nothing, 0), (writer.fileno(), 1), (error, 2)):
@@ -82,3 +88,14 @@ def _be(arguments: list[str], writer: Connection, errors: str) -> None:
         main()
     finally:
         sys.stdout.flush()
+
+
+def enter(namespace: str) -> None:
+    """Move this thread, and with it what it starts, into a network namespace that ``ip netns add`` made."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    opened = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    try:
+        if libc.setns(opened, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
+    finally:
+        os.close(opened)

@@ -5,11 +5,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,13 @@ LIMIT_S = 90.0
 class Peer:
     """One peer process; its JSON lines are read as they come."""
 
-    def __init__(self, name: str, arguments: list[str], log: Path, place: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, arguments: list[str], log: Path, place: str = "") -> None:
         """
         Args:
-            place: what to put before the command, so that it runs somewhere else.
+            place: the network namespace that it runs in; empty: here.
         """
         self.name, self.log = name, log
-        self.process = _started_in(place, arguments, log) if place else Forked(arguments, log)
+        self.process = Forked(arguments, log, place)
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -105,7 +104,7 @@ class LiveSwarm:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "run.yaml").write_text(run_text)
 
-    def backbone(self, *arguments: str, place: Sequence[str] = ()) -> Peer:
+    def backbone(self, *arguments: str, place: str = "") -> Peer:
         """Start the backbone and wait for its invite."""
         self.invite.unlink(missing_ok=True)
         host = "0.0.0.0" if place else "127.0.0.1"
@@ -114,7 +113,7 @@ class LiveSwarm:
         wait_until(self.invite.exists, "the invite", peer)
         return peer
 
-    def join(self, name: str, *arguments: str, place: Sequence[str] = ()) -> Peer:
+    def join(self, name: str, *arguments: str, place: str = "") -> Peer:
         """Start a peer from the invite."""
         data_dir = str(self.directory / name)
         return self.start(
@@ -131,14 +130,14 @@ class LiveSwarm:
         options = ["--role", "backbone", "--host", "127.0.0.1", "--name", name, "--data-dir", data_dir, "--json"]
         return self.start(name, ["join", str(word), *options, *arguments])
 
-    def start(self, name: str, arguments: list[str], place: Sequence[str] = ()) -> Peer:
+    def start(self, name: str, arguments: list[str], place: str = "") -> Peer:
         """Start any command as a peer of this swarm."""
         number = len(self.peers)
         peer = Peer(name, arguments, self.directory / f"{number}-{name}.log", place)
         self.peers.append(peer)
         return peer
 
-    def status(self, place: Sequence[str] = ()) -> dict[str, Any]:
+    def status(self, place: str = "") -> dict[str, Any]:
         """What ``collab-peer status INVITE --json`` prints."""
         return dict(json.loads(run_cli("status", str(self.invite), "--json", place=place).stdout))
 
@@ -190,13 +189,11 @@ def _commands_about(path: Path) -> dict[int, str]:
     return found
 
 
-def run_cli(
-    *arguments: str, timeout_s: float = LIMIT_S, place: Sequence[str] = ()
-) -> "subprocess.CompletedProcess[str]":
+def run_cli(*arguments: str, timeout_s: float = LIMIT_S, place: str = "") -> "subprocess.CompletedProcess[str]":
     """Run one command to its end."""
     with tempfile.NamedTemporaryFile(prefix="collab-errors-") as errors:
         log = Path(errors.name)
-        command = _started_in(place, list(arguments), log) if place else Forked(list(arguments), log)
+        command = Forked(list(arguments), log, place)
         killer = threading.Timer(timeout_s, command.kill)
         killer.start()
         try:
@@ -207,19 +204,6 @@ def run_cli(
         finally:
             killer.cancel()
         return subprocess.CompletedProcess(list(arguments), code, text, log.read_text(errors="replace"))
-
-
-def _started_in(place: Sequence[str], arguments: list[str], errors: Path) -> "subprocess.Popen[str]":
-    """A command as people start it, somewhere else."""
-    with errors.open("ab") as log:
-        return subprocess.Popen(
-            [*place, sys.executable, "-m", "peers.cli", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-            text=True,
-        )
 
 
 def wait_until(condition: Callable[[], bool], what: str, peer: Peer | None = None, limit_s: float = LIMIT_S) -> None:

@@ -12,11 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from collab.clock import SystemClock
+from collab.net.hivemind_directory import HivemindDirectory, open_directory
 from collab.net.hivemind_net import (
-    HivemindDirectory,
     HivemindTransport,
     NetworkSettings,
-    open_directory,
     open_transport,
 )
 from collab.net.owned_records import OwnedRecords

@@ -107,3 +107,23 @@ def test_peers_behind_routers_join_without_flags_contribute_and_say_how_they_are
         assert donors <= {peer["id"] for peer in status if peer["name"].startswith("hidden")}
         assert donors
         assert backbone.process.poll() is None
+
+
+@pytest.mark.timeout(300)
+def test_two_behind_routers_meet_through_a_backbone_and_go_on_without_it(tmp_path: Path) -> None:
+    """Five peers outside, since the daemon believes no fewer than four about where it is seen from."""
+    with (
+        Homes(outside=5, homes=[1, 1], delay_ms=10.0) as lab,
+        live_swarm(tmp_path / "run", digits(until=100000, every=100000)) as swarm,
+    ):
+        swarm.backbone("--port", str(PORT), place=lab.outside(0))
+        for index in range(1, 5):
+            swarm.join(f"outside-{index}", "--role", "auxiliary", place=lab.outside(index))
+        hidden = [swarm.join(f"hidden-{home}", place=lab.at_home(home)) for home in (0, 1)]
+        for peer in hidden:
+            wait_until(lambda peer=peer: len(peer.all("ReachDecided")) == 2, f"a way to {peer.name}", peer)
+        for peer in hidden:
+            assert [verdict["reach"] for verdict in peer.all("ReachDecided")] == ["relayed", "hole-punched"]
+            assert "reach: hole-punched: others cannot dial this machine" in peer.tail()
+        status = swarm.status(place=lab.outside(1))["peers"]
+        assert {peer["reach"] for peer in status if peer["name"].startswith("hidden")} == {"hole-punched"}

@@ -21,7 +21,7 @@ from collab.simulation.world import World
 from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
-from collab.swarm.orders import Statement
+from collab.swarm.statements import Statement
 from collab.tasks.base import Task
 from collab.tasks.registry import build_task
 from collab.training.genesis import build_replica, make_genesis

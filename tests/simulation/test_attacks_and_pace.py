@@ -18,7 +18,7 @@ from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
 from collab.swarm.identity import Identity
 from collab.swarm.order_exchange import ORDERS_PROTOCOL
-from collab.swarm.orders import Ban, End
+from collab.swarm.statements import Ban, End
 from collab.types import PeerId
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_guard import keep_opening, send_what_is_too_large, talk_nonsense, talk_without_end

@@ -13,7 +13,7 @@ from collab.simulation.peer import SimPeer
 from collab.swarm.access import PASS_LIFE_S, Papers
 from collab.swarm.handover import HANDOVER_PROTOCOL
 from collab.swarm.identity import Identity
-from collab.swarm.orders import Ban
+from collab.swarm.statements import Ban
 from collab.swarm.vouching import VOUCH_PROTOCOL
 from collab.types import PeerId
 from tests.simulation.swarm import SimSwarm

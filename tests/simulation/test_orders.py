@@ -11,8 +11,8 @@ from collab.simulation.links import Link
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
 from collab.swarm.identity import Identity
-from collab.swarm.orders import Amend, Ban, End, Rollback
 from collab.swarm.progress import RECORD_LIFE_S
+from collab.swarm.statements import Amend, Ban, End, Rollback
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_faults import assert_equal_ends
 
@@ -74,6 +74,27 @@ def test_at_the_end_that_the_organiser_names_everybody_has_the_same_and_the_back
         swarm.world.run()
     assert_equal_ends(swarm, trainers, epoch=9)
     assert swarm.backbones[0].record().checkpoint_epoch == 9
+
+
+@pytest.mark.parametrize(("at_s", "ahead"), [(4.0, 1), (4.7, 1), (5.3, 1), (6.1, 1), (4.3, 0), (5.0, 0), (6.4, 0)])
+def test_an_end_that_is_heard_of_late_ends_everybody_with_the_same_step(
+    tmp_path: Path, at_s: float, ahead: int
+) -> None:
+    swarm = owned(tmp_path, until=1000, every=100, target=64)
+    trainers = [swarm.add_trainer() for _ in range(4)]
+    named: list[int] = []
+
+    def end_now() -> None:
+        named.append(max(swarm.replicas[peer.index].epoch for peer in trainers) + ahead)
+        swarm.order(End(at_epoch=named[0]))
+
+    swarm.world.call_at(at_s, end_now)
+    with swarm.world:
+        swarm.world.run()
+    last = swarm.replicas[trainers[0].index].epoch
+    assert named[0] + 1 - ahead <= last <= named[0] + 2
+    assert_equal_ends(swarm, trainers, epoch=last)
+    assert swarm.backbones[0].record().checkpoint_epoch == last
 
 
 def test_a_banned_peer_stops_and_says_why_and_the_others_go_on_without_it(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from collab.swarm.access import (
 )
 from collab.swarm.admission import MAX_HOLDERS, Admission, House
 from collab.swarm.identity import Identity
-from collab.swarm.orders import Ban
+from collab.swarm.statements import Ban
 from collab.types import PeerId, Role
 from tests.swarm.people import PEOPLE
 

@@ -16,8 +16,9 @@ from collab.swarm.backbone_records import BackboneRecord, Publication, pack_back
 from collab.swarm.crowd import Crowd, Tally, pack_crowd, unpack_crowd
 from collab.swarm.envelope import Envelope
 from collab.swarm.lease import Claim
-from collab.swarm.orders import Amend, OrderBook
+from collab.swarm.orders import OrderBook
 from collab.swarm.records import pack_record, unpack_record
+from collab.swarm.statements import Amend
 from collab.types import Lineage, Role
 from tests.swarm.people import PEOPLE, record
 from tests.swarm.test_records import PLAIN

@@ -8,7 +8,8 @@ import pytest
 
 from collab.errors import BadMessage
 from collab.swarm.identity import Identity
-from collab.swarm.orders import FOREVER, MAX_ORDERS, TAG, Amend, Ban, End, OrderBook, Pardon, Rollback, Statement
+from collab.swarm.orders import MAX_ORDERS, TAG, OrderBook
+from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Rollback, Statement
 from tests.swarm.people import PEOPLE
 
 OWNER, STRANGER = PEOPLE[0], PEOPLE[1]
@@ -113,6 +114,29 @@ def test_terms_are_those_of_the_orders_that_count_for_the_epoch() -> None:
     assert later.mark == book.orders[1].mark
     assert book.ends_at(100) == 40
     assert EMPTY.ends_at(100) == 100
+
+
+def test_an_end_counts_for_the_step_that_reaches_its_epoch_and_for_all_later_ones() -> None:
+    amend, end = Amend(from_epoch=3, learning_rate=0.5), End(at_epoch=10)
+    book = book_of(amend, end)
+    assert [book.terms_at(epoch).mark for epoch in (2, 8, 9, 12)] == ["", book.mark_of(1), book.mark, book.mark]
+    assert book.terms_at(9).learning_rate == 0.5
+    book = book_of(end, amend)
+    assert [book.terms_at(epoch).mark for epoch in (2, 8, 9, 12)] == ["", book.mark, book.mark, book.mark]
+    longer = book_of(End(at_epoch=20), begun=book_of(end))
+    assert (longer.terms_at(9).mark, longer.terms_at(19).mark) == ("", longer.mark)
+
+
+def test_a_run_ends_with_the_first_step_that_counts_the_end_and_not_before_its_epoch() -> None:
+    before = book_of(Amend(from_epoch=0, learning_rate=0.5))
+    book = book_of(End(at_epoch=10), begun=before)
+    later = book_of(Amend(from_epoch=0, learning_rate=0.25), begun=book)
+    assert book.ends_at(None) == 10
+    assert book.ends_at(None, 9, before.mark) == 10
+    assert book.ends_at(None, 10, book.mark) == 10
+    assert [book.ends_at(None, taken, before.mark) for taken in (10, 14)] == [11, 15], "nobody knew of it then"
+    assert book.ends_at(None, 15, book.mark) == 15
+    assert later.ends_at(None, 15, later.mark) == 15
 
 
 def test_a_round_names_the_orders_that_it_counted_whatever_came_later() -> None:

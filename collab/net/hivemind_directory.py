@@ -1,0 +1,81 @@
+"""The real directory: hivemind's Kademlia DHT over the peer's own daemon, in the peer's own event loop."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from hivemind.dht.node import DHTNode
+from hivemind.p2p import PeerID
+
+from collab.errors import TimedOut
+from collab.net import hivemind_time
+from collab.net.base import Entry
+from collab.net.hivemind_net import HivemindTransport
+from collab.net.owned_records import OwnedRecords
+from collab.types import PeerId
+
+SHUTDOWN_S = 1.0
+"""For the daemon to take the DHT's handlers back; it ends right after."""
+DHT_RPC_TIMEOUT_S = 3.0
+"""One Kademlia call without an answer; the caller's own deadline bounds the whole operation."""
+
+
+class HivemindDirectory:
+    """Implements ``Directory`` over hivemind's DHT node."""
+
+    def __init__(self, node: DHTNode, me: PeerId) -> None:
+        self._node, self.me = node, me
+
+    async def greet(self, peer: PeerId) -> None:
+        """Let ``peer``'s DHT node and ours know each other: a restarted peer's node has forgotten everybody."""
+        await self._node.protocol.call_ping(PeerID.from_base58(peer))
+
+    async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return bool(await self._node.store(key, value, expires_at, subkey=subkey))
+        except TimeoutError:
+            raise TimedOut(f"the DHT did not take {key} within {timeout_s:.1f} s") from None
+
+    async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await self._node.get(key, sufficient_expiration_time=fresh_until or math.inf)
+        except TimeoutError:
+            raise TimedOut(f"the DHT did not answer for {key} within {timeout_s:.1f} s") from None
+        if found is None or not isinstance(found.value, Mapping):
+            return {}
+        return {
+            subkey: Entry(item.value, item.expiration_time)
+            for subkey, item in found.value.items()
+            if isinstance(subkey, str) and isinstance(item.value, bytes)
+        }
+
+
+@asynccontextmanager
+async def open_directory(
+    transport: HivemindTransport, known_peers: list[PeerId], *, rules: OwnedRecords, is_client: bool
+) -> AsyncIterator[HivemindDirectory]:
+    """Join the DHT through ``known_peers``, which must be connected already; none: start a new DHT.
+
+    Args:
+        rules: of what is kept; their clock, swarm time, replaces the DHT's own clock for the whole process.
+        is_client: keep nothing for others, and be in nobody's tables.
+    """
+    hivemind_time.use(rules.now)
+    node = await DHTNode.create(
+        p2p=transport._p2p,
+        initial_peers=[f"/p2p/{peer}" for peer in known_peers],
+        client_mode=is_client,
+        record_validator=rules,
+        wait_timeout=DHT_RPC_TIMEOUT_S,
+        ensure_bootstrap_success=False,
+        strict=False,
+    )
+    try:
+        yield HivemindDirectory(node, transport.peer_id)
+    finally:
+        with suppress(TimeoutError):  # a dead daemon never confirms
+            async with asyncio.timeout(SHUTDOWN_S):
+                await node.shutdown()
