@@ -16,10 +16,12 @@ from collab.metrics.records import BlockTrained, DataCovered, EpochFinished, Sam
 from collab.ports import Ports
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
+from collab.swarm.access import Papers
 from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
 from collab.swarm.records import PeerRecord, PeerState
 from collab.tasks.registry import build_task, make_assets
+from collab.types import PeerId
 from tests.simulation.swarm import SimSwarm
 
 SAMPLES = 1500
@@ -124,9 +126,10 @@ def complete_passes(swarm: SimSwarm) -> set[int]:
 class Forger:
     """A peer that says it is a fast trainer, leases everything for ever, has trained everything, and trains nothing."""
 
-    def __init__(self, swarm: SimSwarm) -> None:
-        self._swarm = swarm
+    def __init__(self, swarm: SimSwarm, papers: Papers | None = None) -> None:
+        self._swarm, self._papers = swarm, papers
         self.number_said = 0
+        self.peer_id = PeerId("")
 
     def add(self, *, says_at_s: tuple[float, ...]) -> None:
         """It speaks at these moments, about all pages of the pass that the others are in."""
@@ -134,6 +137,9 @@ class Forger:
 
         async def main(ports: Ports) -> None:
             identity, fingerprint = self._swarm.world.peers[index].identity, self._swarm.bundle.fingerprint
+            self.peer_id = identity.peer_id
+            if self._papers is not None:
+                ports.entrance.credential = self._papers.credentials(identity.peer_id, ports.clock.now).current
             board = ProgressBoard(ports, identity, fingerprint)
             began_s, moments = ports.clock.monotonic(), list(says_at_s)
             while True:
@@ -142,7 +148,8 @@ class Forger:
                 if known:
                     theirs = max(known, key=lambda record: record.data_pass)
                     lie = {"peer": identity.peer_id, "state": PeerState.SYNCING, "samples_per_s": 1e9}
-                    await board.publish(replace(theirs, **lie, said_at=ports.clock.now()))  # type: ignore[arg-type]
+                    mine = {"said_at": ports.clock.now(), "credential": ports.entrance.credential()}
+                    await board.publish(replace(theirs, **lie, **mine))  # type: ignore[arg-type]
                     if moments and ports.clock.monotonic() - began_s >= moments[0]:
                         moments.pop(0)
                         await self._forge(ports, fingerprint, theirs)

@@ -65,10 +65,10 @@ def test_when_the_backbone_of_a_crowd_dies_everybody_is_read_again_and_training_
     assert all(seen[39.0])
     assert not any(seen[75.0]), "what a dead backbone told is old by then"
     assert_equal_ends(swarm, swarm.world.peers[1:], 20)
-    after = [e for e in swarm.events(swarm.world.peers[1], EpochFinished) if e.at_s - EPOCH_S > 45.0]
-    gaps_s = [later.at_s - sooner.at_s for sooner, later in pairwise(after)]
-    assert len(after) > 5
-    assert max(gaps_s) < 2 * 1024 / (20.0 * TRAINERS)
+    steps = [e for peer in swarm.world.peers[1:] for e in swarm.events(peer, EpochFinished) if e.at_s - EPOCH_S > 45.0]
+    taken_s = [min(e.at_s for e in steps if e.epoch == epoch) for epoch in sorted({e.epoch for e in steps})]
+    assert len(taken_s) > 5
+    assert max(later - sooner for sooner, later in pairwise(taken_s)) < 2 * 1024 / (20.0 * TRAINERS)
 
 
 def test_of_two_backbones_one_tells_and_the_other_does_when_it_dies(tmp_path: Path) -> None:
