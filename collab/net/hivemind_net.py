@@ -7,13 +7,13 @@ hivemind's higher layers (optimiser, averagers, matchmaking, codecs) are not use
 import asyncio
 import ipaddress
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from hivemind.p2p import P2P, PeerID
-from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.p2p.p2p_daemon_bindings.datastructures import PeerInfo, StreamInfo
 from hivemind.p2p.p2p_daemon_bindings.utils import (
     ControlFailure,
     P2PDaemonError,
@@ -77,29 +77,32 @@ class HivemindTransport:
 
     async def is_seen_outside(self) -> bool:
         """Whether the daemon believes those who say at which public address they see us."""
-        hosts = [host_in(str(address)) for address in await self._p2p.get_visible_maddrs(latest=True)]
+        with _while_it_lives():
+            hosts = [host_in(str(address)) for address in await self._p2p.get_visible_maddrs(latest=True)]
         return any(ipaddress.ip_address(host).is_global for host in hosts if host)
 
     async def through_holes(self) -> frozenset[PeerId]:
         """Peers that we met through a relay, and now have a direct connection with."""
         kinds: dict[PeerId, set[bool]] = {}
-        for connection in await self._p2p.list_peers():
+        for connection in await self._connections():
             is_direct = {bool(host_in(str(address))) for address in connection.addrs}
             kinds.setdefault(PeerId(connection.peer_id.to_base58()), set()).update(is_direct)
         return frozenset(peer for peer, found in kinds.items() if len(found) == 2)
 
     async def connected_peers(self) -> frozenset[PeerId]:
         """Peers with a live connection. Raises ``NetworkError`` when the daemon is gone: we are alone for good."""
-        try:
-            return frozenset(PeerId(info.peer_id.to_base58()) for info in await self._p2p.list_peers())
-        except (OSError, asyncio.IncompleteReadError, P2PDaemonError) as error:
-            raise NetworkError("the libp2p daemon (p2pd) of this peer has died", hint="start the peer again") from error
+        return frozenset(PeerId(info.peer_id.to_base58()) for info in await self._connections())
+
+    async def _connections(self) -> Sequence[PeerInfo]:
+        with _while_it_lives():
+            found: Sequence[PeerInfo] = await self._p2p.list_peers()
+        return found
 
     async def hosts_of(self, peer: PeerId) -> frozenset[str]:
         """See ``Vantage``."""
         try:
-            found = await self._p2p.list_peers()
-        except (OSError, asyncio.IncompleteReadError, P2PDaemonError):
+            found = await self._connections()
+        except NetworkError:
             return frozenset()  # whoever looks for connections next will say that the daemon is gone
         addresses = (str(a) for info in found if info.peer_id.to_base58() == peer for a in info.addrs)
         return frozenset(host for address in addresses if (host := host_in(address)))
@@ -218,6 +221,15 @@ class HivemindTransport:
             self._tasks.create_task(_supervise(protocol, handler, stream))
 
         await self._p2p.add_binary_stream_handler(protocol, accept)
+
+
+@contextmanager
+def _while_it_lives() -> Iterator[None]:
+    """Raises ``NetworkError`` when the daemon does not answer any more: it is gone for good."""
+    try:
+        yield
+    except (OSError, asyncio.IncompleteReadError, ControlFailure, P2PDaemonError) as error:
+        raise NetworkError("the libp2p daemon (p2pd) of this peer has died", hint="start the peer again") from error
 
 
 async def _supervise(protocol: str, handler: Handler, stream: HivemindStream) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from collab.errors import CollabError, NetworkError
+from collab.errors import NetworkError
 from collab.swarm.progress import SwarmView
 from collab.swarm.reachability import Reaching, hole_punched
 from collab.types import PeerId, Reachability
@@ -72,7 +72,7 @@ async def find_hole(
                     await _meet(network, min(strangers, key=lambda peer: (tries[peer], rng.random())), tries)
                     pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 next_s = loop.time() + pause_s
-        except (CollabError, OSError, asyncio.IncompleteReadError) as error:  # no daemon any more, or a mute directory
+        except NetworkError as error:  # no daemon any more, or a mute directory
             logger.info("no hole looked for reason=%s", error)
 
 

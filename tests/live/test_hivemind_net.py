@@ -11,7 +11,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from collab.clock import SystemClock
+from collab.errors import NetworkError
 from collab.net.hivemind_directory import HivemindDirectory, open_directory
 from collab.net.hivemind_net import (
     HivemindTransport,
@@ -94,3 +97,21 @@ def test_p2pd_dies_with_its_peer_even_after_sigkill(tmp_path: Path) -> None:
     process.stdout.close()
     wait_until(lambda: not processes_about(key), "p2pd to be gone", limit_s=5.0)
     assert time.monotonic() - killed_s < 5.0
+
+
+def test_whoever_asks_a_dead_daemon_about_connections_hears_that_it_is_dead(tmp_path: Path) -> None:
+    async def main() -> None:
+        load_or_create_identity(tmp_path / "key")
+        network = NetworkSettings(identity_path=tmp_path / "key", host="127.0.0.1")
+        async with open_transport(network) as transport:
+            assert await transport.through_holes() == frozenset()
+            assert not await transport.is_seen_outside()
+            daemon = transport._p2p._child
+            daemon.kill()
+            await daemon.wait()
+            for ask in (transport.connected_peers, transport.through_holes, transport.is_seen_outside):
+                with pytest.raises(NetworkError, match="has died"):
+                    await ask()
+            assert await transport.hosts_of(transport.peer_id) == frozenset()
+
+    asyncio.run(main())

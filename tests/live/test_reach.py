@@ -110,7 +110,7 @@ def test_peers_behind_routers_join_without_flags_contribute_and_say_how_they_are
 
 
 @pytest.mark.timeout(300)
-def test_two_behind_routers_meet_through_a_backbone_and_go_on_without_it(tmp_path: Path) -> None:
+def test_two_behind_routers_meet_through_a_backbone_and_get_a_direct_connection(tmp_path: Path) -> None:
     """Five peers outside, since the daemon believes no fewer than four about where it is seen from."""
     with (
         Homes(outside=5, homes=[1, 1], delay_ms=10.0) as lab,
