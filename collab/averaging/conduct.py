@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -29,6 +30,10 @@ IDLE_S = 3600.0
 """Silence is judged by signs of life, not by a stream's own limit."""
 
 
+LOOK_S = 0.1
+"""Between two looks at everybody, however much is said: a look costs up to the square of the group's size."""
+
+
 class Conductor:
     """Takes one round to its end; every member has its verdict when it is over."""
 
@@ -48,7 +53,9 @@ class Conductor:
         self._heard: asyncio.Queue[tuple[PeerId, Message | NetworkError]] = asyncio.Queue()
         self._taken = {peer: asyncio.Event() for peer in streams}
         """Nothing more is read of a member until what it said was taken: who says much waits for itself."""
-        self._judge_at_s: float | None = None
+        self._judge_at_s = math.inf
+        self._looked_s, self._look_at_s = -math.inf, 0.0
+        """When we looked at everybody last, and when at the latest we look again."""
         self._verdict: Certified | Abort | None = None
         self._dropped: set[PeerId] = set()
         self._relieved: set[PeerId] = set()
@@ -131,12 +138,23 @@ class Conductor:
         """Take what has come by now; then look who has been silent too long."""
         first = None
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience_s()):
+            async with asyncio.timeout(max(min(self._look_at_s, self._judge_at_s) - self._now_s(), 0.0)):
                 first = await self._heard.get()
         if first is not None:
             await self._take(*first)
+            self._look_at_s = min(self._look_at_s, self._looked_s + LOOK_S)
         for _ in range(self._heard.qsize()):  # and not what comes meanwhile: that may never end
             await self._take(*self._heard.get_nowait())
+        if self._now_s() >= self._look_at_s:
+            self._look()
+        if not self.course.has_cases:
+            self._judge_at_s = math.inf
+        elif self._now_s() >= self._judge_at_s:
+            self.course.judge()
+            self._judge_at_s = math.inf
+
+    def _look(self) -> None:
+        """Who has been silent too long, or is long behind most others?"""
         left_s = {peer: self._watches[peer].left_s() for peer in sorted(self.course.live)}
         if min(left_s.values(), default=1.0) <= 0:
             quiet = sum(seconds < self._limit.limit_s() / 2 for seconds in left_s.values())
@@ -144,11 +162,9 @@ class Conductor:
         for peer in [peer for peer, seconds in left_s.items() if seconds <= 0 and not self._is_cut_off]:
             self.course.lose(peer, "silent", f"{peer} says nothing for {self._limit.limit_s():.1f} s")
         self._look_for_laggards()
-        if not self.course.has_cases:
-            self._judge_at_s = None
-        elif self._judge_at_s is not None and self._now_s() >= self._judge_at_s:
-            self.course.judge()
-            self._judge_at_s = None
+        self._looked_s = self._now_s()
+        waits = [self._timeouts.fixed.pulse_s, *(left_s[peer] for peer in self.course.live & left_s.keys())]
+        self._look_at_s = self._looked_s + max(min(waits), 0.0)
 
     def _look_for_laggards(self) -> None:
         """Go on without what those lack who are long behind most others."""
@@ -163,13 +179,6 @@ class Conductor:
             stage = 2 * course.generation + (course.stage is Stage.HALTED)
             for peer in self._laggards.late_members(course.live, course.awaited(), stage, now_s):
                 course.lose(peer, "late", f"{peer} has not finished long after most others had")
-
-    def _patience_s(self) -> float:
-        """Until somebody counts as gone, or complaints are to be judged."""
-        waits = [self._timeouts.fixed.pulse_s, *(self._watches[peer].left_s() for peer in self.course.live)]
-        if self._judge_at_s is not None:
-            waits.append(self._judge_at_s - self._now_s())
-        return max(min(waits), 0.0)
 
     async def _take(self, peer: PeerId, heard: Message | NetworkError) -> None:
         """One message, or the end of a member's stream; nonsense speaks against its sender."""
@@ -216,7 +225,7 @@ class Conductor:
             course.take_vote(peer, await self._votes.voter_of(peer, message))
         elif message.kind == "complaint":
             course.complain(Case(peer, Complaint.from_message(message)))
-            if self._judge_at_s is None and course.has_cases:
+            if self._judge_at_s == math.inf and course.has_cases:
                 self._judge_at_s = self._now_s() + self._timeouts.blame_s
         else:
             raise BadMessage(f"expected a report, got {message.kind}")

@@ -62,19 +62,15 @@ class Laggards:
 
     def late_senders(self, live: Collection[PeerId], division: Division, now_s: float) -> tuple[PeerId, ...]:
         """Contributors whose parts of the first division have not come, long after those of most."""
-        expected: dict[PeerId, int] = {}
-        came: dict[PeerId, int] = {}
-        for member in self.group.contributors:
-            if member.peer not in live:
-                continue
-            reducers = [span.reducer for span in self.group.spans if span.reducer in set(live) - {member.peer}]
-            jobs = {job.span.reducer: job for job in division.jobs[: len(self.group.spans)]}
-            expected[member.peer] = sum(jobs[reducer].valid for reducer in reducers if jobs[reducer].holder is None)
-            came[member.peer] = sum(
-                min(self._progress[reducer].came.get(member.peer, 0), jobs[reducer].valid)
-                for reducer in reducers
-                if reducer in self._progress and jobs[reducer].holder is None
-            )
+        first = division.jobs[: len(self.group.spans)]
+        valid = {job.span.reducer: job.valid for job in first if job.span.reducer in live and job.holder is None}
+        num_parts = sum(valid.values())
+        expected = {m.peer: num_parts - valid.get(m.peer, 0) for m in self.group.contributors if m.peer in live}
+        came = dict.fromkeys(expected, 0)
+        for reducer in valid.keys() & self._progress.keys():
+            for sender, count in self._progress[reducer].came.items():
+                if sender in came and sender != reducer:
+                    came[sender] += min(count, valid[reducer])
         finished = [peer for peer in expected if came[peer] >= expected[peer]]
         elapsed_s = now_s - self.began_s
         if not self._sending.has_passed(len(finished), len(expected), elapsed_s, self.group.expected_s):

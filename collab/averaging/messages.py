@@ -31,7 +31,7 @@ from collab.errors import BadMessage
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
 
-ROUND_PROTOCOL = "collab/round/3"
+ROUND_PROTOCOL = "collab/round/4"
 PARTS_PROTOCOL = "collab/parts/2"
 VERDICT_PROTOCOL = "collab/verdict/3"
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from blake3 import blake3
 
 from collab.averaging.agreement import MAX_WEIGHT
 from collab.averaging.contributions import Weight
@@ -46,11 +47,11 @@ class Result:
         return cls(message.payload, tuple(missing))
 
     def digest(self) -> bytes:
-        """SHA-256 of all of it."""
-        sha = hashlib.sha256(self.data)
+        """BLAKE3 of all of it: every byte of a round passes here, and SHA-256 is twice to six times as slow."""
+        digest = blake3(self.data)
         if self.missing:
-            sha.update(json.dumps(self.missing).encode())
-        return sha.digest()
+            digest.update(json.dumps(self.missing).encode())
+        return digest.digest()
 
 
 def span_digest(digests: Sequence[bytes]) -> str:

@@ -6,6 +6,7 @@ idle link is not a slow one. Source of the delay signal: LEDBAT (RFC 6817); cloc
 of a delay matter.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ CROWDED_S = 0.25
 """The same for what is left when the sender's own queue is taken off, which it knows only roughly."""
 RECENT_S = 2.0
 """A path whose last news is older says nothing about now."""
+LONGEST_LIFE_S = 0.01
+"""A leader asks for the longest queue once for each member at a time."""
 BASE_SLOT_S = 10.0
 BASE_SLOTS = 6
 """The quickest delay of a path is forgotten after a minute: routes and clocks change."""
@@ -193,6 +196,7 @@ class Downlink:
         self._paths: dict[str, PathDelay] = {}
         self._meter = RateMeter()
         self._under_way = 0
+        self._longest_s, self._longest_at_s = 0.0, -math.inf
 
     def begin(self) -> None:
         """An exchange begins that brings bytes in."""
@@ -229,7 +233,10 @@ class Downlink:
     def longest_queue_s(self) -> float:
         """How long the newest message of a path stood in queues on its way to us, of the slowest path of late."""
         now_s = self._clock()
-        return max((path.whole_s for path in self._paths.values() if now_s - path.heard_s <= RECENT_S), default=0.0)
+        if now_s - self._longest_at_s >= LONGEST_LIFE_S:
+            recent = (path.whole_s for path in self._paths.values() if now_s - path.heard_s <= RECENT_S)
+            self._longest_at_s, self._longest_s = now_s, max(recent, default=0.0)
+        return self._longest_s
 
     def believe(self, rate: Rate, seconds: float) -> None:
         """As ``RateMeter.believe``."""

@@ -43,6 +43,8 @@ Words = list[tuple[str, bytes]]
 """Subkeys, which are peers, and what is under them; a peer may be on two pages."""
 ALONE_BYTES_PER_S = 4096.0
 """What may be read in a large swarm without a backbone that tells of all."""
+LINGER_HEARTBEATS = 1.5
+"""After its end a summary still says who may lead: as long as some have not looked since, and go by it."""
 
 
 class ProgressBoard:
@@ -62,6 +64,8 @@ class ProgressBoard:
         self._view = SwarmView((), 0.0)
         self._crowds: dict[PeerId, Crowd] = {}
         """Newest summary of each backbone."""
+        self._told: Crowd | None = None
+        """The newest summary that was ever believed."""
         self._raw: dict[PeerId, bytes] = {}
         """Signed records of the view."""
         self._expires_at: dict[tuple[str, str], float] = {}
@@ -253,7 +257,8 @@ class ProgressBoard:
             except BadMessage as error:
                 logger.debug("record refused peer=%s reason=%s", subkey, error)
                 continue
-            if record.fingerprint != self._fingerprint or not is_fresh(record, now) or not self._counts(record):
+            is_told = crowd is not None or is_fresh(record, now)  # what a summary holds lives as long as it does
+            if record.fingerprint != self._fingerprint or not is_told or not self._counts(record):
                 continue
             if newest_s.get(record.peer, 0.0) > record.said_at:
                 continue
@@ -267,8 +272,10 @@ class ProgressBoard:
             records[self._latest.peer], raw[self._latest.peer] = self._latest, self._raw[self._latest.peer]
         self._raw = raw
         left = {peer: epoch for peer, epoch in left.items() if peer not in records}
-        told, known_to_all = self.crowd, None
-        if told is not None and not told.is_at_rest:
+        self._told = told = self.crowd or self._told
+        known_to_all = None
+        linger_s = LINGER_HEARTBEATS * told.beat_s if told is not None else 0.0
+        if told is not None and not told.is_at_rest and now <= told.said_at + told.life_s + linger_s:
             known_to_all = frozenset(peer for peer, _ in told.sample)
         ordered = tuple(records[peer] for peer in sorted(records))
         return SwarmView(ordered, now, left, crowd, self._max_share, known_to_all)

@@ -86,6 +86,11 @@ class Crowd:
         return sum(tally.trainers for tally in self.tallies)
 
     @property
+    def beat_s(self) -> float:
+        """How often everybody speaks, and looks."""
+        return heartbeat_s(self.trainers)
+
+    @property
     def samples_per_s(self) -> float:
         """Of all trainers."""
         return math.fsum(tally.samples_per_s for tally in self.tallies)
