@@ -3,12 +3,13 @@
 import asyncio
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Collection
 
 import pytest
 
 from collab.errors import NetworkError, PeerUnreachable, TimedOut
-from collab.net.punching import FIRST_PAUSE_S, LOOK_S, find_hole
+from collab.net.punching import FIRST_PAUSE_S, LOOK_S, RENEWALS, find_hole
 from collab.swarm.progress import SwarmView
 from collab.swarm.reachability import Answer, Reaching, Verdict, decide, relayed
 from collab.types import PeerId, Reachability
@@ -99,13 +100,20 @@ def test_all_are_tried_in_turn_and_ever_more_rarely(error: NetworkError | None) 
     assert pauses == [pytest.approx(FIRST_PAUSE_S * 2**n, abs=LOOK_S) for n in range(1, len(pauses) + 1)]
 
 
-def test_who_can_be_dialled_and_who_is_connected_already_is_left_alone() -> None:
+def test_who_can_be_dialled_or_has_no_relay_is_left_alone() -> None:
     burrow = FakeBurrow(open_to=[peer.peer_id for peer in PEOPLE])
-    burrow.connected = {PEOPLE[1].peer_id}
     direct = record(3, reach=Reachability.DIRECT)
     client = record(4, reach=Reachability.CLIENT, can_be_dialled=False)
-    assert look_for(burrow, lambda: [HIDDEN[0], HIDDEN[1], direct, client]) == []
+    assert look_for(burrow, lambda: [HIDDEN[0], direct, client]) == []
     assert burrow.met == []
+
+
+def test_a_circuit_that_came_before_we_knew_where_we_are_seen_is_made_anew_by_one_of_both_ends() -> None:
+    burrow = FakeBurrow(seen_from_s=100.0)
+    burrow.connected = {PEOPLE[1].peer_id, PEOPLE[2].peer_id}
+    assert look_for(burrow, for_s=20_000.0) == []
+    ours = {peer for peer in burrow.connected if peer > ME}
+    assert Counter(peer for _, peer in burrow.met) == Counter(dict.fromkeys(ours, RENEWALS))
 
 
 def test_who_comes_later_is_found_without_a_long_pause() -> None:

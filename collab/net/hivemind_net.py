@@ -159,13 +159,14 @@ class HivemindTransport:
             direct.cancel()
 
     async def meet(self, peer: PeerId, *, timeout_s: float) -> None:
-        """Connect through a relay to ``peer``, which nobody can dial either.
+        """Connect through a relay to ``peer``, which nobody can dial either; what connection there was ends.
 
         Raises:
             PeerUnreachable, TimedOut: none of our relays connects us.
         """
         try:
             async with asyncio.timeout(timeout_s):
+                await self._p2p._client.disconnect(PeerID.from_base58(peer))
                 await self._meet_through_relays(peer)
         except TimeoutError:
             raise TimedOut(f"no relay connected us to {peer} within {timeout_s:.1f} s") from None

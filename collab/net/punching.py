@@ -23,6 +23,8 @@ LOOK_S = 5.0
 """The daemon's three attempts at one peer take about as long."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 1800.0
 """Between two attempts, doubled by each: most routers that do not let the first three through never will."""
+RENEWALS = 3
+"""Of a circuit that is there; who does it is the same for both ends."""
 MEET_TIMEOUT_S = 5.0
 HIDDEN = (Reachability.RELAYED, Reachability.HOLE_PUNCHED)
 
@@ -43,7 +45,7 @@ class Burrow(Protocol):
         ...
 
     async def meet(self, peer: PeerId, *, timeout_s: float) -> None:
-        """Connect through a relay. Raises ``NetworkError`` when none does."""
+        """Connect through a relay; what connection there was ends. Raises ``NetworkError`` when none does."""
         ...
 
 
@@ -52,7 +54,8 @@ async def find_hole(
 ) -> None:
     """Meet hidden peers through our relays, one after the other, until one of them is met directly.
 
-    Only those with whom there is no connection yet: a circuit that exists may carry something.
+    With whom there is a circuit already it is made anew, three times at most, since it may carry something: the daemon
+    looks for a hole when a circuit begins, and this one may have begun before anybody knew where we are seen.
 
     Args:
         look: reads who is in the swarm.
@@ -66,10 +69,11 @@ async def find_hole(
             if await network.through_holes():
                 reaching.change(hole_punched(reaching.verdict))
             elif loop.time() >= next_s and await network.is_seen_outside():
-                taken = {me, *await network.connected_peers()}
-                hidden = [record.peer for record in (await look()).records if record.reach in HIDDEN]
-                if strangers := sorted({*hidden} - taken):
-                    await _meet(network, min(strangers, key=lambda peer: (tries[peer], rng.random())), tries)
+                connected = await network.connected_peers()
+                hidden = {record.peer for record in (await look()).records if record.reach in HIDDEN} - {me}
+                renewed = {peer for peer in connected & hidden if me < peer and tries[peer] < RENEWALS}
+                if others := sorted(hidden - connected | renewed):
+                    await _meet(network, min(others, key=lambda peer: (tries[peer], rng.random())), tries)
                     pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 next_s = loop.time() + pause_s
         except NetworkError as error:  # no daemon any more, or a mute directory
