@@ -12,8 +12,9 @@ from collab.concurrency import Background
 from collab.config import load_run
 from collab.errors import ConfigError
 from collab.net.hivemind_net import NetworkSettings
+from collab.net.listening import is_loopback
 from collab.net.relaying import limits_for
-from collab.net.startup import StartupSettings, is_loopback, start_peer
+from collab.net.startup import StartupSettings, start_peer
 from collab.ports import NO_LIMITS, LinkLimits
 from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle

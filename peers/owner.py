@@ -13,7 +13,8 @@ from pathlib import Path
 from collab.config import load_run
 from collab.errors import BadMessage, BootstrapFailed, ConfigError, NetworkError
 from collab.net.hivemind_net import NetworkSettings
-from collab.net.startup import Started, StartupSettings, is_loopback, start_peer
+from collab.net.listening import is_loopback
+from collab.net.startup import Started, StartupSettings, start_peer
 from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.address_book import AddressBook
 from collab.swarm.board import ProgressBoard

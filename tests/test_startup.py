@@ -9,6 +9,7 @@ from collab.swarm.reachability import FIRST, Answer, Verdict, as_told, decide, r
 from collab.types import PeerId, Reachability
 
 NETWORK = NetworkSettings(identity_path=Path("key"), host="0.0.0.0")
+HOME = ("/ip4/127.0.0.1/tcp/4000", "/ip4/192.168.1.5/tcp/4000")
 ADDRESSES = ("/ip4/127.0.0.1/tcp/4000/p2p/us", "/ip4/192.168.1.5/tcp/4000/p2p/us")
 
 
@@ -24,8 +25,10 @@ def test_who_is_reached_at_an_address_of_its_own_changes_nothing() -> None:
 
 def test_who_cannot_be_dialled_only_dials_and_listens_where_others_tried_so_that_its_like_get_through() -> None:
     verdict = verdict_at("8.8.8.8", is_reached=False)
-    expected = dataclasses.replace(NETWORK, is_client=True, is_punching=True, port=4000)
+    expected = dataclasses.replace(NETWORK, is_client=True, is_punching=True, port=4000, announce=HOME)
     assert fitting_network(NETWORK, verdict, ADDRESSES) == expected
+    seen = (*ADDRESSES, "/ip4/8.8.8.8/tcp/4000/p2p/us")
+    assert fitting_network(NETWORK, verdict, seen) == expected, "a dial there would block the way through the router"
 
 
 def test_behind_a_router_that_passes_a_port_on_others_are_told_of_the_router_and_neighbours_of_the_machine() -> None:

@@ -33,7 +33,7 @@ from collab.net.fresh_dial import who_answers
 from collab.net.hivemind_stream import HivemindStream
 from collab.net.listening import check_port, host_in
 from collab.net.quotas import LIMITS
-from collab.net.relaying import RelayLimits, Reservation, connect_through, reserve
+from collab.net.relaying import PUNCHING_PROTOCOL, RelayLimits, Reservation, connect_through, reserve
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
@@ -75,11 +75,10 @@ class HivemindTransport:
             return ()
         return tuple(str(address) for address in await self._p2p.get_visible_maddrs(latest=True))
 
-    async def is_seen_outside(self) -> bool:
-        """Whether the daemon believes those who say at which public address they see us."""
-        with _while_it_lives():
-            hosts = [host_in(str(address)) for address in await self._p2p.get_visible_maddrs(latest=True)]
-        return any(ipaddress.ip_address(host).is_global for host in hosts if host)
+    async def hosts_outside(self) -> frozenset[str]:
+        """Public addresses of those with whom we have a direct connection."""
+        hosts = {host_in(str(address)) for info in await self._connections() for address in info.addrs}
+        return frozenset(host for host in hosts if host and ipaddress.ip_address(host).is_global)
 
     async def through_holes(self) -> frozenset[PeerId]:
         """Peers that we met through a relay, and now have a direct connection with."""
@@ -157,6 +156,15 @@ class HivemindTransport:
             return await direct
         finally:
             direct.cancel()
+
+    async def is_punching(self, peer: PeerId, *, timeout_s: float) -> bool:
+        """See ``Burrow``: daemons that know where they are seen accept this protocol, whoever opens it."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                (await self._open(peer, PUNCHING_PROTOCOL)).close()
+        except (TimeoutError, ControlFailure, P2PDaemonError, OSError, asyncio.IncompleteReadError, ValueError):
+            return False
+        return True
 
     async def meet(self, peer: PeerId, *, timeout_s: float) -> None:
         """Connect through a relay to ``peer``, which nobody can dial either; what connection there was ends.

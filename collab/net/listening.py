@@ -40,3 +40,15 @@ def tcp_port_in(address: str) -> int:
     parts = address.split("/")
     is_plain = "p2p-circuit" not in parts and parts[3:4] == ["tcp"]
     return int(parts[4]) if is_plain and parts[4:] and parts[4].isdigit() else 0
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a multiaddress names this machine only."""
+    host = host_in(address)
+    return bool(host) and ipaddress.ip_address(host).is_loopback
+
+
+def is_global(address: str) -> bool:
+    """Whether a multiaddress is one of the internet."""
+    host = host_in(address)
+    return bool(host) and ipaddress.ip_address(host).is_global

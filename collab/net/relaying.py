@@ -18,6 +18,7 @@ from collab.errors import BadMessage, PeerUnreachable, TimedOut
 from collab.types import PeerId
 
 HOP_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"
+PUNCHING_PROTOCOL = "/libp2p/dcutr"
 RESERVE = bytes((2, 0x08, 0))
 """A message of two bytes: field 1, the kind, is 0."""
 KIND_FIELD, LIMIT_FIELD, STATUS_FIELD, TIME_FIELD, DATA_FIELD = 1, 4, 5, 1, 2

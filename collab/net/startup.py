@@ -1,7 +1,6 @@
 """Starting a real peer: key, libp2p, bootstrap peers, swarm time, DHT; the result is a peer's ports."""
 
 import asyncio
-import ipaddress
 import logging
 import random
 from collections.abc import AsyncIterator, Collection
@@ -22,7 +21,7 @@ from collab.net.hello import check_version, serve_hello
 from collab.net.hivemind_directory import HivemindDirectory, open_directory
 from collab.net.hivemind_net import HivemindTransport, NetworkSettings, open_transport
 from collab.net.limits import within_limits
-from collab.net.listening import tcp_port_in
+from collab.net.listening import is_global, is_loopback, tcp_port_in
 from collab.net.loopback import LoopbackTransport
 from collab.net.owned_records import OwnedRecords
 from collab.net.punching import find_hole
@@ -238,7 +237,8 @@ def fitting_network(network: NetworkSettings, verdict: Verdict, addresses: tuple
         addresses: those that it knows of itself: neighbours behind the same router still use them.
     """
     if verdict.reach is Reachability.CLIENT:
-        return replace(network, is_client=True, is_punching=verdict.port > 0, port=verdict.port)
+        told = tuple(address.rpartition("/p2p/")[0] for address in addresses if not is_global(address))
+        return replace(network, is_client=True, is_punching=verdict.port > 0, port=verdict.port, announce=told)
     if verdict.is_announced or network.announce:
         return network
     near = tuple(address.rpartition("/p2p/")[0] for address in addresses if not is_loopback(address))
@@ -281,15 +281,6 @@ async def learn_run(started: Started, fingerprint: str, timeout_s: float) -> Bun
             if loop.time() + RETRY_PAUSE_S >= give_up_s:
                 raise
         await asyncio.sleep(RETRY_PAUSE_S)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether a multiaddress names this machine only."""
-    parts = address.split("/")
-    try:
-        return parts[1] in ("ip4", "ip6") and ipaddress.ip_address(parts[2]).is_loopback
-    except (IndexError, ValueError):
-        return False
 
 
 def default_host(invite: Invite) -> str:

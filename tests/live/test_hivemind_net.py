@@ -105,11 +105,11 @@ def test_whoever_asks_a_dead_daemon_about_connections_hears_that_it_is_dead(tmp_
         network = NetworkSettings(identity_path=tmp_path / "key", host="127.0.0.1")
         async with open_transport(network) as transport:
             assert await transport.through_holes() == frozenset()
-            assert not await transport.is_seen_outside()
+            assert not await transport.hosts_outside()
             daemon = transport._p2p._child
             daemon.kill()
             await daemon.wait()
-            for ask in (transport.connected_peers, transport.through_holes, transport.is_seen_outside):
+            for ask in (transport.connected_peers, transport.through_holes, transport.hosts_outside):
                 with pytest.raises(NetworkError, match="has died"):
                     await ask()
             assert await transport.hosts_of(transport.peer_id) == frozenset()
