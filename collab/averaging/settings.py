@@ -5,7 +5,7 @@ from typing import Protocol
 
 from collab.averaging.contribution_plan import Policy
 from collab.averaging.timeouts import FIRST, RoundTimeouts
-from collab.config import Run
+from collab.config import Dts, Run
 
 MAX_WEIGHT_IN_TARGETS = 16.0
 """What a peer brings counts as at most this many target batches; one that claims more is refused."""
@@ -66,6 +66,8 @@ class RoundSettings:
     max_share: float = 1.0
     """Of the weight in a round, that one contributor may have."""
     timeouts: RoundTimeouts = FIRST
+    is_synchronous: bool = True
+    """Whether trainers wait for rounds; else these go on beside the training, and nobody loses time by a later one."""
 
     @classmethod
     def of(cls, run: Run, fingerprint: str, terms: Terms, *, can_reduce: bool) -> "RoundSettings":
@@ -77,6 +79,7 @@ class RoundSettings:
             terms=terms,
             reduction=run.averaging.reduction,
             max_share=run.averaging.max_share,
+            is_synchronous=not isinstance(run.strategy, Dts),
         )
 
     def max_weight(self, epoch: int) -> float:
