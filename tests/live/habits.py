@@ -2,15 +2,18 @@
 
 import asyncio
 import json
-from dataclasses import replace
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from collab.averaging.calls import NOT_COMING
-from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack
+from collab.net.base import Stream
+from collab.swarm.donation import StateServer
+from collab.swarm.snapshots import Manifest, PackedSnapshot, Snapshot, pack
 from collab.training.participant import Participant
 from collab.training.replica import Replica
 from collab.training.trainer import Trainer
@@ -32,23 +35,41 @@ def rest_while_there_is(path: str) -> None:
     _replace(Trainer, "_samples_or_news", rested)
 
 
-def corrupt_chunks(path: str) -> None:
-    """Give newcomers chunks of which the last bit is wrong; otherwise as ``rest_while_there_is``."""
-    ordinary = PackedSnapshot.chunk
+@dataclass(frozen=True)
+class _Corrupt:
+    """A snapshot of which the last bit of each chunk is wrong."""
 
-    def corrupt(self: PackedSnapshot, index: int) -> memoryview:
-        chunk = bytearray(ordinary(self, index))
+    true: PackedSnapshot
+    log: Path
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.true.manifest
+
+    def chunk(self, index: int) -> memoryview:
+        chunk = bytearray(self.true.chunk(index))
         chunk[-1] ^= 1
+        self.log.touch()
         return memoryview(chunk)
 
-    _replace(PackedSnapshot, "chunk", corrupt)
+
+def corrupt_chunks(path: str, log: str) -> None:
+    """Give newcomers wrong chunks; then there is ``log``. Otherwise as ``rest_while_there_is``."""
+    ordinary = StateServer._give
+
+    async def corrupt(self: StateServer, stream: Stream, packed: PackedSnapshot) -> None:
+        await ordinary(self, stream, cast(PackedSnapshot, _Corrupt(packed, Path(log))))
+
+    _replace(StateServer, "_give", corrupt)
     rest_while_there_is(path)
 
 
-def lie_about_the_state() -> None:
-    """Give newcomers a model of zeros, with a manifest that is right for it."""
+def lie_about_the_state(log: str) -> None:
+    """Give newcomers a model of zeros, with a manifest that is right for it; whoever did so is named in ``log``."""
 
     def lying(self: Replica, fingerprint: str) -> PackedSnapshot:
+        with Path(log).open("a") as file:
+            file.write(f"{os.getpid()}\n")
         state = self.snapshot()
         zeros = {name: np.zeros_like(tensor) for name, tensor in state.tensors.items()}
         return pack(replace(state, tensors=zeros), fingerprint=fingerprint)
@@ -56,7 +77,7 @@ def lie_about_the_state() -> None:
     _replace(Replica, "packed", lying)
 
 
-def lie_and_do_nothing_else() -> None:
+def lie_and_do_nothing_else(log: str) -> None:
     """One of many identities that a liar made: it is a trainer by its word, and contributes nothing."""
 
     async def nothing(_self: Trainer) -> tuple[int, ...]:
@@ -65,7 +86,7 @@ def lie_and_do_nothing_else() -> None:
 
     _replace(Trainer, "_samples_or_news", nothing)
     _replace(Participant, "_attend", lambda _self, _call, _leader: NOT_COMING)
-    lie_about_the_state()
+    lie_about_the_state(log)
 
 
 def count_steps_in_parameters(log: str) -> None:

@@ -1,6 +1,7 @@
 """Newcomers among real processes: donors that die, corrupt and lie, a restart in the middle, a partner that leaves."""
 
 import json
+import re
 import time
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,13 @@ def fetched(peer: Peer) -> dict[str, object]:
     return peer.all("StateFetched")[-1]
 
 
+def peer_id_of(peer: Peer) -> str:
+    """As it says itself."""
+    told = re.search(r"connected as (\w+)", peer.log.read_text())
+    assert told is not None
+    return told[1]
+
+
 def copies_agree(swarm: LiveSwarm, *names: str) -> None:
     """The last copies on their disks are of one epoch, and of the same numbers."""
     newest = [max((swarm.directory / name / "state" / "copies").glob("epoch-*")) for name in names]
@@ -61,11 +69,12 @@ def copies_agree(swarm: LiveSwarm, *names: str) -> None:
 
 @pytest.mark.timeout(180)
 def test_a_donor_dies_one_corrupts_the_newcomer_is_killed_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    hold = tmp_path / "hold"
-    resting, corrupting = partial(habits.rest_while_there_is, str(hold)), partial(habits.corrupt_chunks, str(hold))
-    with live_swarm(tmp_path / "run", run_of(width=1400, target=400)) as swarm:
+    hold, found = tmp_path / "hold", tmp_path / "corrupt"
+    resting = partial(habits.rest_while_there_is, str(hold))
+    corrupting = partial(habits.corrupt_chunks, str(hold), str(found))
+    with live_swarm(tmp_path / "run", run_of(width=1400, target=1200)) as swarm:
         swarm.backbone()
-        slow = ("--max-upload", "6")
+        slow = ("--max-upload", "20")
         one, two, corrupter, dying = (
             swarm.join(name, *slow, habits=corrupting if name == "corrupter" else resting)
             for name in ("one", "two", "corrupter", "dying")
@@ -74,17 +83,17 @@ def test_a_donor_dies_one_corrupts_the_newcomer_is_killed_and_goes_on_where_it_w
             peer.wait_for_epoch(2)
         hold.touch()
         newcomer, folder = swarm.join("newcomer", habits=resting), swarm.directory / "newcomer"
-        wait_until(lambda: progress_of(folder) > 0.2, "a part of the state", newcomer)
+        wait_until(lambda: progress_of(folder) > 0.1, "a part of the state", newcomer)
         dying.kill()
-        wait_until(lambda: progress_of(folder) > 0.5, "half of the state", newcomer)
+        wait_until(lambda: progress_of(folder) > 0.4, "half of the state", newcomer)
         newcomer.kill()
         again = swarm.join("newcomer", habits=resting)
         came = fetched(again)
         donors = came["donors"]
         assert isinstance(donors, dict)
-        assert sum(donors.values()) < 0.75 * float(str(came["num_bytes"])), "the rest was there"
-        logged = (newcomer.log.read_text() + again.log.read_text()).splitlines()
-        assert any("state not taken" in line and "chunk" in line for line in logged), "the corrupt one was found out"
+        assert sum(donors.values()) < 0.9 * float(str(came["num_bytes"])), "the rest was there"
+        assert found.exists(), "the newcomer had corrupt chunks"
+        assert peer_id_of(corrupter) not in donors
         hold.unlink()
         again.wait_to_contribute()
         last = swarm.end()
@@ -96,20 +105,24 @@ def test_a_donor_dies_one_corrupts_the_newcomer_is_killed_and_goes_on_where_it_w
 
 @pytest.mark.timeout(180)
 def test_liars_one_that_works_and_three_that_do_not_lead_no_newcomer_astray(tmp_path: Path) -> None:
+    log = tmp_path / "lies"
+    lying, lying_only = partial(habits.lie_about_the_state, str(log)), partial(habits.lie_and_do_nothing_else, str(log))
     with live_swarm(tmp_path / "run", run_of(width=64, target=1500)) as swarm:
         swarm.backbone()
         one, two = swarm.join("one"), swarm.join("two")
-        liar = swarm.join("liar", habits=habits.lie_about_the_state)
+        liar = swarm.join("liar", habits=lying)
         for peer in (one, two, liar):
             peer.wait_to_contribute()
-        fakes = [swarm.join(f"fake-{number}", habits=habits.lie_and_do_nothing_else) for number in range(3)]
+        fakes = [swarm.join(f"fake-{number}", habits=lying_only) for number in range(3)]
         for fake in fakes:
             wait_until(lambda fake=fake: bool(fake.all("StateFetched")), "a fake to have the state", fake)  # type: ignore[misc]
         before = one.epoch
+        log.write_text("")
         newcomer = swarm.join("newcomer")
         fetched(newcomer)
         newcomer.wait_to_contribute()
-        assert one.epoch > before, "the honest went on"
+        assert len(set(log.read_text().split())) >= 3, "most liars have offered it their state"
+        one.wait_for_epoch(before + 1)
         last = swarm.end()
         endings = [peer.finish() for peer in (one, two, newcomer)]
         assert {ending["epoch"] for ending in endings} == {last}
@@ -129,7 +142,8 @@ def test_a_newcomer_never_sees_two_steps_in_one_state_while_rounds_go_on(tmp_pat
         before = donors[0].epoch
         newcomer = swarm.join("newcomer", habits=counting)
         fetched(newcomer)
-        assert max(step["epoch"] for step in donors[0].steps) > before, "rounds went on meanwhile"
+        newcomer.wait_to_contribute()
+        assert donors[0].epoch > before, "rounds went on meanwhile"
         loads = [json.loads(line) for line in log.read_text().splitlines()]
         assert loads
         for loaded in loads:

@@ -35,6 +35,12 @@ with socket.create_connection((sys.argv[1], 5000)) as connection:
     print("connected", flush=True)
     connection.sendall(bytes(int(sys.argv[2])))
 """
+LISTENER = """\
+import socket, sys, time
+server = socket.create_server((sys.argv[1], 5000))
+print("listening", flush=True)
+time.sleep(60)
+"""
 DIALLER = """\
 import socket, sys, time
 print("dialling", flush=True)
@@ -169,7 +175,7 @@ def test_pairs_of_sites_have_round_trips_of_their_own() -> None:
     trips = {(0, 1): 40.0, (1, 2): 120.0}
     with Lab([Link.parse("100"), Link.parse("100@5"), Link.parse("100")], trips) as lab:
         for one, other, expected_ms in ((0, 1, 50.0), (2, 1, 130.0), (0, 2, 0.0)):
-            receiver = start(lab, one, RECEIVER, lab.host(one))
+            receiver = start(lab, one, LISTENER, lab.host(one))
             measured_ms = float(start(lab, other, DIALLER, lab.host(one)).communicate(timeout=60)[0])
             receiver.kill()
             receiver.communicate()
