@@ -7,8 +7,10 @@ from collab.averaging.contribution_plan import Policy
 from collab.averaging.timeouts import FIRST, RoundTimeouts
 from collab.config import Dts, Run
 
-MAX_WEIGHT_IN_TARGETS = 16.0
+MOST_TARGETS = 16.0
 """What a peer brings counts as at most this many target batches; one that claims more is refused."""
+MOST_TARGETS_BESIDE = 1024.0
+"""The same where trainers compute on while rounds take as long as they do."""
 
 
 class Terms(Protocol):
@@ -84,4 +86,4 @@ class RoundSettings:
 
     def max_weight(self, epoch: int) -> float:
         """Samples; a heavier contribution is refused."""
-        return MAX_WEIGHT_IN_TARGETS * self.terms.target_batch_size(epoch)
+        return (MOST_TARGETS if self.is_synchronous else MOST_TARGETS_BESIDE) * self.terms.target_batch_size(epoch)

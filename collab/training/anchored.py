@@ -23,7 +23,7 @@ class AnchoredReplica(Replica):
     Shared, snapshotted and the same on all peers: the anchor. Private: the optimiser's state and the displacements. A
     newcomer begins with a fresh optimiser; who takes over a state keeps its own.
 
-    Memory on the device, beside a ``Replica``'s: one vector, and one more while the parameters are set.
+    Memory on the device, beside a ``Replica``'s: two vectors, and one more while the parameters are set.
     """
 
     max_gradient_norm: float | None = None
@@ -34,6 +34,8 @@ class AnchoredReplica(Replica):
         super().__init__(*args, device=device, **kwargs)
         self._anchor = torch.empty(self.layout.num_elements, device=device)
         self.layout.gather_parameters(self._anchor)
+        self._before = torch.empty_like(self._anchor)
+        """Parameters before the present step."""
 
     # -- own steps ---------------------------------------------------------------------------------------------------
 
@@ -46,17 +48,17 @@ class AnchoredReplica(Replica):
             parameter.grad.div_(scale)  # type: ignore[union-attr]  # it is not None
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.max_gradient_norm or math.inf)
         is_sound = (loss is None or math.isfinite(loss)) and bool(torch.isfinite(norm))
-        before, moved = self._gradient.buffer(), torch.zeros_like(self._anchor)
+        moved = self._gradient.buffer()
         if is_sound:
-            self.layout.gather_parameters(before)
+            self.layout.gather_parameters(self._before)
             self._set_rates(None)
             self.optimizer.step()
             self.layout.gather_parameters(moved)
-            moved.sub_(before)
+            moved.sub_(self._before)
         self.model.zero_grad(set_to_none=True)
         report = self._add(moved, sample_ids, math.nan if loss is None else loss, is_sound=is_sound)
         if is_sound and report.skipped:
-            self.layout.scatter_parameters(before)  # finite gradients, and a step beyond all numbers
+            self.layout.scatter_parameters(self._before)  # finite gradients, and a step beyond all numbers
         return report
 
     # -- the swarm's -------------------------------------------------------------------------------------------------

@@ -100,3 +100,24 @@ def test_what_is_learnt_is_what_training_on_one_machine_learns(tmp_path: Path) -
         alone.world.run(until_s=400.0)
     ours = swarm.events(trainers_of(swarm)[0], EvaluationDone)[-1].loss
     assert ours < 1.1 * alone.events(solo, EvaluationDone)[-1].loss
+
+
+def test_a_window_of_hundreds_of_target_batches_counts_whole(tmp_path: Path) -> None:
+    """A round takes a second, in which each trainer computes more than 16 times the target."""
+    swarm = SimSwarm(tmp_path, strategy="dts", until=12, target=8, optimizer="{name: sgd, learning_rate: 0.05}")
+    swarm.add_backbone()
+    for _ in range(2):
+        swarm.add_trainer(samples_per_s=400.0, link=FAR)
+    with swarm.world:
+        swarm.world.run(until_s=120.0)
+    for peer in trainers_of(swarm):
+        heaviest = max(event.own_samples for event in swarm.events(peer, EpochFinished))
+        assert heaviest > 16 * 8
+        for event in swarm.events(peer, EpochFinished):
+            together = sum(
+                other.own_samples
+                for each in trainers_of(swarm)
+                for other in swarm.events(each, EpochFinished)
+                if other.epoch == event.epoch
+            )
+            assert event.swarm_samples == together
