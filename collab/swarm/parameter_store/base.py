@@ -6,17 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
+from collab.data.work_units import Unit
 from collab.errors import ShapeMismatch
 from collab.types import Vector
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Unit:
-    """A piece of work that counts once."""
-
-    pass_number: int
-    """Over the data, from 1."""
-    shard: int
 
 
 @dataclass(frozen=True, slots=True)

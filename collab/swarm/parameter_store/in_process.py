@@ -2,8 +2,9 @@
 
 import threading
 
+from collab.data.work_units import Unit
 from collab.errors import StateError
-from collab.swarm.parameter_store.base import Assimilated, Push, Stored, Unit, Verdict, mixed
+from collab.swarm.parameter_store.base import Assimilated, Push, Stored, Verdict, mixed
 from collab.types import Vector
 
 

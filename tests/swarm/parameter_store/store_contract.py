@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 import numpy as np
 import pytest
 
+from collab.data.work_units import Unit
 from collab.errors import ShapeMismatch, StateError
-from collab.swarm.parameter_store.base import ParameterStore, Push, Stored, Unit, Verdict
+from collab.swarm.parameter_store.base import ParameterStore, Push, Stored, Verdict
 from collab.types import Vector
 
 FIRST = np.array([1.0, -2.0, 3.0], np.float32)

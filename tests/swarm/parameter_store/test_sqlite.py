@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collab.data.work_units import Unit
 from collab.errors import StateError
-from collab.swarm.parameter_store.base import ParameterStore, Unit, Verdict
+from collab.swarm.parameter_store.base import ParameterStore, Verdict
 from collab.swarm.parameter_store.sqlite import SqliteStore
 from tests.swarm.parameter_store.store_contract import FIRST, StoreContract, now, push
 
