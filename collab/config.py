@@ -76,6 +76,18 @@ class Dedloc(Section):
     """Clip the averaged gradient to this norm; null: do not clip."""
 
 
+class Dts(Section):
+    """Delayed and temporally sparse updates, for high latency (Zhu et al., "Distributed Training Across the World")."""
+
+    name: Literal["dts"]
+    target_batch_size: Whole = Field(default=256, ge=1)
+    """Samples that all trainers compute, in steps of their own, until they average what these steps have come to."""
+    delay: Whole | None = Field(default=None, ge=0)
+    """Steps that a trainer takes while that is under way, at most; null: as many as it takes, nobody ever waits."""
+    max_gradient_norm: Real | None = Field(default=1.0, gt=0)
+    """Clip the gradient of each step to this norm; null: do not clip."""
+
+
 class Solo(Section):
     """No communication: every peer trains alone; the baseline of comparisons."""
 
@@ -90,7 +102,7 @@ class ForeignStrategy(Foreign):
     target_batch_size: Whole = Field(default=256, ge=1)
 
 
-Strategy = Annotated[Dedloc | Solo | ForeignStrategy, Field(discriminator="name")]
+Strategy = Annotated[Dedloc | Dts | Solo | ForeignStrategy, Field(discriminator="name")]
 
 
 class Averaging(Section):
@@ -138,6 +150,12 @@ class Run(Section):
     strategy: Strategy = Dedloc(name="dedloc")
     averaging: Averaging = Averaging()
     checkpoints: Checkpoints = Checkpoints()
+
+    @model_validator(mode="after")
+    def _check_momentum(self) -> "Run":
+        if isinstance(self.strategy, Dts) and self.averaging.worker_momentum:
+            raise ValueError("averaging.worker_momentum is of gradients; with dts set optimizer.momentum instead")
+        return self
 
 
 def parse_run(text: str, *, origin: str) -> Run:

@@ -37,7 +37,7 @@ from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite, read_invite
 from collab.swarm.records import MAX_NAME_CHARACTERS
-from collab.training.momentum import outgoing
+from collab.training.genesis import replica_of
 from collab.training.optimizers import build_optimizer
 from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
@@ -264,7 +264,7 @@ def replica_around(model: torch.nn.Module, optimizer: torch.optim.Optimizer | No
     used = optimizer or expected
     check_optimizer(used, expected, run.optimizer, model)
     device = next(model.parameters()).device
-    return Replica(model, used, run.schedule, device=device, outgoing=outgoing(run.averaging.worker_momentum))
+    return replica_of(run, model, used, device)
 
 
 def check_optimizer(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peers import cli_owner
+from peers import cli_owner, cli_plan
 
 if TYPE_CHECKING:
     import asyncio
@@ -173,6 +173,7 @@ def demo(
 
 
 cli_owner.register(app)
+cli_plan.register(app)
 
 
 def main() -> None:

@@ -156,6 +156,16 @@ strategy:
   ## Clip the averaged gradient to this norm, > 0; null: do not clip.
   max_gradient_norm: 1.0  # default: 1.0
 
+## dts: every peer takes steps of its own, and what they come to is averaged beside them; for long ways and thin links.
+# strategy:
+#   name: dts
+## Samples that the swarm computes, in many small steps, until it averages what they have come to, at least 1.
+#   target_batch_size: 256
+## Steps that a peer takes while that is under way, at most, 0 or more; null: as many as it takes, nobody ever waits.
+#   delay: null
+## Clip the gradient of each step to this norm, > 0; null: do not clip.
+#   max_gradient_norm: 1.0
+
 ## solo: no communication, every peer trains alone; the baseline to compare with.
 # strategy:
 #   name: solo

@@ -118,7 +118,7 @@ class Quota:
     def __init__(self, replica: Replica, samples: int) -> None:
         self._replica, self._samples = replica, samples
 
-    async def has_reached(self, target_samples: float) -> bool:
+    async def has_reached(self, target_samples: float, *, is_patient: bool = True) -> bool:
         return self._replica.samples >= self._samples
 
 

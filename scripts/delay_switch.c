@@ -1,8 +1,9 @@
 /* A switch that holds every frame back for as long as two links are long, for kernels without netem.
  *
- *     delay_switch h0:10 h1:0 h2:25        ports and their one-way delays in ms; run inside the hub's namespace
+ *     delay_switch h0:10 h1:0 h2:25 0-2:40      run inside the hub's namespace: ports and their one-way delays in ms,
+ *                                               then those that a pair of ports has beyond both
  *
- * A frame from port a to port b leaves a's delay + b's delay after it came. The last two bytes of a destination
+ * A frame from port a to port b leaves a's delay + b's delay + that of their pair after it came. The last two bytes of a destination
  * address 02:88:00:00:xx:xx are its port; all other frames (ARP) go to every port. Frames carry their offload header
  * (virtio_net_hdr) in and out, so that a segment of 64 KiB stays one frame and costs one call each way. Frames leave
  * through the port's queueing discipline: the peer's download rate applies, and what that refuses is lost, as on a
@@ -10,6 +11,7 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <linux/if_packet.h>
 #include <linux/virtio_net.h>
@@ -122,12 +124,22 @@ static int destination(const uint8_t *ethernet, int num_ports) {
 
 int main(int argc, char **argv) {
     static struct pollfd watched[MAX_PORTS + 1];
-    static int64_t delay_ns[MAX_PORTS];
+    static int64_t delay_ns[MAX_PORTS], pair_ns[MAX_PORTS][MAX_PORTS];
     static uint8_t buffer[MAX_FRAME_BYTES];
-    int num_ports = argc - 1;
+    int num_ports = 0, one, other;
+    double pair_ms;
+    while (num_ports < argc - 1 && !isdigit((unsigned char)argv[num_ports + 1][0])) num_ports++;
     if (num_ports < 1 || num_ports > MAX_PORTS) {
         fprintf(stderr, "expected 1 to %d ports as name:delay_ms\n", MAX_PORTS);
         return 2;
+    }
+    for (int pair = num_ports + 1; pair < argc; pair++) {
+        if (sscanf(argv[pair], "%d-%d:%lf", &one, &other, &pair_ms) != 3 || one < 0 || other < 0 || one >= num_ports
+            || other >= num_ports) {
+            fprintf(stderr, "%s is no pair of ports as port-port:delay_ms\n", argv[pair]);
+            return 2;
+        }
+        pair_ns[one][other] = pair_ns[other][one] = (int64_t)(pair_ms * 1e6);
     }
     for (int port = 0; port < num_ports; port++) {
         char *colon = strchr(argv[port + 1], ':');
@@ -167,7 +179,7 @@ int main(int argc, char **argv) {
                 if (num_bytes < OFFLOAD_BYTES + ETH_HLEN) break;
                 int to = destination(buffer + OFFLOAD_BYTES, num_ports);
                 for (int port = to < 0 ? 0 : to; port < (to < 0 ? num_ports : to + 1); port++)
-                    if (port != from) hold(buffer, num_bytes, port, now + delay_ns[from] + delay_ns[port]);
+                    if (port != from) hold(buffer, num_bytes, port, now + delay_ns[from] + delay_ns[port] + pair_ns[from][port]);
             }
         }
     }

@@ -231,7 +231,7 @@ class Member:
         """What a trainer that has missed the step does: takes the mean from those who have it."""
         await self._report()
         ahead = self._membership.trainers_ahead(self._epoch)
-        return await self._engine.history.fetch(ahead, self._epoch, self._lineage, num_elements)
+        return await self._engine.history.fetch(ahead, (self._epoch, self._lineage), num_elements)
 
     def _apply(self, committed: Committed) -> None:
         """The global step."""

@@ -2,6 +2,7 @@
 """Peers behind links of their own, on one machine: a network namespace for each, joined in a hub.
 
     python scripts/netlab.py --links 20/100,50,200@15 -- ping -c 3 {ip0}      # root; up/down Mbit/s, @one-way delay ms
+    python scripts/netlab.py --links 100,100,100 --round-trips 0-1:50,1-2:86,0-2:130 -- ping -c 3 {ip0}         # sites
     python scripts/netlab.py --clean                                          # what a killed program left behind
 
         peer i: eth0, 10.88.x.y  <-- veth -->  h<i> in the hub: a bridge, or delay_switch.c when any link has a delay
@@ -23,12 +24,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from netlab_links import Link, Traffic
+from netlab_links import Link, Traffic, parse_round_trips
 from netlab_namespaces import (
     ENDINGS,
     LabFailed,
@@ -57,8 +58,13 @@ class Lab:
 
     interface = "eth0"
 
-    def __init__(self, links: Sequence[Link]) -> None:
+    def __init__(self, links: Sequence[Link], round_trips_ms: Mapping[tuple[int, int], float] | None = None) -> None:
+        """
+        Args:
+            round_trips_ms: of pairs of peers, beside what the delays of their links make; pairs left out have none.
+        """
         self._links = list(links)
+        self._pairs = dict(round_trips_ms or {})
         self._tag = own_tag()
         self._hub = f"{self._tag}-hub"
         self._keeper: subprocess.Popen[str] | None = None
@@ -134,7 +140,7 @@ class Lab:
         return f"{self._tag}-{index}"
 
     def _build(self) -> None:
-        is_delayed = any(link.delay_ms for link in self._links)
+        is_delayed = bool(self._pairs) or any(link.delay_ms for link in self._links)
         run("ip", "netns", "add", self._hub)
         run("ip", "netns", "exec", self._hub, "sh", "-c", NO_IPV6)
         if not is_delayed:
@@ -149,7 +155,8 @@ class Lab:
         self._keeper = start_and_await([*self._in_hub(), "sh", "-c", "echo ready; exec cat"])
         if is_delayed:
             ports = [f"h{index}:{link.delay_ms:g}" for index, link in enumerate(self._links)]
-            self._switch = start_and_await([*self._in_hub(), str(compiled_switch()), *ports])
+            pairs = [f"{one}-{other}:{ms / 2:g}" for (one, other), ms in self._pairs.items()]
+            self._switch = start_and_await([*self._in_hub(), str(compiled_switch()), *ports, *pairs])
 
     def _in_hub(self) -> list[str]:
         return ["ip", "netns", "exec", self._hub]
@@ -203,6 +210,7 @@ def main() -> int:
     """Body of the program; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--links", default="", help="up/down Mbit/s, @one-way delay in ms, separated by commas")
+    parser.add_argument("--round-trips", default="", help="ms between two peers: 0-1:50,0-2:130; beside links' delays")
     parser.add_argument("--clean", action="store_true", help="remove what killed programs left, and end")
     parser.add_argument("--limit-s", type=float, default=300.0, help="for the commands; then they are killed")
     parser.add_argument("command", nargs=argparse.REMAINDER)
@@ -216,7 +224,7 @@ def main() -> int:
         links = [Link.parse(text) for text in options.links.split(",") if text]
         if not links or not command:
             parser.error("--links and a command are needed")
-        return run_everywhere(links, command, options.limit_s)
+        return run_everywhere(Lab(links, parse_round_trips(options.round_trips, len(links))), command, options.limit_s)
     except (LabFailed, ValueError) as failure:
         print(f"error: {failure}", file=sys.stderr)
         return 1
@@ -224,9 +232,10 @@ def main() -> int:
         return 130
 
 
-def run_everywhere(links: Sequence[Link], command: Sequence[str], limit_s: float) -> int:
+def run_everywhere(lab: Lab, command: Sequence[str], limit_s: float) -> int:
     """Run ``command`` in every namespace to its end; 0 when each ended well."""
-    with Lab(links) as lab:
+    links = lab.links
+    with lab:
         processes = []
         for index in range(len(links)):
             words = {"i": str(index), "n": str(len(links)), "ip": lab.host(index), "ip0": lab.host(0)}

@@ -42,6 +42,23 @@ class Link:
         )
 
 
+def parse_round_trips(text: str, num_peers: int) -> dict[tuple[int, int], float]:
+    """``0-1:50,1-2:86.5``: milliseconds between the peers of each pair and back; each pair once.
+
+    Raises:
+        ValueError: it is written otherwise, or names peers that there are not.
+    """
+    found: dict[tuple[int, int], float] = {}
+    for each in filter(None, text.split(",")):
+        pair, _, ms = each.partition(":")
+        one, _, other = pair.partition("-")
+        low, high = sorted((int(one), int(other)))
+        if not 0 <= low < high < num_peers or float(ms) < 0 or (low, high) in found:
+            raise ValueError(f"{each!r} is no round trip: expected PEER-PEER:MS of two of {num_peers} peers, and once")
+        found[low, high] = float(ms)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Bytes on one peer's link so far, headers included."""

@@ -7,10 +7,14 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 bash "$root/scripts/setup.sh"
 cd "$root"
 
-# Routers in homes (tests/live/test_reach.py) are made with nft, which few machines have; only root can use it anyway.
-if ! command -v nft >/dev/null && [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
-    printf 'test: installing nftables\n'
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nftables; } >/dev/null
+# Routers in homes (tests/live/test_reach.py) are made with nft, for which only root has a use anyway; the store in Redis
+# (tests/swarm/parameter_store) is tried with a server that the test starts itself, so that the package's own never runs.
+missing=()
+command -v nft >/dev/null || missing+=(nftables)
+command -v redis-server >/dev/null || missing+=(redis-server)
+if (( ${#missing[@]} )) && [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
+    printf 'test: installing %s\n' "${missing[*]}"
+    { apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}"; } >/dev/null
 fi
 
 # Peers share the machine: one thread each, two threads under load are several times slower.

@@ -21,6 +21,7 @@ LAYERS = {
     "collab.foreign": PURE,
     "collab.concurrency": PURE,
     "collab.compression": PURE,
+    "collab.fleet_cost": PURE,
     "collab.net.wire": PURE,
     "collab.metrics.records": PURE,
     "collab.averaging.plan": PURE,

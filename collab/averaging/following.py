@@ -22,6 +22,8 @@ FRESH_S = 1.0
 """An answer to a call that is older belongs to an attempt before."""
 PREPARE_S = 0.2
 """Before a batch is due the leader looks who is there."""
+NEAR_EPOCHS = 2
+"""Who is further behind takes over a state first."""
 MAX_STANDING = 512
 """Streams that a leader keeps; whoever comes later is called over a stream of its own."""
 
@@ -39,6 +41,8 @@ class _Stander:
     called: History | None = None
     answer: asyncio.Future[Reply] | None = None
     answered_s: float = 0.0
+    waited_at: History | None = None
+    """Where it was when the others' round was put off for it in vain."""
 
     @property
     def is_answered(self) -> bool:
@@ -77,6 +81,10 @@ class Following:
         self._timeouts = timeouts
         self.patience = Arrivals(timeouts.fixed.gather_limit_s)
         """How long trainers compute after a call before they can come."""
+        self._ripe: tuple[History, float] = NOTHING_SAID.history, 0.0
+        """Whose batch was there last, and since when (loop time)."""
+        self._step_s = 0.0
+        """From one batch to the next, lately."""
         self.left_out: frozenset[PeerId] = frozenset()
         """Trainers that the newest plan leaves out: what they hold waits, and fills no batch for the others."""
 
@@ -169,16 +177,39 @@ class Following:
         counted = [other for other in together if other.stream.remote not in self.left_out] or together
         claims = {other.stream.remote: other.word.samples for other in counted if other.word}
         target = self._settings.terms.target_batch_size(word.epoch)
-        if believed(claims, self._settings.max_share) >= target:
+        has_batch = believed(claims, self._settings.max_share) >= target
+        is_put_off = has_batch and not self._settings.is_synchronous and self._is_waited_for_others(word.history)
+        if has_batch and not is_put_off:
             was_called = stander.called == word.history and not stander.has_declined
             await asyncio.gather(*(self._call(other, word.history) for other in together), return_exceptions=True)
             if not was_called:
                 return
         others = [other.pace for other in counted if other is not stander]
         due_s = batch_due_s(others, stander.pace, target=target, max_share=self._settings.max_share)
+        if is_put_off:
+            due_s = max(due_s, PREPARE_S)
         self._prepare_for(word.history, due_s)
         heard = Heard(word.epoch, word.lineage, due_s).to_message()
         await stander.stream.send(heard, timeout_s=self._timeouts.answer_s())
+
+    def _is_waited_for_others(self, history: History) -> bool:
+        """Whether somebody is about to get there, too. Where rounds go on beside microbatches, one follows the other,
+        and whoever is a step behind would be so for ever. Put off is a round by a step's time at most, and for nobody
+        twice that has not got further meanwhile.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if self._ripe[0] != history:
+            self._step_s, self._ripe = now_s - self._ripe[1], (history, now_s)
+        behind = [
+            other
+            for other in self._standers.values()
+            if other.word and 0 < history[0] - other.word.epoch <= NEAR_EPOCHS and other.waited_at != other.word.history
+        ]
+        if now_s - self._ripe[1] < self._step_s:
+            return bool(behind)
+        for other in behind:
+            other.waited_at = other.word.history if other.word else None
+        return False
 
     def _prepare_for(self, history: History, due_s: float) -> None:
         """Once for each history, shortly before its batch is there."""

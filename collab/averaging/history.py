@@ -29,7 +29,7 @@ from collab.types import AnyVector, Lineage, PeerId, Vector
 
 logger = logging.getLogger(__name__)
 
-RESULTS_PROTOCOL = "collab/results/3"
+RESULTS_PROTOCOL = "collab/results/4"
 KEPT_BYTES = 128 << 20
 """Of all kept means together. Vectors of more than 32 million elements are not kept: their peers fetch the state, which
 is not much more than two of them."""
@@ -48,6 +48,14 @@ SLOW = 16.0
 
 Believe = Callable[[PeerId, Message, Instance], Awaitable[Certified]]
 """What a peer's message tells of a round that followed a history; raises ``BadMessage`` if nothing proves it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missed(Committed):
+    """A round that we were not in."""
+
+    was_awaited: bool
+    """Whether it was under way when we asked: nobody is further than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +101,25 @@ class History:
     def _kept_bytes(self) -> int:
         return sum(kept.mean.nbytes + kept.transcript.kept_bytes for kept in self._rounds.values())
 
-    async def fetch(self, peers: list[PeerId], epoch: int, lineage: Lineage, num_elements: int) -> Committed | None:
-        """The round that continued ``lineage`` after ``epoch`` steps, from the first of ``peers`` that brings it.
+    async def fetch(
+        self, peers: list[PeerId], instance: Instance, num_elements: int, *, waits: bool = True
+    ) -> Missed | None:
+        """The round that continued a history, from the first of ``peers`` that brings it.
 
         A donor that says nothing for longer than donors pause, or brings far less than our link carries, is not waited
         for: the next one is asked beside it. What does not fit its record, or the record that we know, is refused.
+
+        Args:
+            instance: after how many steps, and which history.
+            waits: for a round that goes on; else what is not over is not there.
         """
-        waiting, asked = list(peers), dict[asyncio.Task[Committed], _Donor]()
+        waiting, asked = list(peers), dict[asyncio.Task[Missed], _Donor]()
         try:
             while waiting or asked:
                 if waiting and all(donor.is_behind() for donor in asked.values()):
                     await self._make_room(asked)
                     donor = _Donor(waiting.pop(0), self._links, self._silence)
-                    fetching = self._fetch_from(donor, epoch, lineage, num_elements)
+                    fetching = self._fetch_from(donor, instance, num_elements, waits=waits)
                     asked[asyncio.create_task(fetching)] = donor
                 done, _ = await asyncio.wait(asked, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -113,14 +127,14 @@ class History:
                     try:
                         return task.result()
                     except CollabError as error:
-                        logger.info("no result from peer=%s epoch=%d reason=%s", donor.peer, epoch, error)
+                        logger.info("no result from peer=%s epoch=%d reason=%s", donor.peer, instance[0], error)
             return None
         finally:
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
 
-    async def _make_room(self, asked: "dict[asyncio.Task[Committed], _Donor]") -> None:
+    async def _make_room(self, asked: "dict[asyncio.Task[Missed], _Donor]") -> None:
         """For one more donor: whoever brought least is given up."""
         while len(asked) >= AT_ONCE:
             task = min(asked, key=lambda task: asked[task].num_bytes)
@@ -128,27 +142,29 @@ class History:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _fetch_from(self, donor: "_Donor", epoch: int, lineage: Lineage, num_elements: int) -> Committed:
+    async def _fetch_from(self, donor: "_Donor", instance: Instance, num_elements: int, *, waits: bool) -> Missed:
         stream = donor.heard(await self._transport.open(donor.peer, RESULTS_PROTOCOL, timeout_s=TIMEOUT_S))
         try:
-            fields = {"fingerprint": self._fingerprint, "epoch": epoch, "lineage": lineage}
+            fields = {"fingerprint": self._fingerprint, "epoch": instance[0], "lineage": instance[1], "waits": waits}
             await stream.send(Message("get", fields), timeout_s=TIMEOUT_S)
             answer = await stream.receive(timeout_s=TIMEOUT_S)
             if answer.kind != "result":
-                raise BadMessage(f"{donor.peer} does not have the round after epoch {epoch}")
-            certified = await self._believe(donor.peer, answer, (epoch, lineage))
+                raise BadMessage(f"{donor.peer} does not have the round after epoch {instance[0]}")
+            certified = await self._believe(donor.peer, answer, instance)
             record = certified.record
             if record.num_elements != num_elements:
                 raise BadMessage(f"{donor.peer} sent {record.num_elements} elements of {num_elements}")
             transcript = Transcript.from_fields(answer.get("transcript", dict))
             mean = await _receive_results(stream, record, transcript)
             await stream.send(Message("thanks"), timeout_s=TIMEOUT_S)
-            return Committed(mean=mean, record=certified.record)
+            return Missed(mean=mean, record=certified.record, was_awaited=answer.get("was_awaited", bool))
         finally:
             stream.close()
 
-    async def _over(self, instance: Instance) -> _Kept | None:
+    async def _over(self, instance: Instance, *, waits: bool) -> _Kept | None:
         """A round that we hold, or will hold in a moment."""
+        if not waits:
+            return self._rounds.get(instance)
         with suppress(TimeoutError):
             async with asyncio.timeout(SOON_S):
                 while instance not in self._rounds and instance in self._expected:
@@ -158,11 +174,14 @@ class History:
 
     async def _answer(self, stream: Stream) -> None:
         request = await stream.receive(timeout_s=TIMEOUT_S)
-        kept = await self._over((request.get("epoch", int), Lineage(request.get("lineage", str))))
+        instance = request.get("epoch", int), Lineage(request.get("lineage", str))
+        was_there = instance in self._rounds
+        kept = await self._over(instance, waits=request.get("waits", bool))
         if kept is None or request.get("fingerprint", str) != self._fingerprint:
             await stream.send(Message("unknown"), timeout_s=TIMEOUT_S)
             return
-        fields = {**kept.certified.to_fields(), "transcript": kept.transcript.to_fields()}
+        words = {"transcript": kept.transcript.to_fields(), "was_awaited": not was_there}
+        fields = {**kept.certified.to_fields(), **words}
         await stream.send(Message("result", fields), timeout_s=TIMEOUT_S)
         for result in kept.transcript.results(kept.certified.record, kept.mean):
             await send_bytes(stream, result.data, timeout_s=TIMEOUT_S)

@@ -5,10 +5,12 @@ from typing import Protocol
 
 from collab.averaging.contribution_plan import Policy
 from collab.averaging.timeouts import FIRST, RoundTimeouts
-from collab.config import Run
+from collab.config import Dts, Run
 
-MAX_WEIGHT_IN_TARGETS = 16.0
+MOST_TARGETS = 16.0
 """What a peer brings counts as at most this many target batches; one that claims more is refused."""
+MOST_TARGETS_BESIDE = 1024.0
+"""The same where trainers compute on while rounds take as long as they do."""
 
 
 class Terms(Protocol):
@@ -66,6 +68,8 @@ class RoundSettings:
     max_share: float = 1.0
     """Of the weight in a round, that one contributor may have."""
     timeouts: RoundTimeouts = FIRST
+    is_synchronous: bool = True
+    """Whether trainers wait for rounds; else these go on beside the training, and nobody loses time by a later one."""
 
     @classmethod
     def of(cls, run: Run, fingerprint: str, terms: Terms, *, can_reduce: bool) -> "RoundSettings":
@@ -77,8 +81,9 @@ class RoundSettings:
             terms=terms,
             reduction=run.averaging.reduction,
             max_share=run.averaging.max_share,
+            is_synchronous=not isinstance(run.strategy, Dts),
         )
 
     def max_weight(self, epoch: int) -> float:
         """Samples; a heavier contribution is refused."""
-        return MAX_WEIGHT_IN_TARGETS * self.terms.target_batch_size(epoch)
+        return (MOST_TARGETS if self.is_synchronous else MOST_TARGETS_BESIDE) * self.terms.target_batch_size(epoch)

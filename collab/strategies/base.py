@@ -49,6 +49,11 @@ class Replica(Protocol):
         """Samples behind the accumulated gradient, handed over or not."""
         ...
 
+    @property
+    def microbatches_beside(self) -> int:
+        """Computed since the last ``hand_over``."""
+        ...
+
     def hand_over(self) -> HandedOver:
         """What is accumulated; microbatches that end from now on accumulate beside it until it is settled."""
         ...
@@ -65,9 +70,10 @@ class Replica(Protocol):
         """
         ...
 
-    def step(self, gradient: Vector, lineage: Lineage, terms: str | None = None) -> None:
-        """One optimiser step, under the terms that its round names; the replica is then one epoch further, on
-        ``lineage``. None: no round, and the terms that this peer knows of.
+    def step(self, update: Vector, lineage: Lineage, terms: str | None = None) -> None:
+        """One global step with a gradient, or with a displacement where the replica steps by itself, under the terms
+        that its round names; the replica is then one epoch further, on ``lineage``. None: no round, and the terms that
+        this peer knows of.
         """
         ...
 
@@ -75,8 +81,12 @@ class Replica(Protocol):
 class Progress(Protocol):
     """How far the swarm is towards its next step."""
 
-    async def has_reached(self, target_samples: float) -> bool:
-        """Whether all trainers of our history together have ``target_samples``, as far as they have said."""
+    async def has_reached(self, target_samples: float, *, is_patient: bool = True) -> bool:
+        """Whether all trainers of our history together have ``target_samples``, as far as they have said.
+
+        Args:
+            is_patient: wait a moment where that may be so soon; else the answer comes at once.
+        """
         ...
 
 
@@ -142,6 +152,11 @@ class Strategy(Protocol):
         """Whether all replicas share one history, so that a peer that differs must resynchronise."""
         ...
 
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether rounds begin between two microbatches and are waited for; else they go on beside them."""
+        ...
+
     async def after_microbatch(self, replica: Replica, swarm: Swarm) -> Decision:
         """Called after every microbatch that no round of ours goes on beside."""
         ...
@@ -149,7 +164,13 @@ class Strategy(Protocol):
     async def contribute(self, replica: Replica, swarm: Swarm) -> Outcome:
         """Bring what is accumulated to the swarm's round.
 
-        Microbatches may be computed meanwhile: the parameters must not change.
+        Microbatches may be computed meanwhile: nothing that is shared may change.
+        """
+        ...
+
+    def patience_s(self, replica: Replica, usual_s: float) -> float:
+        """How long to wait for the round that was begun, since then, before the next microbatch is computed beside it;
+        0: not at all. ``usual_s``: somewhat longer than rounds take that nothing disturbs.
         """
         ...
 

@@ -6,6 +6,7 @@ from collab import config
 from collab.foreign import load_class
 from collab.strategies.base import Strategy, Target
 from collab.strategies.dedloc import Dedloc
+from collab.strategies.dts import Dts
 from collab.strategies.solo import Solo
 
 
@@ -24,4 +25,6 @@ def build_strategy(section: config.Strategy, target: Target, allowed: Collection
         return made
     if isinstance(section, config.Solo):
         return Solo(target=target, max_gradient_norm=section.max_gradient_norm)
+    if isinstance(section, config.Dts):
+        return Dts(target=target, delay=section.delay)
     return Dedloc(target=target, max_gradient_norm=section.max_gradient_norm)

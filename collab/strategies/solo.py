@@ -18,6 +18,7 @@ class Solo:
     """
 
     follows_swarm = False
+    is_synchronous = True
 
     def __init__(self, *, target: Target, max_gradient_norm: float | None) -> None:
         self._target, self._max_norm = target, max_gradient_norm
@@ -31,6 +32,9 @@ class Solo:
         await swarm.worker.run(lambda: replica.step(gradient, lineage))
         replica.settle(ours.everything)
         return Stepped(contributors=1, swarm_samples=float(ours.samples), was_ours_used=True)
+
+    def patience_s(self, replica: Replica, usual_s: float) -> float:
+        return usual_s  # no round is ever begun
 
     async def contribute(self, replica: Replica, swarm: Swarm) -> Outcome:
         raise ValueError(ALONE)

@@ -43,7 +43,7 @@ class BatchWatch:
                 return
             await self._call_came.wait()
 
-    async def has_reached(self, target_samples: float) -> bool:
+    async def has_reached(self, target_samples: float, *, is_patient: bool = True) -> bool:
         """See ``Progress``. Waits for the leader's call when it should come before half a microbatch is computed."""
         record = self.tell()
         history = (record.epoch, record.lineage)
@@ -55,7 +55,8 @@ class BatchWatch:
         due_s = self._standing.due_s
         if due_s is None or due_s > record.microbatch_s / 2:
             return False
-        if await self._wait_for_call(history, max(due_s, 0.0) + max(record.microbatch_s / 2, SHORTEST_WAIT_S)):
+        within_s = max(due_s, 0.0) + max(record.microbatch_s / 2, SHORTEST_WAIT_S)
+        if is_patient and await self._wait_for_call(history, within_s):
             return True
         return due_s <= 0 and await self._membership.has_reached(target_samples)  # the leader may have missed it
 

@@ -126,6 +126,12 @@ class Accumulator:
         """Of all that is held, handed over or not, in order."""
         return tuple(sample_id for part in self._held if part is not None for sample_id in part.sample_ids)
 
+    def held(self) -> torch.Tensor | None:
+        """[num_elements] sum of all that is held, handed over or not; None: nothing is. A copy."""
+        with self._lock:
+            totals = [part.total for part in self._held if part is not None]
+            return torch.stack(totals).sum(0) if totals else None
+
     def buffer(self) -> torch.Tensor:
         """[num_elements] float32 of any values, for the gradient of the next microbatch."""
         return self._spare.pop() if self._spare else torch.empty(self._num_elements, device=self._device)

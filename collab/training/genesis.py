@@ -3,11 +3,14 @@
 import torch
 
 from collab.averaging.agreement import genesis
+from collab.config import Dts, Run
 from collab.swarm.bundle import Bundle
 from collab.swarm.snapshots import Snapshot, pack
 from collab.tasks.base import Task
+from collab.training.anchored import AnchoredReplica
 from collab.training.momentum import outgoing
 from collab.training.optimizers import build_optimizer
+from collab.training.precision import Precision
 from collab.training.replica import Replica
 from collab.types import Lineage
 
@@ -33,11 +36,20 @@ def build_replica(bundle: Bundle, task: Task, device: torch.device) -> Replica:
         torch.manual_seed(run.seed)
         model = task.build_model()
     model.to(device)
-    return Replica(
-        model,
-        build_optimizer(run.optimizer, model),
-        run.schedule,
-        device=device,
-        precision=best_precision(device),
-        outgoing=outgoing(run.averaging.worker_momentum),
-    )
+    return replica_of(run, model, build_optimizer(run.optimizer, model), device, best_precision(device))
+
+
+def replica_of(
+    run: Run,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+    precision: Precision = Precision.FLOAT32,
+) -> Replica:
+    """A replica as the run's strategy needs it."""
+    sent = outgoing(run.averaging.worker_momentum)
+    if not isinstance(run.strategy, Dts):
+        return Replica(model, optimizer, run.schedule, device=device, precision=precision, outgoing=sent)
+    anchored = AnchoredReplica(model, optimizer, run.schedule, device=device, precision=precision, outgoing=sent)
+    anchored.max_gradient_norm = run.strategy.max_gradient_norm
+    return anchored

@@ -48,6 +48,18 @@ class VectorLayout:
             else:
                 piece.copy_(parameter.grad.reshape(-1))
 
+    def gather_parameters(self, out: torch.Tensor) -> None:
+        """Copy all parameters into ``out``: [num_elements] float32 on the model's device."""
+        with torch.no_grad():
+            for slot, (_, parameter) in zip(self.slots, self._parameters, strict=True):
+                out[slot.start : slot.stop].copy_(parameter.reshape(-1))
+
+    def scatter_parameters(self, values: torch.Tensor) -> None:
+        """Set all parameters from ``values``: [num_elements] float32 on the model's device."""
+        with torch.no_grad():
+            for slot, (_, parameter) in zip(self.slots, self._parameters, strict=True):
+                parameter.copy_(values[slot.start : slot.stop].reshape(slot.shape))
+
     def scatter_gradients(self, gradient: Vector) -> None:
         """Set every parameter's gradient from ``gradient``: [num_elements] float32 on the CPU.
 

@@ -15,7 +15,6 @@ from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import Standing
 from collab.concurrency import run_until_first
 from collab.errors import Dismissed
-from collab.metrics.records import Notice
 from collab.ports import Ports
 from collab.strategies.base import Decision, OutOfStep, Ready, Stepped, Swarm, Waiting
 from collab.strategies.registry import build_strategy
@@ -47,8 +46,6 @@ DISMISSAL_LOOK_S = 1.0
 """How soon a peer stops that is not wanted any more."""
 STALE_EPOCHS = 4
 """Whoever is further behind the swarm computes nothing until it has its state: such gradients lead nowhere."""
-SKIPS_BEFORE_RENEWAL = 8
-"""Microbatches in a row that are not finite before the replica itself is suspected."""
 
 
 class Participant:
@@ -91,10 +88,7 @@ class Participant:
             copy=self._copy, mandate=mandate,
         )
         self._swarm = Swarm(
-            peer_id=ports.transport.peer_id,
-            progress=self._watch,
-            averager=self._engine,
-            worker=ports.compute,
+            peer_id=ports.transport.peer_id, progress=self._watch, averager=self._engine, worker=ports.compute
         )
         self._patience, self._is_measured = Patience(), False
         self._round = Beside(self._contribute, ports.clock)
@@ -105,12 +99,13 @@ class Participant:
     def _attend(self, call: Call, _leader: PeerId) -> Reply:
         """Answer a leader's call; a peer whose gradients are not finite at the moment sits the round out.
 
-        When our microbatch ends too late for the others, we come at once with what we have accumulated before it.
+        When our microbatch ends too late for the others, we come at once with what we have accumulated before it; so we
+        do always where rounds go on beside microbatches, but for the last one.
         """
         free_in_s = self.vitals.busy_for_s(self.ports.clock.monotonic())
         if self.vitals.skipped_in_a_row or not self.membership.is_training_at(call.epoch, call.lineage):
             return NOT_COMING
-        if free_in_s <= call.patience_s:
+        if free_in_s <= call.patience_s and (self._strategy.is_synchronous or self._is_last_step):
             self._watch.note_call((call.epoch, call.lineage))
             return Reply(is_coming=True, comes_in_s=free_in_s, free_in_s=free_in_s)
         if self._round.is_under_way or not self.replica.samples:
@@ -148,6 +143,8 @@ class Participant:
     async def conclude(self) -> None:
         """No microbatch follows: the round that is still under way is seen to its end."""
         await self._end_round(math.inf)
+        if self.is_finished:
+            await self.ports.compute.run(self.replica.rest)
 
     async def _contribute(self) -> Outcome:
         """One round, beside the training loop."""
@@ -161,8 +158,13 @@ class Participant:
     @property
     def _patience_s(self) -> float:
         """For a round; the last one is waited for, since nobody could use what is computed beside it."""
-        is_last = self.replica.epoch + 1 == self.statutes.mandate.until_epoch
-        return math.inf if is_last else self._patience.limit_s()
+        if self._is_last_step:
+            return math.inf
+        return self._strategy.patience_s(self.replica, self._patience.limit_s())
+
+    @property
+    def _is_last_step(self) -> bool:
+        return self.replica.epoch + 1 == self.statutes.mandate.until_epoch
 
     async def _end_round(self, patience_s: float) -> bool:
         """Act on the round that was begun, if it is over in time; whether the replica took a step."""
@@ -190,13 +192,10 @@ class Participant:
         return isinstance(decision, Stepped)
 
     async def _sit_out(self) -> None:
-        """A microbatch was not finite. One is bad luck; many in a row are a broken replica, so its state is renewed."""
-        if self.vitals.skipped_in_a_row % SKIPS_BEFORE_RENEWAL == 0:
-            text = (
-                f"{self.vitals.skipped_in_a_row} microbatches in a row were not finite; taking over the swarm's state"
-            )
-            hint = "if this goes on, check this machine's memory and drivers; the swarm never sees these gradients"
-            self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint, is_problem=True))
+        """A microbatch was not finite; after many of them the replica's state is renewed."""
+        suspicion = self.vitals.suspicion(self.ports.clock.now())
+        if suspicion is not None:
+            self.ports.observer.observe(suspicion)
             self.replica.lineage = Lineage("")  # whatever we hold is not the swarm's history any more
             await self.synchronise()
 
@@ -251,7 +250,7 @@ class Participant:
         self.vitals.state = PeerState.SYNCING
         await self._take_over(await self._sync.gather())
         await self.membership.report()
-        while (missed := await self._sync.missed()).rounds:  # that began before our word was out
+        if (missed := await self._sync.missed(waits=False)).rounds:  # that began before our word was out
             await self._take_over(missed)
             await self.membership.report()
         if not self._is_measured:  # whoever gave us the state is there now

@@ -20,13 +20,10 @@ from collab.training.layout import VectorLayout
 from collab.training.momentum import Outgoing, PlainGradient
 from collab.training.precision import LossScale, Precision
 from collab.training.schedule import learning_rate_factor
+from collab.training.shared_state import as_numpy, model_tensors, optimizer_state
 from collab.types import Lineage, Vector
 
 logger = logging.getLogger(__name__)
-
-QUANTISATION_KEYS = ("qmap", "absmax")
-"""How the keys of bitsandbytes' tables begin; any other optimiser state has its parameter's shape or is a scalar."""
-
 
 LossFunction = Callable[[torch.nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
 RateFactor = Callable[[int, str | None], float]
@@ -80,6 +77,8 @@ class Replica:
         """What the organiser has made of the learning rate since the run began."""
         self._gradient = Accumulator(self.layout.num_elements, device)
         self._outgoing = PlainGradient() if outgoing is None else outgoing
+        self.microbatches_beside = 0
+        """Accumulated since the last ``hand_over``."""
         self._changing = threading.Lock()
         """Held while the state changes, and while it is copied."""
 
@@ -135,10 +134,18 @@ class Replica:
         self.model.zero_grad(set_to_none=True)
         is_sound = loss is None or math.isfinite(loss)
         loss = math.nan if loss is None else loss
-        microbatch = GradientSum(buffer.mul_(samples / scale), sample_ids, (self.epoch,) * samples, loss * samples)
+        return self._add(buffer.mul_(samples / scale), sample_ids, loss, is_sound=is_sound)
+
+    def _add(
+        self, total: torch.Tensor, sample_ids: tuple[int, ...], loss: float, *, is_sound: bool
+    ) -> MicrobatchReport:
+        """Accumulate what a microbatch came to, if it is finite."""
+        samples = len(sample_ids)
+        microbatch = GradientSum(total, sample_ids, (self.epoch,) * samples, loss * samples)
         is_finite = self._gradient.add(microbatch, is_sound=is_sound)
         if self._scale:
             self._scale.update(is_finite)
+        self.microbatches_beside += is_finite
         return MicrobatchReport(samples, loss, "" if is_finite else "the loss or its gradient is not finite")
 
     def hand_over(self) -> HandedOver:
@@ -150,6 +157,7 @@ class Replica:
         Raises:
             ValueError: no samples yet.
         """
+        self.microbatches_beside = 0
         return self._outgoing.bring(self._gradient.hand_over(), self.epoch)
 
     def settle(self, used: Spans, round_id: str = "") -> None:
@@ -183,24 +191,31 @@ class Replica:
         with self._changing:
             self.lineage = Lineage("")
 
+    def rest(self) -> None:
+        """The run is over: the parameters are what all peers share."""
+
     # -- the global step ---------------------------------------------------------------------------------------------
 
-    def step(self, gradient: Vector, lineage: Lineage, terms: str | None = None) -> None:
-        """One optimiser step with ``gradient``; afterwards the replica is one epoch further on ``lineage``.
+    def step(self, update: Vector, lineage: Lineage, terms: str | None = None) -> None:
+        """One optimiser step with a gradient; afterwards the replica is one epoch further on ``lineage``.
 
         Args:
-            gradient: [num_elements] float32, finite. Equal bytes on equal replicas give equal replicas.
+            update: [num_elements] float32, finite. Equal bytes on equal replicas give equal replicas.
             terms: mark of the organiser's orders under which the swarm takes this step; None: those that we know of.
         """
-        factor = learning_rate_factor(self._schedule, self.epoch) * self.rate_factor(self.epoch, terms)
-        self.layout.scatter_gradients(gradient)
-        for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
-            group["lr"] = base * factor
+        self.layout.scatter_gradients(update)
+        self._set_rates(terms)
         with self._changing:
             self.optimizer.step()
             self.epoch += 1
             self.lineage = lineage
         self.model.zero_grad(set_to_none=True)
+
+    def _set_rates(self, terms: str | None) -> None:
+        """Of the next step, by schedule and orders."""
+        factor = learning_rate_factor(self._schedule, self.epoch) * self.rate_factor(self.epoch, terms)
+        for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
+            group["lr"] = base * factor
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -224,12 +239,12 @@ class Replica:
         """The state itself, as far as it is in this machine's memory."""
         tensors: dict[str, Any] = {}
         scalars: dict[str, Any] = {}
-        for name, tensor in self._model_tensors().items():
-            tensors[f"model.{name}"] = _to_numpy(tensor)
+        for name, tensor in model_tensors(self.model).items():
+            tensors[f"model.{name}"] = as_numpy(tensor)
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
-                    tensors[f"optimizer.{name}.{key}"] = _to_numpy(value)
+                    tensors[f"optimizer.{name}.{key}"] = as_numpy(value)
                 else:
                     scalars[f"optimizer.{name}.{key}"] = value
         return Snapshot(epoch=self.epoch, lineage=self.lineage, tensors=tensors, scalars=scalars, era=self.era)
@@ -240,7 +255,7 @@ class Replica:
         Raises:
             ShapeMismatch: its tensors are not those of this model or optimiser; nothing was changed.
         """
-        own = self._model_tensors()
+        own = model_tensors(self.model)
         theirs = {n.removeprefix("model."): t for n, t in snapshot.tensors.items() if n.startswith("model.")}
         if set(own) != set(theirs):
             name = min(set(own) ^ set(theirs))
@@ -257,39 +272,11 @@ class Replica:
             for name, tensor in own.items():
                 tensor.copy_(torch.from_numpy(np.array(theirs[name])))
             self.optimizer.load_state_dict(state)
+            self._loaded()
             self.epoch, self.lineage, self.era = snapshot.epoch, snapshot.lineage, snapshot.era
 
+    def _loaded(self) -> None:
+        """The parameters are those of a snapshot now; nobody reads them yet."""
+
     def _optimizer_state(self, snapshot: Snapshot) -> dict[str, Any]:
-        """``state_dict`` for the optimiser: its own groups with the snapshot's state."""
-        packed = self.optimizer.state_dict()
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        shapes = {name: tuple(parameter.shape) for name, parameter in self.model.named_parameters()}
-        state: dict[str, dict[str, Any]] = {name: {} for name in shapes}
-        for source in (snapshot.tensors, snapshot.scalars):
-            for full_name, value in source.items():
-                if not full_name.startswith("optimizer."):
-                    continue
-                name, _, key = full_name.removeprefix("optimizer.").rpartition(".")
-                if name not in shapes:
-                    raise ShapeMismatch(f"the snapshot has optimiser state for {name}, which this model lacks")
-                shape = tuple(np.shape(value))
-                if shape not in ((), (1,), shapes[name]) and not key.startswith(QUANTISATION_KEYS):
-                    raise ShapeMismatch(f"optimiser state {key} of {name} has shape {shape}, not {shapes[name]}")
-                state[name][key] = torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
-        order = [names[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]]
-        packed["state"] = {index: state[name] for index, name in enumerate(order) if state[name]}
-        return packed
-
-    def _model_tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters and persistent buffers by name, each storage once (tied weights under their first name)."""
-        tensors: dict[str, torch.Tensor] = {}
-        seen: set[int] = set()
-        for name, tensor in self.model.state_dict(keep_vars=True).items():
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                tensors[name] = tensor.detach()
-        return tensors
-
-
-def _to_numpy(tensor: torch.Tensor) -> Any:
-    return tensor.detach().cpu().contiguous().numpy()
+        return optimizer_state(snapshot, self.model, self.optimizer)

@@ -147,11 +147,16 @@ class StateSync:
         consensus = self._membership.consensus_of_others()
         return max(self._replica.epoch if self._replica.lineage else -1, consensus[0] if consensus is not None else -1)
 
-    async def missed(self) -> Update:
-        """The rounds that followed our state, as far as others still have them."""
+    async def missed(self, *, waits: bool = True) -> Update:
+        """The rounds that followed our state, as far as others still have them.
+
+        Args:
+            waits: for one that goes on. Where one follows the other without a pause, who waits for every one is in
+                none.
+        """
         if not self._replica.lineage:
             return Update()
-        return Update(rounds=await self._rounds_after(self._replica.epoch, self._replica.lineage))
+        return Update(rounds=await self._rounds_after(self._replica.epoch, self._replica.lineage, waits=waits))
 
     async def apply(self, update: Update) -> None:
         """Take over what was gathered. No microbatch may be computed meanwhile."""
@@ -167,16 +172,18 @@ class StateSync:
             replica.disown(missed.record.used_of(self._ports.transport.peer_id), missed.record.round_id)
             self._strategy.apply(replica, missed)
 
-    async def _rounds_after(self, epoch: int, lineage: Lineage) -> tuple[Committed, ...]:
-        """The rounds that continued a history, one after the other."""
+    async def _rounds_after(self, epoch: int, lineage: Lineage, *, waits: bool = True) -> tuple[Committed, ...]:
+        """The rounds that continued a history, one after the other, up to one that had to be waited for."""
         rounds: list[Committed] = []
         num_elements = self._replica.layout.num_elements
         while True:
             peers = self._membership.trainers_ahead(epoch)
-            committed = await self._engine.history.fetch(peers, epoch, lineage, num_elements)
+            committed = await self._engine.history.fetch(peers, (epoch, lineage), num_elements, waits=waits)
             if committed is None or not await self._knows_terms(committed.record.terms, peers):
                 return tuple(rounds)
             rounds.append(committed)
+            if committed.was_awaited:
+                return tuple(rounds)
             epoch, lineage = epoch + 1, committed.lineage
 
     async def _knows_terms(self, mark: str, peers: list[PeerId]) -> bool:

@@ -2,12 +2,15 @@
 
 import math
 
+from collab.metrics.records import Notice
 from collab.swarm.records import PeerState
 from collab.training.accumulator import Used
 from collab.training.replica import MicrobatchReport
 
 SMOOTHING = 0.3
 """Weight of the newest microbatch in the running mean: follows a change of speed within about five."""
+SKIPS_BEFORE_RENEWAL = 8
+"""Microbatches in a row that are not finite before the replica itself is suspected."""
 
 
 class Vitals:
@@ -50,6 +53,17 @@ class Vitals:
             return 0.0
         elapsed_s = now_s - self._busy_since_s
         return max(self.microbatch_s - elapsed_s, elapsed_s, 0.0)
+
+    def suspicion(self, at_s: float) -> Notice | None:
+        """One microbatch that is not finite is bad luck; many in a row are a broken replica. None: nothing is wrong."""
+        if not self.skipped_in_a_row or self.skipped_in_a_row % SKIPS_BEFORE_RENEWAL:
+            return None
+        return Notice(
+            at_s=at_s,
+            text=f"{self.skipped_in_a_row} microbatches in a row were not finite; taking over the swarm's state",
+            hint="if this goes on, check this machine's memory and drivers; the swarm never sees these gradients",
+            is_problem=True,
+        )
 
     def end_epoch(self, used: Used) -> None:
         """A step used our samples."""

@@ -12,14 +12,14 @@ from collab.averaging.base import Contribution, Outcome
 from collab.averaging.calls import Call, Reply
 from collab.averaging.contribution_plan import Policy
 from collab.averaging.round import RoundEngine
-from collab.averaging.settings import MAX_WEIGHT_IN_TARGETS, FixedTerms, RoundSettings
+from collab.averaging.settings import MOST_TARGETS, FixedTerms, RoundSettings
 from collab.ports import Ports
 from collab.types import Lineage, PeerId, Vector
 from tests.fakes import FakeNetwork, FakeObserver, make_ports
 
 L = Lineage("history")
 MAX_WEIGHT = 1000.0
-TARGET = MAX_WEIGHT / MAX_WEIGHT_IN_TARGETS
+TARGET = MAX_WEIGHT / MOST_TARGETS
 
 
 class Rounds:

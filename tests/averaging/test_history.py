@@ -59,7 +59,7 @@ def random_vector(num_elements: int) -> Vector:
 async def kept(network: FakeNetwork, epochs: Iterable[int], num_elements: int) -> list[int]:
     """Which of ``epochs`` the peer "donor" can still give."""
     ours = history(network, "asker")
-    return [e for e in epochs if await ours.fetch([PeerId("donor")], e, L, num_elements) is not None]
+    return [e for e in epochs if await ours.fetch([PeerId("donor")], (e, L), num_elements) is not None]
 
 
 @pytest.mark.parametrize("num_elements", [1, PIECE_BYTES // 4 - 1, PIECE_BYTES // 4, PIECE_BYTES // 4 + 1])
@@ -71,7 +71,7 @@ def test_a_missed_round_is_served_with_the_very_same_bytes(num_elements: int) ->
             original, how = committed(3, random_vector(num_elements))
             keep(donor, original, how)
             ours = history(network, "asker")
-            got = await ours.fetch([PeerId("nobody"), PeerId("donor")], 3, L, num_elements)
+            got = await ours.fetch([PeerId("nobody"), PeerId("donor")], (3, L), num_elements)
             assert got is not None
             assert got.mean.tobytes() == original.mean.tobytes()
             assert got.record == original.record
@@ -89,7 +89,7 @@ def test_a_round_that_goes_on_is_told_when_it_is_over(is_committed: bool) -> Non
             original, how = committed(3, random_vector(100))
             with donor.expecting((3, L)):
                 began_s = clock()
-                asking = asyncio.create_task(history(network, "asker").fetch([PeerId("donor")], 3, L, 100))
+                asking = asyncio.create_task(history(network, "asker").fetch([PeerId("donor")], (3, L), 100))
                 await asyncio.sleep(0.3)
                 assert not asking.done()
                 if is_committed:
@@ -108,7 +108,7 @@ def test_nobody_waits_for_long_for_a_round_that_goes_on() -> None:
             await donor.serve()
             with donor.expecting((3, L)):
                 began_s = clock()
-                assert await history(network, "asker").fetch([PeerId("donor")], 3, L, 100) is None
+                assert await history(network, "asker").fetch([PeerId("donor")], (3, L), 100) is None
                 assert SOON_S <= clock() - began_s < 2 * SOON_S
 
     run(main())
@@ -152,7 +152,7 @@ def test_another_run_epoch_or_history_gets_nothing(fingerprint: str, epoch: int,
             await donor.serve()
             keep(donor, *committed(3, random_vector(4)))
             ours = history(network, "asker", fingerprint)
-            assert await ours.fetch([PeerId("donor")], epoch, lineage, 4) is None
+            assert await ours.fetch([PeerId("donor")], (epoch, lineage), 4) is None
 
     run(main())
 
@@ -235,8 +235,8 @@ def test_a_hostile_donor_is_passed_over_and_the_next_one_is_asked(answers: list[
             await donor.serve()
             keep(donor, *committed(3, HONEST))
             ours = history(network, "asker")
-            assert await ours.fetch([PeerId("liar")], 3, L, 3) is None
-            got = await ours.fetch([PeerId("liar"), PeerId("donor")], 3, L, 3)
+            assert await ours.fetch([PeerId("liar")], (3, L), 3) is None
+            got = await ours.fetch([PeerId("liar"), PeerId("donor")], (3, L), 3)
             assert got is not None
             assert np.array_equal(got.mean, HONEST)
 
@@ -254,7 +254,7 @@ def test_what_was_encoded_and_what_lacked_somebody_is_served_as_it_travelled(cod
             parts = np.split(sent, 6)
             mean = np.concatenate([encoded.decode(encoded.encode(part), len(part)) for part in parts])
             keep(donor, *committed(3, mean, codec=codec, part_elements=PART // 2, missing={(1, 2): (0, 4)}))
-            got = await history(network, "asker").fetch([PeerId("donor")], 3, L, len(mean))
+            got = await history(network, "asker").fetch([PeerId("donor")], (3, L), len(mean))
             assert got is not None
             assert got.mean.tobytes() == mean.tobytes()
             num_bytes = sum(len(message.payload) for *_, message in network.sent)
@@ -272,7 +272,7 @@ def test_a_peer_that_keeps_half_precision_serves_the_bytes_that_all_got() -> Non
             data = {(0, 0): exact[:50].tobytes(), (1, 0): exact[50:].tobytes()}
             theirs, how = committed(3, exact, kept=data)
             keep(donor, replace(theirs, mean=exact.astype(np.float16)), how)
-            got = await history(network, "asker").fetch([PeerId("donor")], 3, L, 100)
+            got = await history(network, "asker").fetch([PeerId("donor")], (3, L), 100)
             assert got is not None
             assert got.mean.tobytes() == exact.tobytes()
 
@@ -296,7 +296,7 @@ def test_donors_that_say_nothing_cost_a_silence_each_and_less_once_it_is_known_h
             ours = history(network, "asker")
             for limit_s in (3.0, 1.5):
                 began_s = asyncio.get_running_loop().time()
-                assert await ours.fetch([*sleepers, PeerId("donor")], 3, L, 40 * PART) is not None
+                assert await ours.fetch([*sleepers, PeerId("donor")], (3, L), 40 * PART) is not None
                 assert asyncio.get_running_loop().time() - began_s < frozen * (limit_s + 0.3)
 
     run(main())
@@ -323,7 +323,7 @@ def test_one_that_brings_far_less_than_our_link_carries_is_overtaken() -> None:
             links.downlink.believe(Rate(8e6, is_limit=True), 1.0)
             asker = history(network, "asker", links=links)
             began_s = asyncio.get_running_loop().time()
-            assert await asker.fetch([PeerId("slow"), PeerId("donor")], 3, L, 40 * PART) is not None
+            assert await asker.fetch([PeerId("slow"), PeerId("donor")], (3, L), 40 * PART) is not None
             assert asyncio.get_running_loop().time() - began_s < 5.0
 
     run(main())

@@ -135,7 +135,7 @@ async def ask_about(run: Run) -> None:
     engine, helper = run.rounds.engines["d"], PeerId("helper")
     await engine.what_followed([helper, PeerId("a")], 0, L)
     await engine.what_followed([helper], 99, Lineage("nothing"))
-    await engine.history.fetch([PeerId("a")], 0, L, NUM_ELEMENTS)
+    await engine.history.fetch([PeerId("a")], (0, L), NUM_ELEMENTS)
     await engine.probe.measure([helper, PeerId("a")])
     run.say_again("d", [(HOSTILE, helper, VERDICT_PROTOCOL, Message("made?", {"lineage": run.lineage}))])
     run.say_again("d", [(HOSTILE, helper, PARTS_PROTOCOL, Message("round", {"round_id": "nobody's", "job": 0}))])

@@ -266,7 +266,7 @@ def test_a_trainer_that_was_left_out_learns_that_the_swarm_went_on_and_can_catch
             rounds.ahead = {PeerId("a"), PeerId("b")}
             late = (await rounds.average({"c": vectors["c"]}))["c"]
             assert isinstance(late, Superseded)
-            missed = await rounds.engines["c"].history.fetch([PeerId("b")], 0, L, 8)
+            missed = await rounds.engines["c"].history.fetch([PeerId("b")], (0, L), 8)
             assert missed is not None
             check_committed({**outcomes, "c": missed}, both, WEIGHTS)
 

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -19,12 +20,16 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(LOADED)
 CLONE_NEWNET = 0x40000000
 """Of Linux's sched.h."""
+Habits = Callable[[], None]
+"""What makes a peer differ from others; called in its process before it begins, so it can be pickled."""
 
 
 class Forked:
     """One collab-peer with its arguments; behaves as ``subprocess.Popen``, as far as the tests need it."""
 
-    def __init__(self, arguments: list[str], errors: Path, namespace: str = "") -> None:
+    def __init__(
+        self, arguments: list[str], errors: Path, namespace: str = "", habits: Habits | None = None
+    ) -> None:
         """
         Args:
             errors: where its standard error is written.
@@ -33,7 +38,7 @@ class Forked:
         self._arguments = arguments
         errors.touch()
         reader, writer = CONTEXT.Pipe(duplex=False)
-        self._process = CONTEXT.Process(target=_be, args=(arguments, writer, str(errors), namespace))
+        self._process = CONTEXT.Process(target=_be, args=(arguments, writer, str(errors), namespace, habits))
         self._process.start()
         writer.close()
         self.stdout = os.fdopen(os.dup(reader.fileno()), encoding="utf-8")
@@ -67,7 +72,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def _be(arguments: list[str], writer: Connection, errors: str, namespace: str) -> None:
+def _be(arguments: list[str], writer: Connection, errors: str, namespace: str, habits: Habits | None) -> None:
     """The whole life of the new process."""
     os.setsid()
     if namespace:
@@ -84,6 +89,8 @@ def _be(arguments: list[str], writer: Connection, errors: str, namespace: str) -
     sys.argv = ["collab-peer", *arguments]
     from peers.cli import main
 
+    if habits is not None:
+        habits()
     try:
         main()
     finally:

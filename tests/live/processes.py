@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.live.forked import Forked
+from tests.live.forked import Forked, Habits
 
 LIMIT_S = 90.0
 """A wait that takes longer has failed; the machine may be busy with other tests."""
@@ -22,13 +22,16 @@ LIMIT_S = 90.0
 class Peer:
     """One peer process; its JSON lines are read as they come."""
 
-    def __init__(self, name: str, arguments: list[str], log: Path, place: str = "") -> None:
+    def __init__(
+        self, name: str, arguments: list[str], log: Path, place: str = "", habits: Habits | None = None
+    ) -> None:
         """
         Args:
             place: the network namespace that it runs in; empty: here.
+            habits: what it does differently from others.
         """
         self.name, self.log = name, log
-        self.process = Forked(arguments, log, place)
+        self.process = Forked(arguments, log, place, habits)
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -113,12 +116,10 @@ class LiveSwarm:
         wait_until(self.invite.exists, "the invite", peer)
         return peer
 
-    def join(self, name: str, *arguments: str, place: str = "") -> Peer:
+    def join(self, name: str, *arguments: str, place: str = "", habits: Habits | None = None) -> Peer:
         """Start a peer from the invite."""
-        data_dir = str(self.directory / name)
-        return self.start(
-            name, ["join", str(self.invite), "--name", name, "--data-dir", data_dir, "--json", *arguments], place
-        )
+        options = ["--name", name, "--data-dir", str(self.directory / name), "--json", *arguments]
+        return self.start(name, ["join", str(self.invite), *options], place, habits)
 
     def join_as_backbone(self, name: str, *arguments: str) -> Peer:
         """Start one more backbone, with an invite of its own, which is made when it comes for the first time."""
@@ -130,10 +131,10 @@ class LiveSwarm:
         options = ["--role", "backbone", "--host", "127.0.0.1", "--name", name, "--data-dir", data_dir, "--json"]
         return self.start(name, ["join", str(word), *options, *arguments])
 
-    def start(self, name: str, arguments: list[str], place: str = "") -> Peer:
+    def start(self, name: str, arguments: list[str], place: str = "", habits: Habits | None = None) -> Peer:
         """Start any command as a peer of this swarm."""
         number = len(self.peers)
-        peer = Peer(name, arguments, self.directory / f"{number}-{name}.log", place)
+        peer = Peer(name, arguments, self.directory / f"{number}-{name}.log", place, habits)
         self.peers.append(peer)
         return peer
 

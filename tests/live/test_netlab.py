@@ -14,7 +14,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from netlab import Lab  # noqa: E402
-from netlab_links import Link  # noqa: E402
+from netlab_links import Link, parse_round_trips  # noqa: E402
 from netlab_namespaces import LabFailed, clean, namespaces  # noqa: E402
 
 from tests.live.processes import wait_until  # noqa: E402
@@ -34,6 +34,22 @@ import socket, sys
 with socket.create_connection((sys.argv[1], 5000)) as connection:
     print("connected", flush=True)
     connection.sendall(bytes(int(sys.argv[2])))
+"""
+LISTENER = """\
+import socket, sys, time
+server = socket.create_server((sys.argv[1], 5000))
+print("listening", flush=True)
+time.sleep(60)
+"""
+DIALLER = """\
+import socket, sys, time
+print("dialling", flush=True)
+seconds = []
+for _ in range(5):
+    began_s = time.monotonic()
+    socket.create_connection((sys.argv[1], 5000)).close()
+    seconds.append(time.monotonic() - began_s)
+print(1e3 * min(seconds))
 """
 
 
@@ -153,6 +169,23 @@ def test_a_delay_is_added_to_every_way() -> None:
         end(start(lab, 1, SENDER, lab.host(0), "1"))
         end(receiver)
         assert time.monotonic() - began_s > 2 * (0.030 + 0.020)
+
+
+def test_pairs_of_sites_have_round_trips_of_their_own() -> None:
+    trips = {(0, 1): 40.0, (1, 2): 120.0}
+    with Lab([Link.parse("100"), Link.parse("100@5"), Link.parse("100")], trips) as lab:
+        for one, other, expected_ms in ((0, 1, 50.0), (2, 1, 130.0), (0, 2, 0.0)):
+            receiver = start(lab, one, LISTENER, lab.host(one))
+            measured_ms = float(start(lab, other, DIALLER, lab.host(one)).communicate(timeout=60)[0])
+            receiver.kill()
+            receiver.communicate()
+            assert expected_ms <= measured_ms < expected_ms + 20.0
+
+
+@pytest.mark.parametrize("text", ["0-0:5", "0-3:5", "0-1:-1", "0-1:5,1-0:6", "0-1", "a-b:5"])
+def test_what_is_no_round_trip_between_two_of_the_peers_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"round trip|could not convert|invalid literal"):
+        parse_round_trips(text, 3)
 
 
 def test_nothing_is_left_after_the_end() -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from collab.config import (
+    Dts,
     FilesData,
     ForeignStrategy,
     ForeignTask,
@@ -176,7 +177,7 @@ def test_a_false_default_in_the_template_would_be_found(line: str, changed: str,
 
 def test_every_explained_alternative_is_itself_valid() -> None:
     switched_off = {type(model) for model in alternatives()}
-    assert switched_off == {FilesData, HubData, ImageClassificationTask, Solo, ForeignTask, ForeignStrategy}
+    assert switched_off == {FilesData, HubData, ImageClassificationTask, Dts, Solo, ForeignTask, ForeignStrategy}
 
 
 def alternatives() -> list[BaseModel]:

@@ -243,7 +243,7 @@ class FaultyRounds:
                 return tries[-1].lineage
             if isinstance(tries[-1], Superseded):
                 others = [self.peer_id(i) for i in DIALLED if i in TRAINERS and i != index]
-                missed = await engine.history.fetch(others, number, lineage, NUM_ELEMENTS)
+                missed = await engine.history.fetch(others, (number, lineage), NUM_ELEMENTS)
                 self.caught_up[index, number] = missed
                 return lineage if missed is None else missed.lineage
             await asyncio.sleep(PAUSE_S)

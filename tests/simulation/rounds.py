@@ -232,7 +232,7 @@ class SimRounds:
             self.outcomes[index, number] = outcome
             if isinstance(outcome, Superseded):
                 others = [peer.peer_id for peer in self.world.peers if peer.index in self.trainers]
-                missed = await engine.history.fetch(others, number, lineage, self.num_elements)
+                missed = await engine.history.fetch(others, (number, lineage), self.num_elements)
                 self.caught_up[index, number] = missed
                 lineage = missed.lineage if missed is not None else lineage
             if isinstance(outcome, Committed):

@@ -62,7 +62,7 @@ class FakeProgress:
     def __init__(self, total: int) -> None:
         self.total = total
 
-    async def has_reached(self, target_samples: int) -> bool:
+    async def has_reached(self, target_samples: int, *, is_patient: bool = True) -> bool:
         return self.total >= target_samples
 
 

@@ -1,0 +1,161 @@
+"""Which unit of work goes to whom, until when: pass after pass, shard by shard, each done once. Pure bookkeeping."""
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from collab.types import PeerId
+
+SEEN = 32
+"""Units whose time decides how long a lease lasts."""
+SLOWEST = 3.0
+"""A lease lasts so many times what the slowest of the last units took: a machine that pauses is not taken for dead."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Unit:
+    """A piece of work that counts once."""
+
+    pass_number: int
+    """Over the data, from 1."""
+    shard: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitLease:
+    """One unit for one client, until its deadline."""
+
+    unit: Unit
+    lease: str
+    client: PeerId
+    began_s: float
+    until_s: float
+
+
+class Names(Protocol):
+    """Makes a name for each lease, never twice."""
+
+    def __call__(self) -> str: ...
+
+
+class WorkUnits:
+    """Hands out the units of a run and takes note of what is done; one server does, whichever it is.
+
+    Units go out in order of passes; those whose lease is over, or was given back, go out first. The next pass begins as
+    soon as every unit of this one is out, so that nobody ever waits for the slowest; a unit of it that comes late still
+    counts. What is done is known to the parameter store, too: whoever takes over begins with that, and issues again
+    what was out, of which the store takes the first push.
+    """
+
+    def __init__(self, *, shards: int, passes: int, first_s: float, name: Names) -> None:
+        """
+        Args:
+            shards: units of a pass, >= 1.
+            passes: of the run, >= 1.
+            first_s: how long a lease lasts while no unit was done, > 0.
+            name: of the next lease.
+        """
+        if min(shards, passes) < 1 or not first_s > 0:
+            raise ValueError(f"{shards} shards, {passes} passes and leases of {first_s} s: all are above 0")
+        self._shards, self._passes, self._first_s, self._name = shards, passes, first_s, name
+        self._leased: dict[Unit, UnitLease] = {}
+        self._done: set[Unit] = set()
+        self._again: deque[Unit] = deque()
+        """Were out, and are free again."""
+        self._next = Unit(1, 0)
+        """First that was never out; behind the last pass when there is none."""
+        self._took_s: deque[float] = deque(maxlen=SEEN)
+        self.expired: Counter[PeerId] = Counter()
+        """Leases that each client let pass."""
+
+    def restore(self, done: Mapping[int, Mapping[int, str]]) -> None:
+        """What an earlier server's clients did: leases by shard, by pass."""
+        self._done |= {Unit(number, shard) for number, shards in done.items() for shard in shards}
+
+    # -- what clients ask for ----------------------------------------------------------------------------------------
+
+    def take(self, client: PeerId, now_s: float) -> UnitLease | None:
+        """A unit for ``client``; None: all that is left is out at others, or everything is done."""
+        self._expire(now_s)
+        unit = self._free()
+        if unit is None:
+            return None
+        lease = UnitLease(
+            unit=unit, lease=self._name(), client=client, began_s=now_s, until_s=now_s + self.lease_s
+        )
+        self._leased[unit] = lease
+        return lease
+
+    def give_back(self, lease: str, client: PeerId) -> bool:
+        """``client`` is about to be preempted: its unit is free at once; whether it had that lease."""
+        found = self._held(lease, client)
+        if found is not None:
+            del self._leased[found.unit]
+            self._again.append(found.unit)
+        return found is not None
+
+    def extend(self, lease: str, client: PeerId, now_s: float) -> UnitLease | None:
+        """``client`` is still at work, and says so; None: its lease was over, and the unit is somebody else's."""
+        self._expire(now_s)
+        found = self._held(lease, client)
+        if found is None:
+            return None
+        longer = UnitLease(
+            unit=found.unit, lease=lease, client=client, began_s=found.began_s, until_s=now_s + self.lease_s
+        )
+        self._leased[found.unit] = longer
+        return longer
+
+    def note_done(self, unit: Unit, now_s: float) -> None:
+        """The store has taken a push for ``unit``, under whatever lease."""
+        if not (1 <= unit.pass_number <= self._passes and 0 <= unit.shard < self._shards):
+            raise ValueError(f"{unit} is no unit of this run")
+        lease = self._leased.pop(unit, None)
+        if lease is not None:
+            self._took_s.append(now_s - lease.began_s)
+        self._done.add(unit)
+
+    # -- how far it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def lease_s(self) -> float:
+        """How long a lease lasts that begins now."""
+        return SLOWEST * max(self._took_s) if self._took_s else self._first_s
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every unit of the run is done."""
+        return len(self._done) == self._shards * self._passes
+
+    def done_in(self, pass_number: int) -> int:
+        """Units of a pass that are done."""
+        return sum(unit.pass_number == pass_number for unit in self._done)
+
+    def out(self) -> list[UnitLease]:
+        """All leases, in the order of their ends."""
+        return sorted(self._leased.values(), key=lambda lease: lease.until_s)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _free(self) -> Unit | None:
+        while self._again:
+            unit = self._again.popleft()
+            if unit not in self._done and unit not in self._leased:
+                return unit
+        while self._next.pass_number <= self._passes:
+            unit, shard = self._next, self._next.shard + 1
+            last = shard == self._shards
+            self._next = Unit(unit.pass_number + 1, 0) if last else Unit(unit.pass_number, shard)
+            if unit not in self._done:
+                return unit
+        return None
+
+    def _held(self, lease: str, client: PeerId) -> UnitLease | None:
+        return next((each for each in self._leased.values() if (each.lease, each.client) == (lease, client)), None)
+
+    def _expire(self, now_s: float) -> None:
+        for lease in [each for each in self.out() if each.until_s <= now_s]:
+            del self._leased[lease.unit]
+            self._again.append(lease.unit)
+            self.expired[lease.client] += 1

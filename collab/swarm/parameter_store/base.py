@@ -1,0 +1,113 @@
+"""What a parameter store is, whatever keeps it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+
+from collab.data.work_units import Unit
+from collab.errors import ShapeMismatch
+from collab.types import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Parameters as of one version."""
+
+    version: int
+    """Pushes that are in them."""
+    values: Vector
+    """[num_elements] float32, read-only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """What a client's work on one unit has come to."""
+
+    unit: Unit
+    lease: str
+    """Under which it was done. The same push may come again, when its answer was lost."""
+    values: Vector
+    """[num_elements] float32, finite: W_c."""
+    based_on: int
+    """Version that the client began with."""
+    alpha: float
+    """What is kept of what is stored, 0 to 1."""
+    max_staleness: int | None = None
+    """Refuse it when more pushes than that came between; None: never."""
+
+
+class Verdict(StrEnum):
+    """What became of a push."""
+
+    TAKEN = "taken"
+    AGAIN = "again"
+    """It is in the parameters already: it has come before."""
+    DONE = "done"
+    """The unit was done under another lease; this push is in nothing."""
+    STALE = "stale"
+    """Too many others came between; it is in nothing, and the unit is still to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assimilated:
+    """The answer to a push."""
+
+    verdict: Verdict
+    version: int
+    """Of the parameters now."""
+    staleness: int
+    """Pushes of others between the client's pull and this push, if it was taken."""
+
+
+class ParameterStore(Protocol):
+    """One vector, and which units are in it. Every method may block for as long as a disk or a network does, and may be
+    called from several threads, processes or machines, as far as the store spans them.
+
+    A push counts once: which unit it did is kept together with the parameters, in one transaction.
+    """
+
+    def begin(self, values: Vector) -> bool:
+        """Make ``values`` version 0, if there is nothing yet; whether there was nothing."""
+        ...
+
+    def read(self, known: int | None = None) -> Stored | None:
+        """The parameters; None: nothing is newer than version ``known``, or there is nothing at all."""
+        ...
+
+    def assimilate(self, push: Push) -> Assimilated:
+        """``W_s <- alpha W_s + (1 - alpha) W_c``, unless the push does not count.
+
+        Raises:
+            ShapeMismatch: the vector has another length than what is stored.
+            StateError: there is nothing stored, or the store fails.
+        """
+        ...
+
+    def done(self, pass_number: int) -> dict[int, str]:
+        """Shards of a pass that are in the parameters, and under which lease each was done."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        ...
+
+
+def mixed(stored: Vector, push: Push) -> Vector:
+    """``alpha W_s + (1 - alpha) W_c`` in float32; over n pushes ``alpha^n W_0 + (1 - alpha) sum_j alpha^(n-j) W_j``.
+
+    Raises:
+        ShapeMismatch: the lengths differ.
+        ValueError: alpha is not from 0 to 1, or the push has NaN or Inf.
+
+    Source: Atre et al., "Distributed Deep Learning Using Volunteer Computing-Like Paradigm" (2021).
+    """
+    if push.values.shape != stored.shape:
+        raise ShapeMismatch(f"the push has {push.values.shape} elements, {stored.shape} are stored")
+    if not 0.0 <= push.alpha <= 1.0:
+        raise ValueError(f"alpha {push.alpha}: from 0 to 1")
+    if not np.isfinite(push.values).all():
+        raise ValueError("the push has NaN or Inf")
+    kept = np.float32(push.alpha)
+    return kept * stored + (np.float32(1.0) - kept) * push.values.astype(np.float32, copy=False)

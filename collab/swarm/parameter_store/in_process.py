@@ -1,0 +1,54 @@
+"""A parameter store in this process's memory: for one server, and for simulations."""
+
+import threading
+
+from collab.data.work_units import Unit
+from collab.errors import StateError
+from collab.swarm.parameter_store.base import Assimilated, Push, Stored, Verdict, mixed
+from collab.types import Vector
+
+
+class InProcessStore:
+    """Implements ``ParameterStore``; everything is lost with the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stored: Stored | None = None
+        self._done: dict[Unit, str] = {}
+
+    def begin(self, values: Vector) -> bool:
+        with self._lock:
+            if self._stored is not None:
+                return False
+            self._stored = _frozen(0, values.copy())
+            return True
+
+    def read(self, known: int | None = None) -> Stored | None:
+        stored = self._stored
+        return None if stored is None or stored.version == known else stored
+
+    def assimilate(self, push: Push) -> Assimilated:
+        with self._lock:
+            stored = self._stored
+            if stored is None:
+                raise StateError("nothing is stored yet", hint="begin with the run's first state")
+            lease, staleness = self._done.get(push.unit), stored.version - push.based_on
+            if lease is not None:
+                return Assimilated(Verdict.AGAIN if lease == push.lease else Verdict.DONE, stored.version, 0)
+            if push.max_staleness is not None and staleness > push.max_staleness:
+                return Assimilated(Verdict.STALE, stored.version, staleness)
+            self._stored = _frozen(stored.version + 1, mixed(stored.values, push))
+            self._done[push.unit] = push.lease
+            return Assimilated(Verdict.TAKEN, stored.version + 1, staleness)
+
+    def done(self, pass_number: int) -> dict[int, str]:
+        with self._lock:
+            return {unit.shard: lease for unit, lease in self._done.items() if unit.pass_number == pass_number}
+
+    def close(self) -> None:
+        pass
+
+
+def _frozen(version: int, values: Vector) -> Stored:
+    values.flags.writeable = False
+    return Stored(version, values)

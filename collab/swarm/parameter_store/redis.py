@@ -1,0 +1,130 @@
+"""A parameter store in Redis: for servers on several machines."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from collab.errors import ConfigError, StateError
+from collab.swarm.parameter_store.base import Assimilated, Push, Stored, Verdict, mixed
+from collab.types import Vector
+
+logger = logging.getLogger(__name__)
+
+ANSWER_S = 60.0
+"""For one command, which carries one vector; a server that is silent for longer is gone."""
+NO_MATTER = -1
+"""Of a version or a staleness that does not matter."""
+BEGIN = """
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+redis.call('MSET', KEYS[1], 0, KEYS[2], ARGV[1])
+return 1
+"""
+TAKE = """
+local version = tonumber(redis.call('GET', KEYS[1]) or -1)
+if version < 0 then return {'empty', 0} end
+local lease, mixed_with = redis.call('HGET', KEYS[3], ARGV[1]), tonumber(ARGV[3])
+if lease then return {lease == ARGV[2] and 'again' or 'done', version} end
+local staleness, most = version - tonumber(ARGV[4]), tonumber(ARGV[5])
+if most >= 0 and staleness > most then return {'stale', version} end
+if mixed_with >= 0 and mixed_with ~= version then return {'moved', version} end
+redis.call('MSET', KEYS[1], version + 1, KEYS[2], ARGV[6])
+redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
+return {'taken', version + 1}
+"""
+"""The one transaction: keys of version, vector and the pass's units; shard, lease, version mixed with, version that the
+client began with, most staleness, vector."""
+
+
+class RedisStore:
+    """Implements ``ParameterStore``.
+
+    The server mixes, and one script of Redis writes vector, version and unit together. *Strong*: only if the version is
+    still the one that was mixed with; else it is read and mixed anew, which ends since each time another push was
+    taken. *Eventual*: whatever another server has written meanwhile is overwritten, so that nobody mixes twice: that
+    push is counted and not in the parameters.
+
+    What survives the death of the Redis server is what Redis keeps: set ``appendonly yes`` there.
+    """
+
+    def __init__(self, url: str, run: str, *, is_strong: bool = True) -> None:
+        """
+        Args:
+            url: ``redis://host:port/0``, ``rediss://`` or ``unix://path``; with the password in it, if there is one.
+            run: whose parameters; a server may keep those of many.
+
+        Raises:
+            ConfigError: the package redis is not installed, or the address is none.
+            StateError: nobody answers there.
+        """
+        try:
+            import redis
+        except ImportError as error:
+            raise ConfigError("a store in Redis needs the package redis", hint="pip install 'collab[redis]'") from error
+        self._error, self._is_strong = redis.RedisError, is_strong
+        try:
+            self._redis: Any = redis.Redis.from_url(url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S)
+        except ValueError as error:
+            raise ConfigError(f"no address of a Redis server: {error}", hint="redis://host:6379/0") from error
+        tag = f"collab:{{{run}}}"
+        self._version, self._vector, self._units = f"{tag}:version", f"{tag}:vector", f"{tag}:units"
+        self._begin, self._take = self._redis.register_script(BEGIN), self._redis.register_script(TAKE)
+        with self._named():
+            keeps = self._redis.config_get("appendonly").get("appendonly")
+        if keeps != "yes":
+            logger.warning("this Redis server forgets everything when it dies; set 'appendonly yes' there")
+
+    def begin(self, values: Vector) -> bool:
+        with self._named():
+            data = values.astype("<f4", copy=False).tobytes()
+            return bool(self._begin(keys=[self._version, self._vector], args=[data]))
+
+    def read(self, known: int | None = None) -> Stored | None:
+        with self._named():
+            if known is not None:
+                version = self._redis.get(self._version)
+                if version is None or int(version) == known:
+                    return None
+            version, data = self._redis.mget(self._version, self._vector)
+            return None if version is None else Stored(int(version), np.frombuffer(data, "<f4"))
+
+    def assimilate(self, push: Push) -> Assimilated:
+        while True:
+            stored = self.read()
+            if stored is None:
+                raise StateError("the parameter store is empty", hint="begin with the run's first state")
+            word, version = self._write(push, stored)
+            if word == "empty":
+                raise StateError("the parameter store was emptied", hint="who else uses this Redis server?")
+            if word != "moved":
+                staleness = {"taken": version - 1 - push.based_on, "stale": version - push.based_on}.get(word, 0)
+                return Assimilated(Verdict(word), version, staleness)
+
+    def done(self, pass_number: int) -> dict[int, str]:
+        with self._named():
+            rows = self._redis.hgetall(f"{self._units}:{pass_number}")
+            return {int(shard): lease.decode() for shard, lease in rows.items()}
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def _write(self, push: Push, stored: Stored) -> tuple[str, int]:
+        keys = [self._version, self._vector, f"{self._units}:{push.unit.pass_number}"]
+        most = NO_MATTER if push.max_staleness is None else push.max_staleness
+        mixed_with = stored.version if self._is_strong else NO_MATTER
+        data = mixed(stored.values, push).astype("<f4", copy=False).tobytes()
+        with self._named():
+            args: list[int | str | bytes] = [push.unit.shard, push.lease, mixed_with, push.based_on, most, data]
+            word, version = self._take(keys=keys, args=args)
+            return word.decode(), int(version)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """What Redis complains of as ``StateError``."""
+        try:
+            yield
+        except self._error as error:
+            hint = "does the server run, with room in its memory? the push may come again: it counts once"
+            raise StateError(f"the parameter store in Redis: {error}", hint=hint) from error

@@ -1,0 +1,142 @@
+"""A parameter store in one SQLite file: for several servers on one machine, and through restarts of all of them."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from collab.errors import StateError
+from collab.swarm.parameter_store.base import Assimilated, Push, Stored, Verdict, mixed
+from collab.types import Vector
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS parameters (id INTEGER PRIMARY KEY CHECK (id = 0), version INTEGER, vector BLOB);
+CREATE TABLE IF NOT EXISTS done (pass INTEGER, shard INTEGER, lease TEXT, PRIMARY KEY (pass, shard));
+"""
+BUSY_S = 60.0
+"""For other servers to finish their transactions; a transaction takes as long as the disk needs for one vector."""
+
+
+class SqliteStore:
+    """Implements ``ParameterStore``.
+
+    *Strong*: a push reads, mixes and writes in one transaction, and is on the disk before it is answered: no push is
+    ever lost to another one, or to the power. *Eventual*: it reads and mixes before the transaction, so that servers
+    mix side by side, and what another one has written meanwhile is overwritten: that push is counted and not in the
+    parameters. Nothing waits for the disk; a power failure takes the last pushes away, whole and with their units.
+    """
+
+    def __init__(self, path: Path, *, is_strong: bool = True) -> None:
+        """
+        Raises:
+            StateError: the file cannot be opened, or is no store.
+        """
+        self._path, self._is_strong = path, is_strong
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        with self._connected() as connection:
+            connection.executescript(SCHEMA)
+
+    def begin(self, values: Vector) -> bool:
+        with self._connected() as connection, _written(connection):
+            data = values.astype("<f4", copy=False).tobytes()
+            row = connection.execute("INSERT OR IGNORE INTO parameters VALUES (0, 0, ?)", (data,))
+            return row.rowcount == 1
+
+    def read(self, known: int | None = None) -> Stored | None:
+        with self._connected() as connection:
+            if known is not None:
+                row = connection.execute("SELECT version FROM parameters").fetchone()
+                if row is None or row[0] == known:
+                    return None
+            return _stored(connection)
+
+    def assimilate(self, push: Push) -> Assimilated:
+        with self._connected() as connection:
+            if self._is_strong:
+                with _written(connection):
+                    stored = self._existing(connection)
+                    if (answer := _refusal(connection, push, stored.version)) is not None:
+                        return answer
+                    return _write(connection, push, stored, mixed(stored.values, push))
+            before = self._existing(connection)
+            vector = mixed(before.values, push)
+            with _written(connection):
+                (version,) = connection.execute("SELECT version FROM parameters").fetchone()
+                if (answer := _refusal(connection, push, version)) is not None:
+                    return answer
+                return _write(connection, push, Stored(version, before.values), vector)
+
+    def done(self, pass_number: int) -> dict[int, str]:
+        with self._connected() as connection:
+            rows = connection.execute("SELECT shard, lease FROM done WHERE pass = ?", (pass_number,))
+            return dict(rows.fetchall())
+
+    def close(self) -> None:
+        with self._lock:
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """This thread's connection; what SQLite complains of as ``StateError``."""
+        try:
+            connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+            if connection is None:
+                connection = sqlite3.connect(self._path, BUSY_S, isolation_level=None, check_same_thread=False)
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute(f"PRAGMA synchronous={'FULL' if self._is_strong else 'NORMAL'}")
+                self._local.connection = connection
+                with self._lock:
+                    self._connections.append(connection)
+            yield connection
+        except sqlite3.Error as error:
+            hint = "is there room on the disk, and may this user write there?"
+            raise StateError(f"the parameter store {self._path}: {error}", hint=hint) from error
+
+    def _existing(self, connection: sqlite3.Connection) -> Stored:
+        stored = _stored(connection)
+        if stored is None:
+            raise StateError(f"the parameter store {self._path} is empty", hint="begin with the run's first state")
+        return stored
+
+
+@contextmanager
+def _written(connection: sqlite3.Connection) -> Iterator[None]:
+    """One transaction that nobody writes beside."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _stored(connection: sqlite3.Connection) -> Stored | None:
+    row = connection.execute("SELECT version, vector FROM parameters").fetchone()
+    return None if row is None else Stored(row[0], np.frombuffer(row[1], "<f4"))
+
+
+def _refusal(connection: sqlite3.Connection, push: Push, version: int) -> Assimilated | None:
+    """Why a push does not count; None: it does."""
+    where = (push.unit.pass_number, push.unit.shard)
+    row = connection.execute("SELECT lease FROM done WHERE pass = ? AND shard = ?", where).fetchone()
+    if row is not None:
+        return Assimilated(Verdict.AGAIN if row[0] == push.lease else Verdict.DONE, version, 0)
+    staleness = version - push.based_on
+    if push.max_staleness is not None and staleness > push.max_staleness:
+        return Assimilated(Verdict.STALE, version, staleness)
+    return None
+
+
+def _write(connection: sqlite3.Connection, push: Push, stored: Stored, vector: Vector) -> Assimilated:
+    version, data = stored.version + 1, vector.astype("<f4", copy=False).tobytes()
+    connection.execute("UPDATE parameters SET version = ?, vector = ?", (version, data))
+    connection.execute("INSERT INTO done VALUES (?, ?, ?)", (push.unit.pass_number, push.unit.shard, push.lease))
+    return Assimilated(Verdict.TAKEN, version, stored.version - push.based_on)

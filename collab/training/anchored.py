@@ -1,0 +1,129 @@
+"""A replica that takes steps of its own between the swarm's: an anchor that all peers share, and own displacements."""
+
+import logging
+import math
+from typing import Any
+
+import torch
+
+from collab.errors import ShapeMismatch
+from collab.swarm.snapshots import Snapshot
+from collab.training.replica import MicrobatchReport, Replica
+from collab.types import Lineage, Vector
+
+logger = logging.getLogger(__name__)
+
+
+class AnchoredReplica(Replica):
+    """Parameters are ``anchor + own displacements that no committed round has used``.
+
+    A microbatch is a step of the optimiser, and what accumulates is by how much it has moved the parameters, summed
+    over the steps. What is handed over is that sum by samples; a global step moves the anchor.
+
+    Shared, snapshotted and the same on all peers: the anchor. Private: the optimiser's state and the displacements. A
+    newcomer begins with a fresh optimiser; who takes over a state keeps its own.
+
+    Memory on the device, beside a ``Replica``'s: two vectors, and one more while the parameters are set.
+    """
+
+    max_gradient_norm: float | None = None
+    """Of each own step; None: not clipped."""
+
+    def __init__(self, *args: Any, device: torch.device, **kwargs: Any) -> None:
+        """See ``Replica``."""
+        super().__init__(*args, device=device, **kwargs)
+        self._anchor = torch.empty(self.layout.num_elements, device=device)
+        self.layout.gather_parameters(self._anchor)
+        self._before = torch.empty_like(self._anchor)
+        """Parameters before the present step."""
+
+    # -- own steps ---------------------------------------------------------------------------------------------------
+
+    def take_gradients(
+        self, sample_ids: tuple[int, ...], loss: float | None, *, scale: float = 1.0
+    ) -> MicrobatchReport:
+        """One step with the gradients that stand in the parameters now, if they and the loss are finite."""
+        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+        for parameter in parameters:
+            parameter.grad.div_(scale)  # type: ignore[union-attr]  # it is not None
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self.max_gradient_norm or math.inf)
+        is_sound = (loss is None or math.isfinite(loss)) and bool(torch.isfinite(norm))
+        moved = self._gradient.buffer()
+        if is_sound:
+            self.layout.gather_parameters(self._before)
+            self._set_rates(None)
+            self.optimizer.step()
+            self.layout.gather_parameters(moved)
+            moved.sub_(self._before)
+        self.model.zero_grad(set_to_none=True)
+        report = self._add(moved, sample_ids, math.nan if loss is None else loss, is_sound=is_sound)
+        if is_sound and report.skipped:
+            self.layout.scatter_parameters(self._before)  # finite gradients, and a step beyond all numbers
+        return report
+
+    # -- the swarm's -------------------------------------------------------------------------------------------------
+
+    def step(self, update: Vector, lineage: Lineage, terms: str | None = None) -> None:
+        """Move the anchor by ``update``; afterwards the replica is one epoch further on ``lineage``.
+
+        Args:
+            update: [num_elements] float32, finite. Equal bytes on equal anchors give equal anchors.
+            terms: without a meaning here: the rates of own steps are those that this peer knows of.
+
+        Raises:
+            ShapeMismatch: another length.
+        """
+        if update.shape != (self.layout.num_elements,):
+            raise ShapeMismatch(f"expected {self.layout.num_elements} elements, got shape {update.shape}")
+        with self._changing:
+            self._anchor.add_(torch.from_numpy(update).to(self._anchor.device))
+            self.epoch += 1
+            self.lineage = lineage
+        self._level()
+
+    def settle(self, used: Any, round_id: str = "") -> None:
+        """See ``Replica``. What the round has used is in the anchor now, and not in our displacements any more."""
+        super().settle(used, round_id)
+        self._level()
+
+    def forget(self) -> None:
+        """See ``Replica``. The parameters are the anchor, until another state is taken over."""
+        super().forget()
+        self._level()
+
+    def rest(self) -> None:
+        """See ``Replica``: own steps that came too late for the last round are in no model."""
+        self._gradient.forget()
+        self._level()
+
+    def _level(self) -> None:
+        """Set the parameters to what they are by definition; steps one by one have rounded them otherwise."""
+        held = self._gradient.held()
+        self.layout.scatter_parameters(self._anchor if held is None else held.add_(self._anchor))
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def _shared(self) -> Snapshot:
+        """The anchor in place of the parameters, and nothing of the optimiser."""
+        state = super()._shared()
+        anchor = self._anchor.cpu().numpy()
+        tensors = {name: tensor for name, tensor in state.tensors.items() if not name.startswith("optimizer.")}
+        for slot in self.layout.slots:
+            tensors[f"model.{slot.name}"] = anchor[slot.start : slot.stop].reshape(slot.shape)
+        return Snapshot(epoch=state.epoch, lineage=state.lineage, tensors=tensors, scalars={}, era=state.era)
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Take over a snapshot as anchor. Own displacements stay: they are this peer's own work.
+
+        Raises:
+            ShapeMismatch: its tensors are not those of this model; nothing was changed.
+        """
+        super().load(snapshot)
+        self._level()
+
+    def _loaded(self) -> None:
+        self.layout.gather_parameters(self._anchor)
+
+    def _optimizer_state(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Our own: it is private."""
+        return self.optimizer.state_dict()

@@ -1,0 +1,54 @@
+"""What of a model and its optimiser peers share, by name."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from collab.errors import ShapeMismatch
+from collab.swarm.snapshots import Snapshot
+
+QUANTISATION_KEYS = ("qmap", "absmax")
+"""How the keys of bitsandbytes' tables begin; any other optimiser state has its parameter's shape or is a scalar."""
+
+
+def model_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and persistent buffers by name, each storage once (tied weights under their first name)."""
+    tensors: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            tensors[name] = tensor.detach()
+    return tensors
+
+
+def optimizer_state(snapshot: Snapshot, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """``state_dict`` for the optimiser: its own groups with the snapshot's state.
+
+    Raises:
+        ShapeMismatch: it is that of another model.
+    """
+    packed = optimizer.state_dict()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    state: dict[str, dict[str, Any]] = {name: {} for name in shapes}
+    for source in (snapshot.tensors, snapshot.scalars):
+        for full_name, value in source.items():
+            if not full_name.startswith("optimizer."):
+                continue
+            name, _, key = full_name.removeprefix("optimizer.").rpartition(".")
+            if name not in shapes:
+                raise ShapeMismatch(f"the snapshot has optimiser state for {name}, which this model lacks")
+            shape = tuple(np.shape(value))
+            if shape not in ((), (1,), shapes[name]) and not key.startswith(QUANTISATION_KEYS):
+                raise ShapeMismatch(f"optimiser state {key} of {name} has shape {shape}, not {shapes[name]}")
+            state[name][key] = torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+    order = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+    packed["state"] = {index: state[name] for index, name in enumerate(order) if state[name]}
+    return packed
+
+
+def as_numpy(tensor: torch.Tensor) -> Any:
+    """In this machine's memory; of a tensor that is there already, no copy."""
+    return tensor.detach().cpu().contiguous().numpy()

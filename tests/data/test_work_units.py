@@ -1,0 +1,129 @@
+"""Units of work: in order, each counted once, nothing lost whatever becomes of clients and servers."""
+
+import itertools
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from collab.data.work_units import SLOWEST, Unit, UnitLease, WorkUnits
+from collab.types import PeerId
+
+ANNA, BEN = PeerId("anna"), PeerId("ben")
+
+
+def units(shards: int = 3, passes: int = 2, first_s: float = 10.0) -> WorkUnits:
+    numbers = itertools.count()
+    return WorkUnits(shards=shards, passes=passes, first_s=first_s, name=lambda: f"lease-{next(numbers)}")
+
+
+def taken(board: WorkUnits, client: PeerId, now_s: float) -> UnitLease:
+    lease = board.take(client, now_s)
+    assert lease is not None
+    return lease
+
+
+def test_units_go_out_in_order_of_passes_and_the_next_pass_waits_for_nobody() -> None:
+    board = units()
+    order = [taken(board, ANNA, 0.0).unit for _ in range(6)]
+    assert order == [Unit(number, shard) for number in (1, 2) for shard in range(3)]
+    assert board.take(BEN, 1.0) is None
+    assert not board.is_finished
+    for unit in order:
+        board.note_done(unit, 2.0)
+    assert board.is_finished
+    assert board.take(BEN, 100.0) is None
+    assert (board.done_in(1), board.done_in(2)) == (3, 3)
+
+
+def test_a_lease_that_is_over_goes_out_first_and_late_work_still_counts_once() -> None:
+    board = units(passes=1)
+    late = taken(board, ANNA, 0.0)
+    assert late.until_s == 10.0
+    assert taken(board, BEN, 9.9).unit == Unit(1, 1)
+    again = taken(board, BEN, 10.0)
+    assert again.unit == late.unit
+    assert again.lease != late.lease
+    assert board.expired == Counter({ANNA: 1})
+    board.note_done(late.unit, 11.0)
+    assert board.extend(again.lease, BEN, 11.5) is None
+    assert taken(board, BEN, 12.0).unit == Unit(1, 2)
+    assert board.done_in(1) == 1
+
+
+def test_who_is_preempted_gives_its_unit_back_and_it_is_free_at_once() -> None:
+    board = units()
+    lease = taken(board, ANNA, 0.0)
+    assert not board.give_back(lease.lease, BEN), "it is not his"
+    assert board.give_back(lease.lease, ANNA)
+    assert not board.give_back(lease.lease, ANNA)
+    assert taken(board, BEN, 0.1).unit == lease.unit
+    assert not board.expired
+
+
+def test_leases_last_as_long_as_units_take() -> None:
+    board = units(shards=10)
+    for seconds in (4.0, 7.0, 5.0):
+        lease = taken(board, ANNA, 0.0)
+        board.note_done(lease.unit, seconds)
+    assert taken(board, ANNA, 100.0).until_s == 100.0 + SLOWEST * 7.0
+
+
+def test_who_says_that_it_is_at_work_keeps_its_lease() -> None:
+    board = units()
+    lease = taken(board, ANNA, 0.0)
+    longer = board.extend(lease.lease, ANNA, 8.0)
+    assert longer is not None
+    assert (longer.unit, longer.until_s, longer.began_s) == (lease.unit, 18.0, 0.0)
+    assert taken(board, BEN, 12.0).unit != lease.unit
+
+
+def test_a_server_that_takes_over_goes_on_with_what_the_store_has() -> None:
+    board = units()
+    board.restore({1: {0: "a", 2: "b"}})
+    assert taken(board, ANNA, 0.0).unit == Unit(1, 1)
+    assert taken(board, ANNA, 0.0).unit == Unit(2, 0)
+
+
+@pytest.mark.parametrize("wrong", [Unit(0, 0), Unit(3, 0), Unit(1, 3), Unit(1, -1)])
+def test_what_is_no_unit_of_the_run_is_refused(wrong: Unit) -> None:
+    with pytest.raises(ValueError, match="no unit"):
+        units().note_done(wrong, 0.0)
+
+
+@pytest.mark.parametrize("wrong", [{"shards": 0}, {"passes": 0}, {"first_s": 0.0}, {"first_s": float("nan")}])
+def test_a_run_without_work_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        units(**wrong)  # type: ignore[arg-type]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.0, 0.7), st.booleans())
+def test_whatever_clients_do_every_unit_is_done_and_none_is_out_twice(
+    seed: int, dies: float, server_dies: bool
+) -> None:
+    """Clients die, give back, come late; the server may start again with what is done, in the middle."""
+    rng, board, now_s = random.Random(seed), units(shards=7, passes=3), 0.0
+    done: dict[int, dict[int, str]] = {}
+    working: list[UnitLease] = []
+    while not board.is_finished:
+        now_s += rng.expovariate(1.0)
+        lease = board.take(PeerId(str(rng.randrange(4))), now_s)
+        if lease is not None:
+            assert lease.unit.shard not in done.get(lease.unit.pass_number, {})
+            working.append(lease)
+        out = [each.unit for each in board.out()]
+        assert len(out) == len(set(out))
+        if working and rng.random() < 0.7:
+            lease = working.pop(rng.randrange(len(working)))
+            if rng.random() < dies:
+                if rng.random() < 0.5:
+                    board.give_back(lease.lease, lease.client)
+                continue
+            done.setdefault(lease.unit.pass_number, {}).setdefault(lease.unit.shard, lease.lease)
+            board.note_done(lease.unit, now_s)
+        if server_dies and rng.random() < 0.02:
+            board = units(shards=7, passes=3)
+            board.restore(done)
+    assert sum(map(len, done.values())) == 21
