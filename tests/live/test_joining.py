@@ -109,7 +109,7 @@ def test_liars_one_that_works_and_three_that_do_not_lead_no_newcomer_astray(tmp_
     lying, lying_only = partial(habits.lie_about_the_state, str(log)), partial(habits.lie_and_do_nothing_else, str(log))
     with live_swarm(tmp_path / "run", run_of(width=64, target=1500)) as swarm:
         swarm.backbone()
-        one, two = swarm.join("one"), swarm.join("two")
+        one, two = (swarm.join(name, habits=habits.give_late) for name in ("one", "two"))
         liar = swarm.join("liar", habits=lying)
         for peer in (one, two, liar):
             peer.wait_to_contribute()
@@ -121,7 +121,7 @@ def test_liars_one_that_works_and_three_that_do_not_lead_no_newcomer_astray(tmp_
         newcomer = swarm.join("newcomer")
         fetched(newcomer)
         newcomer.wait_to_contribute()
-        assert len(set(log.read_text().split())) >= 3, "most liars have offered it their state"
+        assert len(set(log.read_text().split())) >= 2, "some liars have offered it their state"
         one.wait_for_epoch(before + 1)
         last = swarm.end()
         endings = [peer.finish() for peer in (one, two, newcomer)]
