@@ -14,7 +14,7 @@ from collab.strategies.vc_asgd import alpha_of
 from collab.swarm.bundle import Bundle
 from collab.swarm.lease import Tenure
 from collab.swarm.parameter_server import ParameterServer, Rules
-from collab.swarm.parameter_store.base import ParameterStore, Stored, lineage_of
+from collab.swarm.parameter_store.base import ParameterStore, lineage_of
 from collab.swarm.snapshots import Snapshot, unpack
 from collab.swarm.unit_scheduler import Plan, UnitScheduler
 from collab.types import PeerId, Vector
@@ -61,6 +61,8 @@ class ParameterKeeper(StateKeeper):
             max_staleness=section.max_staleness,
             is_scheduler=storeroom.is_vouched,
         )
+        self._trouble = ""
+        """What the store complained of last."""
         self._store, self._names = store, storeroom.parameter_names
         self._every = bundle.run.checkpoints.every_epochs
         self._scheduler = UnitScheduler(ports, plan, store, company.links.timeouts, self._in_charge)
@@ -89,19 +91,29 @@ class ParameterKeeper(StateKeeper):
         if self._lease.tenure() is None:
             await super()._follow()
             return
-        version = await self._ports.compute.beside(self._store.version)
-        if version is None and self.packed is not None:
-            first = await self._ports.compute.run(lambda: self._vector_of(unpack(self.packed)))
+        try:
+            await self._follow_store()
+        except StateError as error:
+            if error.message != self._trouble:
+                self._warn(error.message, error.hint)
+            self._trouble = error.message
+        else:
+            self._trouble = ""
+
+    async def _follow_store(self) -> None:
+        packed, version = self.packed, await self._ports.compute.beside(self._store.version)
+        if packed is None:
+            return
+        if version is None:
+            first = await self._ports.compute.run(lambda: self._vector_of(unpack(packed)))
             await self._ports.compute.beside(lambda: self._store.begin(first))
-        elif version is not None and self._is_due(version):
-            stored = await self._ports.compute.beside(self._store.read)
-            if stored is not None and self.packed is not None:
-                made = await self._ports.compute.run(lambda: self._snapshot_of(stored, unpack(self.packed)))
-                async with self._saving:
-                    await self._adopt(await self._pack(made), self._evaluations.now(made.epoch))
-        elif self.packed is not None and self.shelf.publication is None:
+        elif self._is_due(version):
+            made = await self._ports.compute.run(lambda: self._made_of(unpack(packed)))
             async with self._saving:
-                await self._adopt(self.packed, self._evaluations.now(self.epoch))
+                await self._adopt(await self._pack(made), self._evaluations.now(made.epoch))
+        elif self.shelf.publication is None:
+            async with self._saving:
+                await self._adopt(packed, self._evaluations.now(self.epoch))
 
     def _is_due(self, version: int) -> bool:
         """Whether ``every_epochs`` pushes have come since the last checkpoint, or the last one of the run has."""
@@ -117,8 +129,14 @@ class ParameterKeeper(StateKeeper):
             raise StateError(f"the state lacks {error}", hint="it belongs to another model") from error
         return np.concatenate(pieces).astype(np.float32)
 
-    def _snapshot_of(self, stored: Stored, before: Snapshot) -> Snapshot:
-        """The state with the stored parameters; what is not in the vector stays as it was."""
+    def _made_of(self, before: Snapshot) -> Snapshot:
+        """The state with the parameters that are stored now; what is not in the vector stays as it was.
+
+        Raises:
+            StateError: there are none any more.
+        """
+        if (stored := self._store.read()) is None:
+            raise StateError("the parameter store was emptied", hint="who else uses it?")
         tensors, start = dict(before.tensors), 0
         for name in self._names:
             shape = tensors[f"model.{name}"].shape

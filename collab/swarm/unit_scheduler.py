@@ -8,6 +8,7 @@ from functools import partial
 
 from collab.averaging.timeouts import MeasuredTimeouts
 from collab.data.work_units import UnitLease, WorkUnits
+from collab.errors import StateError
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
@@ -57,7 +58,10 @@ class UnitScheduler:
 
     async def _answer(self, stream: Stream) -> None:
         request = await stream.receive(timeout_s=self._timeouts.answer_s())
-        answer = await self._answer_to(request, stream.remote)
+        try:
+            answer = await self._answer_to(request, stream.remote)
+        except StateError as error:
+            answer = Message("refused", {"text": error.message})
         await stream.send(answer, timeout_s=self._timeouts.answer_s())
 
     async def _answer_to(self, request: Message, client: PeerId) -> Message:

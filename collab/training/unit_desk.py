@@ -146,20 +146,24 @@ class UnitDesk:
         """Push until a server says what has become of it."""
         until_s = self._clock.monotonic() + DELIVERY_S
         try:
-            while True:
-                try:
-                    answer = await self._client.push(work.granted, copy.mean, work.stored.version)
-                    break
-                except NetworkError as error:
-                    logger.info("not pushed unit=%s reason=%s", work.granted.unit, error)
+            while (verdict := await self._try(work, copy)) is None:
                 if self._clock.monotonic() >= until_s:
-                    return copy, Verdict.REFUSED
+                    verdict = Verdict.REFUSED
+                    break
                 await asyncio.sleep(AGAIN_S)
-            if answer.verdict in (Verdict.STALE, Verdict.REFUSED):
+            if verdict in (Verdict.STALE, Verdict.REFUSED):
                 await self._give_back(work.granted)
-            return copy, answer.verdict
+            return copy, verdict
         finally:
             self._settle(work.granted)
+
+    async def _try(self, work: Work, copy: HandedOver) -> Verdict | None:
+        """What a server says; None: nobody knows what has become of it."""
+        try:
+            return (await self._client.push(work.granted, copy.mean, work.stored.version)).verdict
+        except NetworkError as error:
+            logger.info("not pushed unit=%s reason=%s", work.granted.unit, error)
+            return None
 
     def _settle(self, granted: Granted) -> None:
         """It is clear what has become of a unit, if it was not before."""
