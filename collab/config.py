@@ -102,6 +102,8 @@ class VcAsgd(Section):
     """A push that is based on parameters so many pushes old does not count; null: every one does."""
     first_lease_s: Real = Field(default=300.0, gt=0)
     """How long a unit is somebody's before anybody knows how long one takes."""
+    consistency: Literal["strong", "eventual"] = "strong"
+    """``strong``: no push is ever lost; ``eventual``: servers mix side by side, and one may overwrite another's."""
     units_at_once: Whole = Field(default=1, ge=1, le=16)
     """That a client has leases on: one is computed, one on its way to a server, and the others wait."""
     max_gradient_norm: Real | None = Field(default=1.0, gt=0)

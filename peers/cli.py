@@ -27,6 +27,10 @@ Limit = partial(typer.Option, min=0.1, max=MAX_MBIT_PER_S)
 MaxUpload = Annotated[float | None, Limit(help="Mbit/s that this peer may send; default: all it can.")]
 MaxDownload = Annotated[float | None, Limit(help="Mbit/s that this peer may take in; default: all it can.")]
 Allow = Annotated[list[str] | None, typer.Option(help="Module of others that may run here, if the run names it.")]
+Store = Annotated[
+    str,
+    typer.Option(metavar="URL", help="Keep a vc_asgd run's parameters in Redis, such as redis://host:6379/0."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
 InviteText = Annotated[str, typer.Argument(metavar="INVITE", help="The invite, or a file that holds it.")]
 
@@ -59,6 +63,7 @@ def backbone(
     new_owner: Annotated[bool, typer.Option("--new-owner", help="With --from: you own the run from now on.")] = False,
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
+    store: Store = "",
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
 ) -> None:
@@ -80,6 +85,7 @@ def backbone(
         allowed_modules=tuple(allow or ()),
         carried_on=carried_on,
         limits=limits_from(max_upload, max_download),
+        store=store,
         as_json=as_json,
     )
     raise typer.Exit(run_peer(lambda stop: serve(options, stop)))
@@ -102,6 +108,7 @@ def join(
     reach: Annotated[
         str, typer.Option(help="How others reach this machine: auto (they try), direct, or client (it only dials).")
     ] = "auto",
+    store: Store = "",
     clock_error_s: Annotated[float, typer.Option(hidden=True, help="Pretend that the clock is off; for tests.")] = 0.0,
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
@@ -121,6 +128,8 @@ def join(
         raise typer.BadParameter(f"expected auto, direct or client, got {reach!r}", param_hint="--reach")
     if role == Role.BACKBONE:
         from peers.joined_backbone import join_as_backbone as take_part
+    elif store:
+        raise typer.BadParameter("only a backbone keeps parameters", param_hint="--store")
 
     async def main(stop: "asyncio.Event") -> None:
         with claim_data_dir(data_dir, invite_from(invite).run_id) as claimed:
@@ -140,6 +149,7 @@ def join(
                 microbatch_size=microbatch_size,
                 device=device,
                 allowed_modules=tuple(allow or ()),
+                store=store,
                 as_json=as_json,
             )
             await take_part(options, stop)

@@ -36,6 +36,7 @@ class JoinOptions:
     microbatch_size: int | None = None
     device: str | None = None
     allowed_modules: tuple[str, ...] = ()
+    store: str = ""
     as_json: bool = False
 
 
