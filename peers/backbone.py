@@ -180,7 +180,7 @@ class Backbone:
         while True:
             until = self.statutes.mandate.until_epoch
             view = self.membership.view
-            consensus = view.consensus()
+            consensus = view.newest() if isinstance(self._bundle.run.strategy, VcAsgd) else view.consensus()
             if consensus is not None:
                 self._report(view, consensus)
             if until is not None and self.keeper.shelf.saved_epoch >= until and not is_told:

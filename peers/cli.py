@@ -12,6 +12,8 @@ from peers import cli_owner, cli_plan
 if TYPE_CHECKING:
     import asyncio
 
+    from collab.types import Reachability
+
 app = typer.Typer(
     name="collab-peer",
     help="Train one model together over the internet.",
@@ -117,19 +119,16 @@ def join(
     from peers.process import configure_logging, run_peer
 
     configure_logging(log_level)
-    from collab.types import Reachability, Role
+    from collab.types import Role
     from peers.joining import JoinOptions, join as take_part
     from peers.places import claim_data_dir
     from peers.wiring import Reach, invite_from, limits_from
 
+    asked_for = _asked_for(reach)
     if role not in list(Role):
         raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
-    if reach not in ("auto", Reachability.DIRECT, Reachability.CLIENT):
-        raise typer.BadParameter(f"expected auto, direct or client, got {reach!r}", param_hint="--reach")
     if role == Role.BACKBONE:
         from peers.joined_backbone import join_as_backbone as take_part
-    elif store:
-        raise typer.BadParameter("only a backbone keeps parameters", param_hint="--store")
 
     async def main(stop: "asyncio.Event") -> None:
         with claim_data_dir(data_dir, invite_from(invite).run_id) as claimed:
@@ -141,7 +140,7 @@ def join(
                 reach=Reach(
                     host=host,
                     port=port,
-                    asked_for=None if reach == "auto" else Reachability(reach),
+                    asked_for=asked_for,
                     limits=limits_from(max_upload, max_download),
                     clock_error_s=clock_error_s,
                 ),
@@ -155,6 +154,15 @@ def join(
             await take_part(options, stop)
 
     raise typer.Exit(run_peer(main))
+
+
+def _asked_for(reach: str) -> "Reachability | None":
+    """How others can reach this machine, as its owner says; None: they are to try."""
+    from collab.types import Reachability
+
+    if reach not in ("auto", Reachability.DIRECT, Reachability.CLIENT):
+        raise typer.BadParameter(f"expected auto, direct or client, got {reach!r}", param_hint="--reach")
+    return None if reach == "auto" else Reachability(reach)
 
 
 @app.command()

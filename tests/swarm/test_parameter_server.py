@@ -110,7 +110,7 @@ def test_a_push_that_comes_again_counts_once_and_is_not_sent_again() -> None:
     lab.add(work)
     ((first, again, seconds),) = lab.run()
     assert (first, again) == (Verdict.TAKEN, Verdict.AGAIN)
-    assert seconds < 0.15, "two round trips; the vector alone takes 0.08 s on the link"
+    assert seconds < 0.17, "two round trips; the vector takes 0.08 s more on the link, and a third"
     assert lab.store.version() == 1
 
 
