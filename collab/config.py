@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from collab.errors import ConfigError
 from collab.sections import (
@@ -88,6 +88,40 @@ class Dts(Section):
     """Clip the gradient of each step to this norm; null: do not clip."""
 
 
+class VcAsgd(Section):
+    """Asynchronous work units with deadlines, for preemptible machines (Atre et al., "Distributed Deep Learning Using
+    Volunteer Computing-Like Paradigm"). Epochs are pushes: a pass has ``shards`` of them.
+    """
+
+    name: Literal["vc_asgd"]
+    shards: Whole = Field(default=50, ge=1)
+    """Work units that a pass over the data is cut into."""
+    alpha: Real | Literal["pass"] = Field(default="pass")
+    """What a push keeps of what is stored, 0 to 1; ``pass``: e/(e+1) in pass e."""
+    max_staleness: Whole | None = Field(default=None, ge=0)
+    """A push that is based on parameters so many pushes old does not count; null: every one does."""
+    first_lease_s: Real = Field(default=300.0, gt=0)
+    """How long a unit is somebody's before anybody knows how long one takes."""
+    consistency: Literal["strong", "eventual"] = "strong"
+    """``strong``: no push is ever lost; ``eventual``: servers mix side by side, and one may overwrite another's."""
+    units_at_once: Whole = Field(default=1, ge=1, le=16)
+    """That a client has leases on: one is computed, one on its way to a server, and the others wait."""
+    max_gradient_norm: Real | None = Field(default=1.0, gt=0)
+    """Clip the gradient of each step to this norm; null: do not clip."""
+
+    @property
+    def target_batch_size(self) -> int:
+        """Nobody waits for a batch: each push is a step of the swarm."""
+        return 1
+
+    @field_validator("alpha")
+    @classmethod
+    def _check_alpha(cls, alpha: float | str) -> float | str:
+        if isinstance(alpha, float) and not 0.0 <= alpha < 1.0:
+            raise ValueError("0 or more, and below 1: with 1 nothing is ever learnt")
+        return alpha
+
+
 class Solo(Section):
     """No communication: every peer trains alone; the baseline of comparisons."""
 
@@ -102,7 +136,7 @@ class ForeignStrategy(Foreign):
     target_batch_size: Whole = Field(default=256, ge=1)
 
 
-Strategy = Annotated[Dedloc | Dts | Solo | ForeignStrategy, Field(discriminator="name")]
+Strategy = Annotated[Dedloc | Dts | VcAsgd | Solo | ForeignStrategy, Field(discriminator="name")]
 
 
 class Averaging(Section):
@@ -153,8 +187,9 @@ class Run(Section):
 
     @model_validator(mode="after")
     def _check_momentum(self) -> "Run":
-        if isinstance(self.strategy, Dts) and self.averaging.worker_momentum:
-            raise ValueError("averaging.worker_momentum is of gradients; with dts set optimizer.momentum instead")
+        if isinstance(self.strategy, Dts | VcAsgd) and self.averaging.worker_momentum:
+            name = self.strategy.name
+            raise ValueError(f"averaging.worker_momentum is of gradients; with {name} set optimizer.momentum instead")
         return self
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from collab.averaging.assistant import Assistant, assisting_engine
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.concurrency import run_until_first
+from collab.config import VcAsgd
 from collab.data.coverage_keeper import CoverageKeeper
 from collab.metrics.records import Notice, SwarmReport
 from collab.ports import Ports
@@ -21,6 +22,7 @@ from collab.swarm.lease import Claim, Tenure
 from collab.swarm.lease_keeper import LeaseKeeper
 from collab.swarm.membership import Membership
 from collab.swarm.order_exchange import OrderExchange
+from collab.swarm.parameter_store.base import ParameterStore
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.statutes import Statutes
@@ -29,6 +31,7 @@ from collab.swarm.vouching import serve_vouching
 from collab.types import Lineage, PeerId, Role
 from peers.evaluations import FOLLOW_S
 from peers.keeping import Company, StateKeeper
+from peers.parameter_keeping import ParameterKeeper, Storeroom
 from peers.summary import newest_evaluation, swarm_loss
 from peers.workshop import Workshop
 
@@ -39,6 +42,8 @@ class BackboneSettings:
 
     name: str
     checkpoint_dir: Path
+    store: ParameterStore | None = None
+    """Where the parameters of a run with parameter servers are; None: this backbone is none."""
 
 
 class Backbone:
@@ -65,15 +70,19 @@ class Backbone:
         path, mandate = settings.checkpoint_dir.parent / "orders", self.statutes.mandate
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, path)
         self.lease = LeaseKeeper(ports, identity, bundle.fingerprint, self, self._is_vouched)
-        self.keeper = StateKeeper(
-            ports,
-            bundle,
-            workshop,
-            LocalPublisher(
-                settings.checkpoint_dir, bundle.fingerprint, workshop.checkpoint_files, bundle.run.checkpoints.keep
-            ),
-            Company(self.membership, self._engine.links, self.lease, mandate),
+        self.keeper = self._keeper(workshop)
+
+    def _keeper(self, workshop: Workshop) -> StateKeeper:
+        bundle, fingerprint, mandate = self._bundle, self._bundle.fingerprint, self.statutes.mandate
+        keep = bundle.run.checkpoints.keep
+        publisher = LocalPublisher(self._settings.checkpoint_dir, fingerprint, workshop.checkpoint_files, keep)
+        company = Company(self.membership, self._engine.links, self.lease, mandate)
+        if not isinstance(bundle.run.strategy, VcAsgd) or self._settings.store is None:
+            return StateKeeper(self._ports, bundle, workshop, publisher, company)
+        storeroom = Storeroom(
+            store=self._settings.store, parameter_names=workshop.parameter_names(), is_vouched=self._is_vouched
         )
+        return ParameterKeeper(self._ports, bundle, workshop, publisher, company, storeroom)
 
     def _is_vouched(self, peer: PeerId) -> bool:
         """Whether the owner has named a backbone; where nobody owns the run, everybody is as good."""
@@ -171,7 +180,7 @@ class Backbone:
         while True:
             until = self.statutes.mandate.until_epoch
             view = self.membership.view
-            consensus = view.consensus()
+            consensus = view.newest() if isinstance(self._bundle.run.strategy, VcAsgd) else view.consensus()
             if consensus is not None:
                 self._report(view, consensus)
             if until is not None and self.keeper.shelf.saved_epoch >= until and not is_told:

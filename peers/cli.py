@@ -12,6 +12,8 @@ from peers import cli_owner, cli_plan
 if TYPE_CHECKING:
     import asyncio
 
+    from collab.types import Reachability
+
 app = typer.Typer(
     name="collab-peer",
     help="Train one model together over the internet.",
@@ -27,6 +29,10 @@ Limit = partial(typer.Option, min=0.1, max=MAX_MBIT_PER_S)
 MaxUpload = Annotated[float | None, Limit(help="Mbit/s that this peer may send; default: all it can.")]
 MaxDownload = Annotated[float | None, Limit(help="Mbit/s that this peer may take in; default: all it can.")]
 Allow = Annotated[list[str] | None, typer.Option(help="Module of others that may run here, if the run names it.")]
+Store = Annotated[
+    str,
+    typer.Option(metavar="URL", help="Keep a vc_asgd run's parameters in Redis, such as redis://host:6379/0."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
 InviteText = Annotated[str, typer.Argument(metavar="INVITE", help="The invite, or a file that holds it.")]
 
@@ -59,6 +65,7 @@ def backbone(
     new_owner: Annotated[bool, typer.Option("--new-owner", help="With --from: you own the run from now on.")] = False,
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
+    store: Store = "",
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
 ) -> None:
@@ -80,6 +87,7 @@ def backbone(
         allowed_modules=tuple(allow or ()),
         carried_on=carried_on,
         limits=limits_from(max_upload, max_download),
+        store=store,
         as_json=as_json,
     )
     raise typer.Exit(run_peer(lambda stop: serve(options, stop)))
@@ -102,6 +110,7 @@ def join(
     reach: Annotated[
         str, typer.Option(help="How others reach this machine: auto (they try), direct, or client (it only dials).")
     ] = "auto",
+    store: Store = "",
     clock_error_s: Annotated[float, typer.Option(hidden=True, help="Pretend that the clock is off; for tests.")] = 0.0,
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
@@ -110,15 +119,14 @@ def join(
     from peers.process import configure_logging, run_peer
 
     configure_logging(log_level)
-    from collab.types import Reachability, Role
+    from collab.types import Role
     from peers.joining import JoinOptions, join as take_part
     from peers.places import claim_data_dir
     from peers.wiring import Reach, invite_from, limits_from
 
+    asked_for = _asked_for(reach)
     if role not in list(Role):
         raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
-    if reach not in ("auto", Reachability.DIRECT, Reachability.CLIENT):
-        raise typer.BadParameter(f"expected auto, direct or client, got {reach!r}", param_hint="--reach")
     if role == Role.BACKBONE:
         from peers.joined_backbone import join_as_backbone as take_part
 
@@ -132,7 +140,7 @@ def join(
                 reach=Reach(
                     host=host,
                     port=port,
-                    asked_for=None if reach == "auto" else Reachability(reach),
+                    asked_for=asked_for,
                     limits=limits_from(max_upload, max_download),
                     clock_error_s=clock_error_s,
                 ),
@@ -140,11 +148,21 @@ def join(
                 microbatch_size=microbatch_size,
                 device=device,
                 allowed_modules=tuple(allow or ()),
+                store=store,
                 as_json=as_json,
             )
             await take_part(options, stop)
 
     raise typer.Exit(run_peer(main))
+
+
+def _asked_for(reach: str) -> "Reachability | None":
+    """How others can reach this machine, as its owner says; None: they are to try."""
+    from collab.types import Reachability
+
+    if reach not in ("auto", Reachability.DIRECT, Reachability.CLIENT):
+        raise typer.BadParameter(f"expected auto, direct or client, got {reach!r}", param_hint="--reach")
+    return None if reach == "auto" else Reachability(reach)
 
 
 @app.command()

@@ -29,7 +29,7 @@ from peers.owner import Estate
 from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, claim_data_dir
 from peers.process import announce
 from peers.run_size import state_bytes
-from peers.serving import Place, Serving, serve_backbone, task_of
+from peers.serving import Place, Serving, names_of, serve_backbone, task_of
 from peers.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class HostOptions:
     allowed_modules: tuple[str, ...] = ()
     carried_on: Path | None = None
     """Checkpoint of an earlier run, with whose state this one begins, under a new owner."""
+    store: str = ""
+    """Address of the Redis server with the parameters; empty: they are in the backbone's directory."""
     as_json: bool = False
 
 
@@ -90,7 +92,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
         )
         async with start_peer(settings, relay) as started, Background() as tasks:
             tasks.create_task(book.follow(started.ports, bundle.fingerprint))
-            place = Place(data_dir=data_dir, name="backbone", as_json=options.as_json)
+            place = Place(data_dir=data_dir, name="backbone", as_json=options.as_json, store=options.store)
 
             async def welcome(backbone: Backbone) -> None:
                 backbone.statutes.mandate.take(0, read_orders(options.directory / ORDERS))
@@ -121,7 +123,11 @@ def workshop_of(bundle: Bundle, peer_id: str, options: HostOptions) -> Workshop:
 
         return make_genesis(bundle, task())
 
-    return Workshop(make_first_state=first_state, checkpoint_files=lambda: task().checkpoint_files())
+    return Workshop(
+        make_first_state=first_state,
+        checkpoint_files=lambda: task().checkpoint_files(),
+        parameter_names=lambda: names_of(task()),
+    )
 
 
 def _dialable_first(addresses: tuple[str, ...]) -> tuple[str, ...]:

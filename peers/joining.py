@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from collab.errors import NetworkError
+from collab.errors import ConfigError, NetworkError
 from collab.metrics.records import Event, Notice
 from collab.metrics.sinks import Fanout, JsonLines
 from collab.net.startup import Started
@@ -36,6 +36,7 @@ class JoinOptions:
     microbatch_size: int | None = None
     device: str | None = None
     allowed_modules: tuple[str, ...] = ()
+    store: str = ""
     as_json: bool = False
 
 
@@ -52,6 +53,8 @@ class Relay:
 
 async def join(options: JoinOptions, stop: asyncio.Event) -> None:
     """Join and work until stopped or finished; prints a summary at the end."""
+    if options.store:
+        raise ConfigError("only a backbone keeps parameters", hint="leave --store out, or join with --role backbone")
     relay = Relay()
     invite = invite_from(options.invite)
     announce(f"joining {invite.run_id} ...")

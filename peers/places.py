@@ -54,6 +54,11 @@ class DataDir:
         return self.path / "run"
 
     @property
+    def parameters(self) -> Path:
+        """The parameters of a run with parameter servers."""
+        return self.path / "parameters.sqlite"
+
+    @property
     def checkpoints(self) -> Path:
         """Root of the checkpoints of a backbone."""
         return self.path / "checkpoints"

@@ -166,6 +166,25 @@ strategy:
 ## Clip the gradient of each step to this norm, > 0; null: do not clip.
 #   max_gradient_norm: 1.0
 
+## vc_asgd: every peer trains a copy of the parameters on a unit of the data and brings it to a server, which mixes it
+## in at once; nobody waits for anybody. For preemptible machines. An epoch is one unit.
+# strategy:
+#   name: vc_asgd
+## Units that the data is cut into; with until_epoch 2000 and 50 units everything is trained on 40 times.
+#   shards: 50
+## What the server keeps of its own when it mixes: 0 or more and below 1, or pass: e/(e+1) in the e-th pass.
+#   alpha: pass
+## Units that others bring in while a peer works on one, at most, 0 or more; else its work does not count. null: any.
+#   max_staleness: null
+## Seconds that a peer has for a unit while nobody knows yet how long one takes, > 0; later three times the slowest.
+#   first_lease_s: 300.0
+## strong: no unit is ever lost. eventual: several servers mix side by side, and a unit is overwritten now and then.
+#   consistency: strong
+## Units that a peer has at once, 1 to 16: with 2 or more it computes while it sends.
+#   units_at_once: 1
+## Clip the gradient of each step to this norm, > 0; null: do not clip.
+#   max_gradient_norm: 1.0
+
 ## solo: no communication, every peer trains alone; the baseline to compare with.
 # strategy:
 #   name: solo

@@ -17,6 +17,7 @@ from peers.joining import Relay
 from peers.places import DataDir, cache_dir
 from peers.process import settle_heap
 from peers.screen import LivePanel, choose_screen
+from peers.stores import open_store
 from peers.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Place:
     data_dir: DataDir
     name: str
     as_json: bool
+    store: str = ""
+    """Where the parameters of a run with parameter servers are: an address of Redis; empty: in ``data_dir``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ async def serve_backbone(
     started: Started, bundle: Bundle, workshop: Workshop, place: Place, serving: Serving
 ) -> None:
     """Serve until ``serving.stop`` is set."""
-    settings = BackboneSettings(name=place.name, checkpoint_dir=place.data_dir.checkpoints)
+    store = await started.ports.compute.beside(lambda: open_store(bundle, place.store or place.data_dir.parameters))
+    settings = BackboneSettings(name=place.name, checkpoint_dir=place.data_dir.checkpoints, store=store)
     backbone = Backbone(started.ports, started.identity, bundle, workshop, settings)
     screen = choose_screen(
         as_json=place.as_json,
@@ -55,6 +59,8 @@ async def serve_backbone(
         refusals=started.refusals.rows,
     )
     with ExitStack() as stack:
+        if store is not None:
+            stack.callback(store.close)
         serving.relay.sink = Fanout(screen, JsonLines(place.data_dir.metrics))
         await backbone.begin()
         await serving.welcome(backbone)
@@ -83,3 +89,10 @@ def task_of(
         base_dir=base_dir,
         allowed=allowed_modules,
     )
+
+
+def names_of(task: "Task") -> tuple[str, ...]:
+    """Of the model's trainable parameters, in the order of the vector. Imports torch."""
+    from collab.training.layout import VectorLayout
+
+    return VectorLayout(task.build_model()).names

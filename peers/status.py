@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from collab.config import VcAsgd
 from collab.data.blocks import BlockPlan
 from collab.data.coverage import Coverage
 from collab.data.coverage_exchange import ask_for_coverage, merge
@@ -41,7 +42,8 @@ async def show_status(invite_text: str, *, as_json: bool) -> None:
             view = await ProgressBoard(started.ports, started.identity, bundle.fingerprint).refresh()
             refusals = await ask_for_refusals(started.ports.transport, view)
             covered = await ask_how_far(started.ports.transport, bundle, view)
-    report = status_report(invite, view, refusals) | {"data": covered}
+    is_one_history = not isinstance(bundle.run.strategy, VcAsgd)
+    report = status_report(invite, view, refusals, is_one_history=is_one_history) | {"data": covered}
     print(json.dumps(report) if as_json else table(report))  # noqa: T201
 
 
@@ -85,9 +87,15 @@ async def ask_how_far(transport: Transport, bundle: Bundle, view: SwarmView) -> 
     return {field: getattr(report, field) for field in told}
 
 
-def status_report(invite: Invite, view: SwarmView, refusals: dict[PeerId, list[Refused]]) -> dict[str, Any]:
-    """The swarm as JSON values."""
-    consensus = view.consensus()
+def status_report(
+    invite: Invite, view: SwarmView, refusals: dict[PeerId, list[Refused]], *, is_one_history: bool = True
+) -> dict[str, Any]:
+    """The swarm as JSON values.
+
+    Args:
+        is_one_history: whether trainers go on together; else the newest of them says how far the run is.
+    """
+    consensus = view.consensus() if is_one_history else view.newest()
     helpers = [record.epoch for record in view.helpers()]
     loss, (eval_epoch, eval_loss) = swarm_loss(view), newest_evaluation(view)
     return {

@@ -13,3 +13,5 @@ class Workshop:
     make_first_state: Callable[[], Snapshot] | None
     """None: somebody else makes it, and this backbone fetches what there is."""
     checkpoint_files: Callable[[], Mapping[str, bytes]]
+    parameter_names: Callable[[], tuple[str, ...]] = tuple
+    """Of the model's trainable parameters, in the order of the vector; for parameter servers."""

@@ -1,7 +1,9 @@
 """Which unit of work goes to whom, until when: pass after pass, shard by shard, each done once. Pure bookkeeping."""
 
+import hashlib
+import random
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +22,26 @@ class Unit:
     pass_number: int
     """Over the data, from 1."""
     shard: int
+
+
+def sample_ids_of(unit: Unit, *, shards: int, num_samples: int, seed: int) -> tuple[int, ...]:
+    """Samples of a unit, the same on every machine: a shard is the same samples in every pass, so that they need be
+    fetched once, in another order each time.
+
+    Raises:
+        ValueError: there are fewer samples than shards.
+    """
+    if num_samples < shards:
+        raise ValueError(f"{num_samples} samples cannot be cut into {shards} units")
+    everything = list(range(num_samples))
+    random.Random(_seeded(seed)).shuffle(everything)
+    chosen = everything[unit.shard * num_samples // shards : (unit.shard + 1) * num_samples // shards]
+    random.Random(_seeded(seed, unit.pass_number, unit.shard)).shuffle(chosen)
+    return tuple(chosen)
+
+
+def _seeded(*numbers: int) -> int:
+    return int.from_bytes(hashlib.sha256(repr(("collab/units/1", *numbers)).encode()).digest()[:8], "big")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +137,12 @@ class WorkUnits:
         if lease is not None:
             self._took_s.append(now_s - lease.began_s)
         self._done.add(unit)
+
+    def note_all_done(self, pass_number: int, shards: Collection[int], now_s: float) -> None:
+        """The store has taken pushes for these shards of a pass; some of them we may know of."""
+        for shard in shards:
+            if (unit := Unit(pass_number, shard)) not in self._done:
+                self.note_done(unit, now_s)
 
     # -- how far it is -----------------------------------------------------------------------------------------------
 

@@ -15,12 +15,14 @@ from collab.averaging.probe import PROBE_PROTOCOL
 from collab.averaging.probe_traffic import LARGEST_PART_BYTES
 from collab.averaging.standing import STANDING_PROTOCOL
 from collab.data.coverage_exchange import COVERAGE_PROTOCOL
+from collab.net.pieces import PIECE_BYTES
 from collab.net.wire import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, Largest
 from collab.swarm.bundle import BUNDLE_PROTOCOL
 from collab.swarm.donation import STATE_PROTOCOL
 from collab.swarm.handover import HANDOVER_PROTOCOL
 from collab.swarm.order_exchange import ORDERS_PROTOCOL
 from collab.swarm.time_sync import PROTOCOL as TIME_PROTOCOL
+from collab.swarm.unit_leases import PARAMETERS_PROTOCOL, UNITS_PROTOCOL
 from collab.swarm.vouching import VOUCH_PROTOCOL
 
 REPORT_PROTOCOL = "collab/refusals/1"
@@ -118,6 +120,14 @@ QUOTAS: Mapping[str, Quota] = {
     # a megabyte and acknowledgements of 256 KB: 4,000 a second are 8 Gbit/s.
     STATE_PROTOCOL: Quota(
         open_streams=3, streams=Pace(burst=64, per_s=8.0), messages=Pace(burst=8000, per_s=4000.0)
+    ),
+    # A question for each unit, and for more time; a unit may take a tenth of a second. Who has none asks each second.
+    UNITS_PROTOCOL: Quota(open_streams=8, streams=Pace(burst=256, per_s=64.0)),
+    # A pull and a push for each unit, in pieces.
+    PARAMETERS_PROTOCOL: Quota(
+        open_streams=8,
+        streams=Pace(burst=256, per_s=64.0),
+        largest=Largest(header_bytes=4 << 10, payload_bytes=PIECE_BYTES),
     ),
     # Once in a process's life each; a process that cannot start is started again every few seconds.
     BUNDLE_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),

@@ -12,6 +12,7 @@ import numpy as np
 
 from collab.averaging.base import Averager, Committed, Outcome
 from collab.averaging.weights import Weights
+from collab.swarm.parameter_store.base import Verdict
 from collab.types import Lineage, PeerId, Vector
 
 T = TypeVar("T")
@@ -102,6 +103,30 @@ class Worker(Protocol):
         ...
 
 
+class Units(Protocol):
+    """Units of work that parameter servers hand out: the replica trains on one at a time."""
+
+    @property
+    def is_single(self) -> bool:
+        """Whether a push has to be answered before the next unit begins."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last sample of the present unit is accumulated, and what that came to is not pushed yet."""
+        ...
+
+    def push(self, copy: HandedOver) -> None:
+        """Begin to push what the present unit has come to: its ``mean`` are the parameters."""
+        ...
+
+    async def answer(self, *, waits: bool) -> tuple[HandedOver, Verdict] | None:
+        """What was pushed, and what has become of it, told once; None: nothing is under way, or, unless it ``waits``,
+        there is no answer yet.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swarm:
     """What a strategy may use."""
@@ -110,6 +135,8 @@ class Swarm:
     progress: Progress
     averager: Averager
     worker: Worker
+    units: Units | None = None
+    """None: the run has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

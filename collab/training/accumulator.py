@@ -194,6 +194,12 @@ class Accumulator:
         with self._lock:
             self._held, self._doubts = (None, None, None), frozenset()
 
+    def drop(self) -> None:
+        """What was handed over is worthless; what came later is not."""
+        with self._lock:
+            in_doubt, _, later = self._held
+            self._held = in_doubt, None, later
+
     def settle(self, used: Spans, round_id: str = "") -> None:
         """What was handed over is in a step in the elements of ``used``, and accumulated as before elsewhere.
 

@@ -8,13 +8,14 @@ import torch
 
 from collab.errors import ShapeMismatch
 from collab.swarm.snapshots import Snapshot
-from collab.training.replica import MicrobatchReport, Replica
+from collab.training.replica import MicrobatchReport
+from collab.training.stepping import SteppingReplica
 from collab.types import Lineage, Vector
 
 logger = logging.getLogger(__name__)
 
 
-class AnchoredReplica(Replica):
+class AnchoredReplica(SteppingReplica):
     """Parameters are ``anchor + own displacements that no committed round has used``.
 
     A microbatch is a step of the optimiser, and what accumulates is by how much it has moved the parameters, summed
@@ -25,9 +26,6 @@ class AnchoredReplica(Replica):
 
     Memory on the device, beside a ``Replica``'s: two vectors, and one more while the parameters are set.
     """
-
-    max_gradient_norm: float | None = None
-    """Of each own step; None: not clipped."""
 
     def __init__(self, *args: Any, device: torch.device, **kwargs: Any) -> None:
         """See ``Replica``."""
@@ -43,19 +41,11 @@ class AnchoredReplica(Replica):
         self, sample_ids: tuple[int, ...], loss: float | None, *, scale: float = 1.0
     ) -> MicrobatchReport:
         """One step with the gradients that stand in the parameters now, if they and the loss are finite."""
-        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
-        for parameter in parameters:
-            parameter.grad.div_(scale)  # type: ignore[union-attr]  # it is not None
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.max_gradient_norm or math.inf)
-        is_sound = (loss is None or math.isfinite(loss)) and bool(torch.isfinite(norm))
         moved = self._gradient.buffer()
-        if is_sound:
-            self.layout.gather_parameters(self._before)
-            self._set_rates(None)
-            self.optimizer.step()
-            self.layout.gather_parameters(moved)
-            moved.sub_(self._before)
-        self.model.zero_grad(set_to_none=True)
+        self.layout.gather_parameters(self._before)
+        is_sound = self._own_step(loss, scale)
+        self.layout.gather_parameters(moved)
+        moved.sub_(self._before)
         report = self._add(moved, sample_ids, math.nan if loss is None else loss, is_sound=is_sound)
         if is_sound and report.skipped:
             self.layout.scatter_parameters(self._before)  # finite gradients, and a step beyond all numbers

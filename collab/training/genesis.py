@@ -3,7 +3,7 @@
 import torch
 
 from collab.averaging.agreement import genesis
-from collab.config import Dts, Run
+from collab.config import Dts, Run, VcAsgd
 from collab.swarm.bundle import Bundle
 from collab.swarm.snapshots import Snapshot, pack
 from collab.tasks.base import Task
@@ -12,6 +12,7 @@ from collab.training.momentum import outgoing
 from collab.training.optimizers import build_optimizer
 from collab.training.precision import Precision
 from collab.training.replica import Replica
+from collab.training.unit_replica import UnitReplica
 from collab.types import Lineage
 
 
@@ -48,8 +49,9 @@ def replica_of(
 ) -> Replica:
     """A replica as the run's strategy needs it."""
     sent = outgoing(run.averaging.worker_momentum)
-    if not isinstance(run.strategy, Dts):
+    if not isinstance(run.strategy, Dts | VcAsgd):
         return Replica(model, optimizer, run.schedule, device=device, precision=precision, outgoing=sent)
-    anchored = AnchoredReplica(model, optimizer, run.schedule, device=device, precision=precision, outgoing=sent)
-    anchored.max_gradient_norm = run.strategy.max_gradient_norm
-    return anchored
+    kind = AnchoredReplica if isinstance(run.strategy, Dts) else UnitReplica
+    stepping = kind(model, optimizer, run.schedule, device=device, precision=precision, outgoing=sent)
+    stepping.max_gradient_norm = run.strategy.max_gradient_norm
+    return stepping

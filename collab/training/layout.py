@@ -39,6 +39,11 @@ class VectorLayout:
         self.slots = tuple(slots)
         self.num_elements = start
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the parameters, in the order of the vector."""
+        return tuple(slot.name for slot in self.slots)
+
     def gather_gradients(self, out: torch.Tensor) -> None:
         """Copy all gradients into ``out``: [num_elements] float32 on the model's device."""
         for slot, (_, parameter) in zip(self.slots, self._parameters, strict=True):

@@ -87,7 +87,7 @@ class Participant:
             ports=ports, replica=replica, teller=self.teller, membership=self.membership, engine=self._engine,
             copy=self._copy, mandate=mandate,
         )
-        self._swarm = Swarm(
+        self.swarm = Swarm(
             peer_id=ports.transport.peer_id, progress=self._watch, averager=self._engine, worker=ports.compute
         )
         self._patience, self._is_measured = Patience(), False
@@ -130,7 +130,7 @@ class Participant:
         if report.skipped:
             await self._sit_out()
             return has_stepped
-        decision = await self._strategy.after_microbatch(self.replica, self._swarm)
+        decision = await self._strategy.after_microbatch(self.replica, self.swarm)
         if not isinstance(decision, Ready):
             return await self._follow(decision) or has_stepped
         self._round.begin()
@@ -149,7 +149,7 @@ class Participant:
     async def _contribute(self) -> Outcome:
         """One round, beside the training loop."""
         began_s = self.ports.clock.monotonic()
-        outcome = await self._strategy.contribute(self.replica, self._swarm)
+        outcome = await self._strategy.contribute(self.replica, self.swarm)
         if isinstance(outcome, Committed):
             self._patience.add(self.ports.clock.monotonic() - began_s)
             self.teller.note_round(outcome.record)
@@ -171,7 +171,7 @@ class Participant:
         outcome = await self._round.result(patience_s)
         if outcome is None:
             return False
-        return await self._follow(await self._strategy.take(self.replica, self._swarm, outcome))
+        return await self._follow(await self._strategy.take(self.replica, self.swarm, outcome))
 
     async def _follow(self, decision: Decision) -> bool:
         """Do what a decision asks for; whether the replica took a step."""

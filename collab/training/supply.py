@@ -13,6 +13,7 @@ from collab.tasks.base import Task
 from collab.training.leasing import LeasedSupply
 from collab.training.participant import Participant
 from collab.training.shard_stream import Shards, ShardStream
+from collab.training.unit_supply import UnitSupply
 
 COMPARED_SAMPLES = 256
 """Of the whole data, evenly: peers that have these in common are taken to have all in common. A document more or less
@@ -27,7 +28,7 @@ class Supply(Protocol):
         ...
 
     async def next(self, microbatch_size: int) -> tuple[int, ...]:
-        """The next ids, exactly ``microbatch_size`` of them."""
+        """The next ids, ``microbatch_size`` of them; fewer only where a piece of work ends."""
         ...
 
     def skipped(self, sample_ids: tuple[int, ...]) -> None:
@@ -66,6 +67,8 @@ pass would be its end, when what is left is dealt out in small pieces: steps too
 def build_supply(participant: Participant, task: Task) -> Supply:
     """The supply that the run asks for. Leases need peers that train one model on the same data."""
     run, me = participant.bundle.run, participant.ports.transport.peer_id
+    if isinstance(run.strategy, config.VcAsgd):
+        return UnitSupply(participant, task, run.strategy)
     if isinstance(run.strategy, config.Solo) or config.placement_of(run.task) == "local":
         return OwnSupply(SampleSampler(task.num_samples, seed=run.seed, peer_id=me))
 

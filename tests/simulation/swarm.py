@@ -21,10 +21,12 @@ from collab.simulation.world import World
 from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
+from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.swarm.statements import Statement
 from collab.tasks.base import Task
 from collab.tasks.registry import build_task
 from collab.training.genesis import build_replica, make_genesis
+from collab.training.layout import VectorLayout
 from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import Replica
@@ -47,7 +49,7 @@ microbatch_size: 8
 until_epoch: {until}
 task: {{name: image_classification, hidden_sizes: [{hidden}]}}
 optimizer: {optimizer}
-strategy: {{name: {strategy}, target_batch_size: {target}}}
+strategy: {{name: {strategy}}}
 averaging: {{compression: {compression}, reduction: {reduction}, max_share: {max_share},
   worker_momentum: {worker_momentum}}}
 checkpoints: {{every_epochs: {every}}}
@@ -78,9 +80,15 @@ class SimSwarm:
         owner: Identity | None = None,
         foreign: str = "",
         hidden: int = 16,
+        units: str = "",
     ) -> None:
-        strategy = foreign or f"{strategy}, max_gradient_norm: {json.dumps(max_norm)}"
-        sizes = {"until": until, "target": target, "every": every, "hidden": hidden}
+        """
+        Args:
+            units: options of ``vc_asgd``.
+        """
+        rule = foreign or f"{strategy}, max_gradient_norm: {json.dumps(max_norm)}"
+        strategy = f"{rule}, {units}" if units else f"{rule}, target_batch_size: {target}"
+        sizes = {"until": until, "every": every, "hidden": hidden}
         sends = {"compression": compression, "reduction": reduction, "worker_momentum": worker_momentum}
         rules = {"access": access, "orphan_after_h": orphan_after_h, "when_alone": when_alone}
         text = RUN.format(optimizer=optimizer, strategy=strategy, max_share=max_share, **sends, **sizes, **rules)
@@ -92,6 +100,8 @@ class SimSwarm:
         self.replicas: dict[int, Replica] = {}
         self.participants: dict[int, Participant] = {}
         self.backbones: dict[int, Backbone] = {}
+        self.store = InProcessStore()
+        """Of all backbones, if the run has parameter servers."""
         self.stops: dict[int, asyncio.Event] = {}
         self.backbones_stay_s = 0.0
         """After the last trainer has left."""
@@ -108,10 +118,12 @@ class SimSwarm:
             identity = self._identity(index)
             if self.owner is not None:
                 self._show(ports, self.papers("backbone", key=identity, role=Role.BACKBONE))
-            settings = BackboneSettings(name="backbone", checkpoint_dir=self.directory / f"checkpoints-{index}")
+            place = self.directory / f"checkpoints-{index}"
+            settings = BackboneSettings(name="backbone", checkpoint_dir=place, store=self.store)
             workshop = Workshop(
                 make_first_state=None if has_joined else lambda: make_genesis(self.bundle, self.task),
                 checkpoint_files=self.task.checkpoint_files,
+                parameter_names=lambda: VectorLayout(self.task.build_model()).names,
             )
             self.backbones[index] = backbone = Backbone(ports, identity, self.bundle, workshop, settings)
             self.stops[index] = asyncio.Event()

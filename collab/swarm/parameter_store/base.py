@@ -1,5 +1,6 @@
 """What a parameter store is, whatever keeps it."""
 
+import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -8,7 +9,7 @@ import numpy as np
 
 from collab.data.work_units import Unit
 from collab.errors import ShapeMismatch
-from collab.types import Vector
+from collab.types import Lineage, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,11 @@ class Stored:
     """Pushes that are in them."""
     values: Vector
     """[num_elements] float32, read-only."""
+
+
+def lineage_of(version: int) -> Lineage:
+    """Names a version as the digest chain of a history does elsewhere."""
+    return Lineage(hashlib.sha256(f"collab/parameters/1:{version}".encode()).hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +54,8 @@ class Verdict(StrEnum):
     """The unit was done under another lease; this push is in nothing."""
     STALE = "stale"
     """Too many others came between; it is in nothing, and the unit is still to be done."""
+    REFUSED = "refused"
+    """No server would have it; it is in nothing, and the unit is still to be done. Not of a store's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,10 @@ class ParameterStore(Protocol):
 
     def read(self, known: int | None = None) -> Stored | None:
         """The parameters; None: nothing is newer than version ``known``, or there is nothing at all."""
+        ...
+
+    def version(self) -> int | None:
+        """Of the parameters; None: there is nothing."""
         ...
 
     def assimilate(self, push: Push) -> Assimilated:

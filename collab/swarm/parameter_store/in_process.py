@@ -27,6 +27,9 @@ class InProcessStore:
         stored = self._stored
         return None if stored is None or stored.version == known else stored
 
+    def version(self) -> int | None:
+        return None if self._stored is None else self._stored.version
+
     def assimilate(self, push: Push) -> Assimilated:
         with self._lock:
             stored = self._stored

@@ -82,13 +82,16 @@ class RedisStore:
             return bool(self._begin(keys=[self._version, self._vector], args=[data]))
 
     def read(self, known: int | None = None) -> Stored | None:
+        if known is not None and self.version() in (None, known):
+            return None
         with self._named():
-            if known is not None:
-                version = self._redis.get(self._version)
-                if version is None or int(version) == known:
-                    return None
             version, data = self._redis.mget(self._version, self._vector)
             return None if version is None else Stored(int(version), np.frombuffer(data, "<f4"))
+
+    def version(self) -> int | None:
+        with self._named():
+            version = self._redis.get(self._version)
+            return None if version is None else int(version)
 
     def assimilate(self, push: Push) -> Assimilated:
         while True:

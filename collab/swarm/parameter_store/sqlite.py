@@ -48,12 +48,15 @@ class SqliteStore:
             return row.rowcount == 1
 
     def read(self, known: int | None = None) -> Stored | None:
+        if known is not None and self.version() in (None, known):
+            return None
         with self._connected() as connection:
-            if known is not None:
-                row = connection.execute("SELECT version FROM parameters").fetchone()
-                if row is None or row[0] == known:
-                    return None
             return _stored(connection)
+
+    def version(self) -> int | None:
+        with self._connected() as connection:
+            row = connection.execute("SELECT version FROM parameters").fetchone()
+            return None if row is None else int(row[0])
 
     def assimilate(self, push: Push) -> Assimilated:
         with self._connected() as connection:

@@ -1,0 +1,135 @@
+"""Giving parameters to clients, and taking what they have come to; any backbone with the store does."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from collab.averaging.flow import kept_alive
+from collab.averaging.timeouts import MeasuredTimeouts
+from collab.errors import BadMessage, StateError
+from collab.net.base import Stream
+from collab.net.pieces import receive_bytes, send_bytes
+from collab.net.wire import Message
+from collab.ports import Ports
+from collab.swarm.parameter_store.base import Assimilated, ParameterStore, Push, Verdict
+from collab.swarm.unit_leases import LARGEST_NUMBER, PARAMETERS_PROTOCOL, Permit, unpack_permit
+from collab.types import PeerId
+
+MOST_PUSHES = 4
+"""That come in at once; each has a vector in memory. More wait their turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a run makes of pushes."""
+
+    fingerprint: str
+    alpha: Callable[[int], float]
+    """What is kept of what is stored, by pass."""
+    max_staleness: int | None
+    is_scheduler: Callable[[PeerId], bool]
+    """Whose permits count."""
+
+
+class ParameterServer:
+    """Of one backbone."""
+
+    def __init__(self, ports: Ports, rules: Rules, store: ParameterStore, timeouts: MeasuredTimeouts) -> None:
+        self._ports, self._rules, self._store, self._timeouts = ports, rules, store, timeouts
+        self._pushes = asyncio.Semaphore(MOST_PUSHES)
+        self._bytes = 0
+        self.taken = 0
+        """Pushes that this server has mixed in."""
+
+    async def serve(self) -> None:
+        """Begin to answer clients."""
+        await self._ports.transport.serve(PARAMETERS_PROTOCOL, self._answer)
+
+    async def _answer(self, stream: Stream) -> None:
+        request = await stream.receive(timeout_s=self._timeouts.answer_s())
+        if request.get("fingerprint", str) != self._rules.fingerprint:
+            await self._refuse(stream, f"this run's fingerprint is {self._rules.fingerprint}")
+            return
+        try:
+            if request.kind == "pull":
+                await self._give(stream, request.get("known", int))
+            elif request.kind == "push":
+                async with self._pushes:
+                    await self._take(stream, request)
+            else:
+                raise BadMessage(f"neither a pull nor a push: {request.kind}")
+        except StateError as error:
+            await self._refuse(stream, error.message)
+
+    async def _give(self, stream: Stream, known: int) -> None:
+        stored = await self._ports.compute.beside(partial(self._store.read, known if known >= 0 else None))
+        if stored is None:
+            await stream.send(Message("unchanged"), timeout_s=self._timeouts.answer_s())
+            return
+        data = memoryview(np.ascontiguousarray(stored.values, "<f4").data).cast("B")
+        about = {"version": stored.version, "num_bytes": len(data)}
+        await stream.send(Message("parameters", about), timeout_s=self._timeouts.answer_s())
+        await send_bytes(stream, data, timeout_s=self._timeouts.part_s)
+
+    async def _take(self, stream: Stream, request: Message) -> None:
+        """A push. Whether it would count is seen before it is sent."""
+        permit, based_on = self._permit(request, stream.remote), request.get("based_on", int)
+        if not 0 <= based_on <= LARGEST_NUMBER:
+            raise BadMessage(f"a push based on version {based_on}")
+        done = await self._ports.compute.beside(partial(self._store.done, permit.unit.pass_number))
+        if (lease := done.get(permit.unit.shard)) is not None:
+            verdict = Verdict.AGAIN if lease == permit.lease else Verdict.DONE
+            version = await self._ports.compute.beside(self._store.version)
+            await self._tell(stream, Assimilated(verdict, version or 0, 0))
+            return
+        num_bytes = await self._num_bytes()
+        await stream.send(Message("send", {"num_bytes": num_bytes}), timeout_s=self._timeouts.answer_s())
+        data = await receive_bytes(stream, num_bytes, timeout_s=self._timeouts.part_s)
+        values = np.frombuffer(data, "<f4")
+        if not np.isfinite(values).all():
+            await self._refuse(stream, "the push has NaN or Inf")
+            return
+        push = Push(
+            unit=permit.unit,
+            lease=permit.lease,
+            values=values,
+            based_on=based_on,
+            alpha=self._rules.alpha(permit.unit.pass_number),
+            max_staleness=self._rules.max_staleness,
+        )
+        async with kept_alive(stream, self._timeouts):
+            answer = await self._ports.compute.beside(partial(self._store.assimilate, push))
+        self.taken += answer.verdict is Verdict.TAKEN
+        await self._tell(stream, answer)
+
+    async def _num_bytes(self) -> int:
+        """Of the vector, which never changes.
+
+        Raises:
+            StateError: there is nothing yet.
+        """
+        if not self._bytes:
+            stored = await self._ports.compute.beside(self._store.read)
+            if stored is None:
+                raise StateError("no parameters yet")
+            self._bytes = stored.values.nbytes
+        return self._bytes
+
+    def _permit(self, request: Message, client: PeerId) -> Permit:
+        scheduler = PeerId(request.get("scheduler", str))
+        if not self._rules.is_scheduler(scheduler):
+            raise BadMessage(f"{scheduler} hands out no units of this run")
+        permit = unpack_permit(request.get("permit", bytes), scheduler)
+        if permit.fingerprint != self._rules.fingerprint or permit.client != client:
+            raise BadMessage(f"the unit lease is of {permit.client}, in the run {permit.fingerprint}")
+        return permit
+
+    async def _tell(self, stream: Stream, answer: Assimilated) -> None:
+        fields = {"verdict": answer.verdict.value, "version": answer.version, "staleness": answer.staleness}
+        await stream.send(Message("answer", fields), timeout_s=self._timeouts.answer_s())
+
+    async def _refuse(self, stream: Stream, text: str) -> None:
+        await stream.send(Message("refused", {"text": text}), timeout_s=self._timeouts.answer_s())

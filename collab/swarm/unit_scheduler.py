@@ -1,0 +1,130 @@
+"""Handing out units of work to clients: one backbone does, whichever holds the publishing lease."""
+
+import asyncio
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+
+from collab.averaging.timeouts import MeasuredTimeouts
+from collab.data.work_units import UnitLease, WorkUnits
+from collab.errors import StateError
+from collab.net.base import Stream
+from collab.net.wire import Message
+from collab.ports import Ports
+from collab.swarm.parameter_store.base import ParameterStore
+from collab.swarm.unit_leases import UNITS_PROTOCOL, Permit
+from collab.types import PeerId
+
+ASK_AGAIN_S = 1.0
+"""A client for whom there is nothing now comes again after that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run's units are."""
+
+    fingerprint: str
+    shards: int
+    first_lease_s: float
+    last_version: Callable[[], int | None]
+    """Pushes after which the run is over; None: never."""
+
+
+class UnitScheduler:
+    """Of one backbone; it hands out units while it ``is_in_charge``, and else says who is."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        plan: Plan,
+        store: ParameterStore,
+        timeouts: MeasuredTimeouts,
+        in_charge: Callable[[], PeerId | None],
+    ) -> None:
+        """
+        Args:
+            in_charge: who hands out units now; None: nobody.
+        """
+        self._ports, self._plan, self._store, self._timeouts = ports, plan, store, timeouts
+        self._in_charge = in_charge
+        self._looking = asyncio.Lock()
+        self._units: WorkUnits | None = None
+        """None: somebody else is in charge."""
+
+    async def serve(self) -> None:
+        """Begin to answer clients."""
+        await self._ports.transport.serve(UNITS_PROTOCOL, self._answer)
+
+    async def _answer(self, stream: Stream) -> None:
+        request = await stream.receive(timeout_s=self._timeouts.answer_s())
+        try:
+            answer = await self._answer_to(request, stream.remote)
+        except StateError as error:
+            answer = Message("refused", {"text": error.message})
+        await stream.send(answer, timeout_s=self._timeouts.answer_s())
+
+    async def _answer_to(self, request: Message, client: PeerId) -> Message:
+        theirs = request.get("fingerprint", str)
+        if theirs != self._plan.fingerprint:
+            text = f"your run's fingerprint is {theirs}, this run's is {self._plan.fingerprint}"
+            return Message("refused", {"text": text})
+        chief = self._in_charge()
+        if chief != self._ports.transport.peer_id:
+            self._units = None  # whoever comes after us begins with what is done
+            return Message("elsewhere", {"peer": chief or ""})
+        async with self._looking:  # one after the other: until it is known what is done, nothing is handed out
+            version = await self._ports.compute.beside(self._store.version)
+            if version is None:
+                return Message("refused", {"text": "no parameters yet"})
+            units = await self._current(version)
+        now_s = self._ports.clock.monotonic()
+        if request.kind == "return":
+            units.give_back(request.get("lease", str), client)
+        elif request.kind == "extend":
+            longer = units.extend(request.get("lease", str), client, now_s)
+            return Message("extended", {"seconds": longer.until_s - now_s if longer else 0.0})
+        elif not self._is_over(version):
+            lease = units.take(client, now_s)
+            if lease is not None:
+                return self._told(lease, now_s)
+        return Message("nothing", {"is_over": self._is_over(version), "again_s": ASK_AGAIN_S})
+
+    def _is_over(self, version: int) -> bool:
+        last = self._plan.last_version()
+        return last is not None and version >= last
+
+    def _told(self, lease: UnitLease, now_s: float) -> Message:
+        permit = Permit(self._plan.fingerprint, lease.unit, lease.lease, lease.client)
+        return Message(
+            "unit",
+            {
+                "pass": lease.unit.pass_number,
+                "shard": lease.unit.shard,
+                "lease": lease.lease,
+                "seconds": lease.until_s - now_s,
+                "permit": permit.packed(self._ports.keys),
+            },
+        )
+
+    async def _current(self, version: int) -> WorkUnits:
+        """The units, with all that is done noted; after a change of who is in charge what was out goes out again."""
+        shards = self._plan.shards
+        if self._units is None:
+            begun: Collection[int] = range(1, version // shards + 3)  # passes overlap a little
+            self._units = WorkUnits(
+                shards=shards, passes=self._passes(), first_s=self._plan.first_lease_s, name=self._name
+            )
+        else:
+            begun = {lease.unit.pass_number for lease in self._units.out()}
+        for number in sorted(begun):
+            done = await self._ports.compute.beside(partial(self._store.done, number))
+            self._units.note_all_done(number, done, self._ports.clock.monotonic())
+        return self._units
+
+    def _passes(self) -> int:
+        last = self._plan.last_version()
+        return 1 << 40 if last is None else max(math.ceil(last / self._plan.shards), 1)
+
+    def _name(self) -> str:
+        return f"{self._ports.rng.getrandbits(128):032x}"

@@ -1,0 +1,188 @@
+"""A client's work units, from the first lease to the last answer: what is computed, on its way, and kept for later."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from collab.errors import NetworkError
+from collab.ports import Clock
+from collab.strategies.base import HandedOver
+from collab.swarm.parameter_store.base import Stored, Verdict
+from collab.swarm.unit_client import Granted, NothingNow, UnitClient
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S = 1.0
+"""After nobody has answered."""
+GOODBYE_S = 1.0
+"""For giving units back; their deadlines do the same later."""
+RENEWED = 0.5
+"""Of a lease's time after which it is made longer."""
+DELIVERY_S = 600.0
+"""For which a push is tried again and again, while no server answers; what the unit came to is lost then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A unit, and what it begins with."""
+
+    granted: Granted
+    stored: Stored
+
+
+class UnitDesk:
+    """Has leases on so many units at once: one is computed, one is being pushed, the others wait with their parameters.
+
+    Implements the strategies' ``Units``.
+    """
+
+    def __init__(self, client: UnitClient, clock: Clock, is_computed: Callable[[], bool], *, at_once: int) -> None:
+        """
+        Args:
+            is_computed: whether all samples of the unit that the replica has begun are.
+            at_once: 1: the next unit is asked for when this one is pushed.
+        """
+        self._client, self._clock, self._is_computed = client, clock, is_computed
+        self._at_once = at_once
+        self._places = asyncio.Semaphore(at_once)
+        """One for each unit of which it is not settled what has become of it."""
+        self._waiting: asyncio.Queue[Work | None] = asyncio.Queue()
+        """None: the run is over."""
+        self._held: dict[str, tuple[Granted, float]] = {}
+        """By lease: until when it is ours."""
+        self._present: Work | None = None
+        self._pulled: Stored | None = None
+        """The newest, so that it is not fetched again while it is."""
+        self._push: asyncio.Task[tuple[HandedOver, Verdict]] | None = None
+
+    # -- Units -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_single(self) -> bool:
+        return self._at_once == 1
+
+    @property
+    def is_over(self) -> bool:
+        return self._present is not None and self._is_computed()
+
+    def push(self, copy: HandedOver) -> None:
+        work, self._present = self._present, None
+        if work is None or self._push is not None:
+            raise ValueError("there is nothing to push, or the push before is not answered")
+        self._push = asyncio.create_task(self._deliver(work, copy))
+
+    async def answer(self, *, waits: bool) -> tuple[HandedOver, Verdict] | None:
+        push = self._push
+        if push is None or not (waits or push.done()):
+            return None
+        answer = await asyncio.shield(push)
+        self._push = None
+        return answer
+
+    # -- the training loop's -----------------------------------------------------------------------------------------
+
+    async def next(self) -> Work | None:
+        """The next unit; None: the run is over. One that was begun and not pushed goes back."""
+        if self._present is not None:
+            await self._give_back(self._present.granted)
+            self._present = None
+        self._present = await self._waiting.get()
+        return self._present
+
+    async def newest(self) -> Stored | None:
+        """The servers' parameters now. Raises ``NetworkError`` when nobody gives them."""
+        pulled = await self._client.pull(None if self._pulled is None else self._pulled.version)
+        self._pulled = pulled or self._pulled
+        return self._pulled
+
+    async def run(self) -> None:
+        """Have units ready, and keep them ours, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep())
+            while True:
+                await self._places.acquire()
+                work = await self._fetch()
+                await self._waiting.put(work)
+                if work is None:
+                    return
+
+    async def close(self) -> None:
+        """Give back what was not pushed, so that nobody has to wait for its deadline."""
+        push = self._push
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                if push is not None:
+                    await asyncio.wait((push,))
+                await asyncio.gather(*(self._give_back(granted) for granted, _ in tuple(self._held.values())))
+        if push is not None:
+            push.cancel()
+            await asyncio.gather(push, return_exceptions=True)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    async def _fetch(self) -> Work | None:
+        """A unit with the newest parameters; None: the run is over."""
+        while True:
+            try:
+                granted = await self._client.take()
+                if isinstance(granted, NothingNow):
+                    if granted.is_over:
+                        return None
+                    await asyncio.sleep(granted.again_s)
+                    continue
+                self._held[granted.lease] = granted, self._clock.monotonic() + granted.seconds
+                stored = await self.newest()
+                if stored is not None:
+                    return Work(granted=granted, stored=stored)
+                await self._give_back(granted)
+            except NetworkError as error:
+                logger.info("no unit reason=%s", error)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _deliver(self, work: Work, copy: HandedOver) -> tuple[HandedOver, Verdict]:
+        """Push until a server says what has become of it."""
+        until_s = self._clock.monotonic() + DELIVERY_S
+        try:
+            while (verdict := await self._try(work, copy)) is None:
+                if self._clock.monotonic() >= until_s:
+                    verdict = Verdict.REFUSED
+                    break
+                await asyncio.sleep(AGAIN_S)
+            if verdict in (Verdict.STALE, Verdict.REFUSED):
+                await self._give_back(work.granted)
+            return copy, verdict
+        finally:
+            self._settle(work.granted)
+
+    async def _try(self, work: Work, copy: HandedOver) -> Verdict | None:
+        """What a server says; None: nobody knows what has become of it."""
+        try:
+            return (await self._client.push(work.granted, copy.mean, work.stored.version)).verdict
+        except NetworkError as error:
+            logger.info("not pushed unit=%s reason=%s", work.granted.unit, error)
+            return None
+
+    def _settle(self, granted: Granted) -> None:
+        """It is clear what has become of a unit, if it was not before."""
+        if self._held.pop(granted.lease, None) is not None:
+            self._places.release()
+
+    async def _give_back(self, granted: Granted) -> None:
+        self._settle(granted)
+        with suppress(NetworkError):
+            await self._client.give_back(granted)
+
+    async def _keep(self) -> None:
+        """Make leases longer while we work on them."""
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            now_s = self._clock.monotonic()
+            for lease, (granted, until_s) in tuple(self._held.items()):
+                if until_s - now_s < RENEWED * granted.seconds:
+                    with suppress(NetworkError):
+                        seconds = await self._client.extend(granted)
+                        if lease in self._held:  # if it is somebody else's now, whoever pushes first has done it
+                            self._held[lease] = granted, self._clock.monotonic() + (seconds or math.inf)

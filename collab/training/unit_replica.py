@@ -1,0 +1,102 @@
+"""A replica that trains a copy of the parameter servers' parameters, one work unit after the other."""
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from collab.errors import ShapeMismatch
+from collab.strategies.base import HandedOver, Spans
+from collab.swarm.parameter_store.base import Stored, lineage_of
+from collab.swarm.snapshots import Snapshot
+from collab.training.accumulator import Accumulator
+from collab.training.replica import MicrobatchReport
+from collab.training.stepping import SteppingReplica
+from collab.types import Vector
+
+ALL: Spans = ((0, 1),)
+"""Of what is accumulated: which samples, and nothing of the parameters."""
+
+
+class UnitReplica(SteppingReplica):
+    """Parameters are the copy; what is shared is what the unit began with.
+
+    Its epoch is the version of the parameters that the unit began with. Each unit begins with a fresh optimiser.
+
+    Memory, beside model and optimiser: one vector on the CPU, and one more while a copy is handed over.
+    """
+
+    def __init__(self, *args: Any, device: torch.device, **kwargs: Any) -> None:
+        """See ``Replica``."""
+        super().__init__(*args, device=device, **kwargs)
+        self._gradient = Accumulator(1, device)
+        self._fresh = copy.deepcopy(self.optimizer.state_dict())
+        self._begun_with: Vector = self.layout.parameters_vector()
+        self._to_compute = 0
+        """Samples of the present unit."""
+
+    # -- units -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_unit_over(self) -> bool:
+        """Whether every sample of the unit was computed, or left out because it was not finite."""
+        return self._to_compute <= 0
+
+    def restart(self, stored: Stored, num_samples: int) -> None:
+        """A unit of so many samples begins with these parameters.
+
+        Raises:
+            ShapeMismatch: they are those of another model.
+        """
+        if stored.values.shape != (self.layout.num_elements,):
+            raise ShapeMismatch(
+                f"expected {self.layout.num_elements} parameters, the servers have {len(stored.values)}",
+                hint="they serve another model",
+            )
+        self._to_compute = num_samples
+        with self._changing:
+            self._begun_with = stored.values
+            self.layout.scatter_parameters(torch.from_numpy(np.array(stored.values)).to(self._device))
+            self.optimizer.load_state_dict(copy.deepcopy(self._fresh))
+            self.epoch, self.lineage = stored.version, lineage_of(stored.version)
+
+    def take_gradients(
+        self, sample_ids: tuple[int, ...], loss: float | None, *, scale: float = 1.0
+    ) -> MicrobatchReport:
+        """One step with the gradients that stand in the parameters now, if they and the loss are finite."""
+        self._to_compute -= len(sample_ids)
+        is_sound = self._own_step(loss, scale)
+        nothing, known = self._gradient.buffer().zero_(), math.nan if loss is None else loss
+        return self._add(nothing, sample_ids, known, is_sound=is_sound)
+
+    def hand_over(self) -> HandedOver:
+        """The copy, and how many samples have made it. Not beside a microbatch: that changes it."""
+        samples = self._gradient.hand_over().samples
+        self.microbatches_beside = 0
+        return HandedOver(self.layout.parameters_vector(), samples)
+
+    def settle(self, used: Spans, round_id: str = "") -> None:
+        """What was handed over is in the servers' parameters, or, with nothing used, in nothing, and never will be."""
+        if used:
+            self._gradient.settle(ALL)
+        else:
+            self._gradient.drop()
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def _shared(self) -> Snapshot:
+        """What the unit began with, and nothing of the optimiser."""
+        state = super()._shared()
+        tensors = {name: tensor for name, tensor in state.tensors.items() if not name.startswith("optimizer.")}
+        for slot in self.layout.slots:
+            tensors[f"model.{slot.name}"] = self._begun_with[slot.start : slot.stop].reshape(slot.shape)
+        return Snapshot(epoch=state.epoch, lineage=state.lineage, tensors=tensors, scalars={}, era=state.era)
+
+    def _loaded(self) -> None:
+        self._begun_with = self.layout.parameters_vector()
+
+    def _optimizer_state(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Fresh: it is private, and lasts for a unit."""
+        return copy.deepcopy(self._fresh)

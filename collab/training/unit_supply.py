@@ -1,0 +1,80 @@
+"""Samples of work units: where a client of parameter servers gets what it trains on."""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from collab import config
+from collab.averaging.timeouts import FIRST, MeasuredTimeouts
+from collab.data.work_units import sample_ids_of
+from collab.errors import NetworkError
+from collab.swarm.parameter_store.base import Stored
+from collab.swarm.unit_client import UnitClient
+from collab.tasks.base import Task
+from collab.training.participant import Participant
+from collab.training.unit_desk import AGAIN_S, UnitDesk, Work
+from collab.training.unit_replica import UnitReplica
+from collab.types import PeerId
+
+logger = logging.getLogger(__name__)
+
+
+class UnitSupply:
+    """One unit after the other. Implements ``Supply``; the replica begins each with the servers' parameters."""
+
+    def __init__(self, participant: Participant, task: Task, section: config.VcAsgd) -> None:
+        if not isinstance(replica := participant.replica, UnitReplica):
+            raise ValueError("units need a UnitReplica")
+        self._ports, self._replica, self._section = participant.ports, replica, section
+        self._membership = participant.membership
+        self._seed, self._num_samples = participant.bundle.run.seed, task.num_samples
+        elements = replica.layout.num_elements
+        timeouts = MeasuredTimeouts(self._ports.clock.monotonic, FIRST)
+        client = UnitClient(self._ports, participant.bundle.fingerprint, elements, self._servers, timeouts)
+        self._desk = UnitDesk(client, self._ports.clock, self._is_computed, at_once=section.units_at_once)
+        participant.swarm = replace(participant.swarm, units=self._desk)
+        self._left: tuple[int, ...] = ()
+        """Of the present unit."""
+
+    async def run(self) -> None:
+        await self._desk.run()
+
+    async def next(self, microbatch_size: int) -> tuple[int, ...]:
+        """See ``Supply``; the last ones of a unit may be fewer. None: something is to be pushed, or the run is over."""
+        if not self._left:
+            if self._desk.is_over and self._replica.samples:
+                return ()
+            work = await self._desk.next()
+            self._left = self._samples(work)
+            stored = await self._final() if work is None else work.stored
+            await self._ports.compute.run(lambda: self._replica.restart(stored, len(self._left)))
+        ids, self._left = self._left[:microbatch_size], self._left[microbatch_size:]
+        return ids
+
+    def skipped(self, sample_ids: tuple[int, ...]) -> None:
+        """The unit goes on without them."""
+
+    async def close(self) -> None:
+        await self._desk.close()
+
+    def _is_computed(self) -> bool:
+        return self._replica.is_unit_over
+
+    def _samples(self, work: Work | None) -> tuple[int, ...]:
+        if work is None:
+            return ()
+        shards, number = self._section.shards, self._num_samples
+        return sample_ids_of(work.granted.unit, shards=shards, num_samples=number, seed=self._seed)
+
+    async def _final(self) -> Stored:
+        """The parameters that the run ends with."""
+        while True:
+            try:
+                if (stored := await self._desk.newest()) is not None:
+                    return stored
+            except NetworkError as error:
+                logger.info("the run is over, and nobody gives its parameters reason=%s", error)
+            await asyncio.sleep(AGAIN_S)
+
+    def _servers(self) -> list[PeerId]:
+        return [record.peer for record in self._membership.backbones()]

@@ -1,0 +1,109 @@
+"""VC-ASGD in a whole swarm, in virtual time: clients work on units, and nobody waits for anybody."""
+
+from pathlib import Path
+
+import numpy as np
+
+from collab.metrics.records import EvaluationDone
+from collab.swarm.snapshots import unpack
+from collab.training.layout import VectorLayout
+from tests.simulation.swarm import SimSwarm
+
+SHARDS = 8
+
+
+def swarm_of(directory: Path, clients: int, *, passes: int = 3, units: str = "", **options: object) -> SimSwarm:
+    text = f"shards: {SHARDS}" + (f", {units}" if units else "")
+    swarm = SimSwarm(directory, strategy="vc_asgd", until=passes * SHARDS, units=text, every=SHARDS, **options)  # type: ignore[arg-type]
+    swarm.add_backbone()
+    for _ in range(clients):
+        swarm.add_trainer()
+    return swarm
+
+
+def test_three_clients_do_every_unit_once_and_end_with_the_servers_parameters(tmp_path: Path) -> None:
+    swarm = swarm_of(tmp_path, 3)
+    with swarm.world:
+        swarm.world.run(until_s=400.0)
+    assert swarm.store.version() == 3 * SHARDS
+    for number in (1, 2, 3):
+        assert set(swarm.store.done(number)) == set(range(SHARDS))
+    stored = swarm.store.read()
+    assert stored is not None
+    for index in swarm.participants:
+        assert (swarm.replicas[index].layout.parameters_vector() == stored.values).all()
+        assert swarm.events(swarm.world.peers[index], EvaluationDone)[-1].loss < 1.5
+
+
+def done_once(swarm: SimSwarm, passes: int) -> bool:
+    """Whether every unit is in the parameters, and nothing else."""
+    done = [len(swarm.store.done(number)) for number in range(1, passes + 1)]
+    return done == [SHARDS] * passes and swarm.store.version() == passes * SHARDS
+
+
+def test_a_unit_of_a_client_that_dies_is_done_by_another_after_its_deadline(tmp_path: Path) -> None:
+    swarm = swarm_of(tmp_path, 3, passes=6, units="first_lease_s: 30.0")
+    swarm.churn.fail_at(peer=2, time_s=12.0)
+    with swarm.world:
+        swarm.world.run(until_s=600.0)
+    assert done_once(swarm, 6)
+    survivors = [index for index in swarm.participants if index != 2]
+    assert {swarm.world.peers[index].result["epoch"] for index in survivors} == {6 * SHARDS}
+
+
+def test_who_is_asked_to_leave_gives_its_unit_back_at_once(tmp_path: Path) -> None:
+    """A preemption's SIGTERM; the deadline would be an hour."""
+    swarm = swarm_of(tmp_path, 2, passes=4, units="first_lease_s: 3600.0")
+    leaves = swarm.world.peers[2]
+    swarm.world.call_at(12.0, lambda: swarm.ask_to_leave(leaves))
+    with swarm.world:
+        swarm.world.run(until_s=600.0)
+    assert done_once(swarm, 4)
+    assert swarm.world.time_s < 300.0
+
+
+def test_a_server_that_dies_loses_nothing_that_it_has_said_is_taken(tmp_path: Path) -> None:
+    """The store outlives it, as SQLite and Redis do."""
+    swarm = swarm_of(tmp_path, 3, passes=6)
+    swarm.churn.fail_at(peer=0, time_s=14.0, restart_after_s=15.0)
+    with swarm.world:
+        swarm.world.run(until_s=900.0)
+    assert done_once(swarm, 6)
+
+
+def test_two_servers_over_one_store_share_the_pushes(tmp_path: Path) -> None:
+    swarm = swarm_of(tmp_path, 0, passes=4)
+    swarm.add_backbone(has_joined=True)
+    for _ in range(4):
+        swarm.add_trainer()
+    with swarm.world:
+        swarm.world.run(until_s=600.0)
+    assert done_once(swarm, 4)
+    assert all(swarm.backbones[index].keeper.pushes_taken > SHARDS for index in (0, 1))
+
+
+def test_with_two_units_at_once_nobody_waits_for_the_link(tmp_path: Path) -> None:
+    """A unit takes a client two seconds, and so does bringing it."""
+    ends = []
+    for at_once in (1, 2):
+        swarm = swarm_of(tmp_path / str(at_once), 1, passes=3, units=f"units_at_once: {at_once}", hidden=4096)
+        with swarm.world:
+            swarm.world.run(until_s=900.0)
+        assert done_once(swarm, 3)
+        ends.append(swarm.world.time_s)
+    assert ends[1] < 0.8 * ends[0]
+
+
+def test_the_checkpoint_is_what_is_stored(tmp_path: Path) -> None:
+    swarm = swarm_of(tmp_path, 2, passes=2)
+    swarm.backbones_stay_s = 30.0
+    with swarm.world:
+        swarm.world.run(until_s=400.0)
+    packed = swarm.backbones[0].keeper.packed
+    assert packed is not None
+    assert packed.manifest.epoch == 2 * SHARDS
+    saved, stored = unpack(packed), swarm.store.read()
+    assert stored is not None
+    names = VectorLayout(swarm.task.build_model()).names
+    vector = np.concatenate([saved.tensors[f"model.{name}"].reshape(-1) for name in names])
+    assert vector.tobytes() == stored.values.tobytes()

@@ -1,0 +1,216 @@
+"""Units and parameters over the wire: who gets what, and what liars get."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collab.averaging.timeouts import FIRST, MeasuredTimeouts
+from collab.errors import NetworkError, PeerUnreachable
+from collab.net.wire import Message
+from collab.ports import Ports
+from collab.simulation.links import Link
+from collab.simulation.world import World
+from collab.swarm.identity import Identity
+from collab.swarm.parameter_server import ParameterServer, Rules
+from collab.swarm.parameter_store.base import Verdict
+from collab.swarm.parameter_store.in_process import InProcessStore
+from collab.swarm.unit_client import Granted, NothingNow, UnitClient
+from collab.swarm.unit_leases import PARAMETERS_PROTOCOL, Permit
+from collab.swarm.unit_scheduler import Plan, UnitScheduler
+from collab.types import PeerId
+
+ELEMENTS = 50_000
+RUN = "f" * 64
+LINK = Link(up_bytes_per_s=2.5e6, down_bytes_per_s=2.5e6, latency_s=0.02)
+START = np.ones(ELEMENTS, np.float32)
+
+
+class Lab:
+    """A server, which is peer 0, and clients that do what a test says."""
+
+    def __init__(self, *, shards: int = 4, last: int | None = 8, max_staleness: int | None = None) -> None:
+        self.world, self.store = World(1), InProcessStore()
+        self.store.begin(START)
+        self.last, self.shards, self.max_staleness = last, shards, max_staleness
+        self.in_charge: PeerId | None = None
+        self.world.add_peer(self._serve, link=LINK)
+
+    async def _serve(self, ports: Ports) -> None:
+        me = ports.transport.peer_id
+        timeouts = MeasuredTimeouts(ports.clock.monotonic, FIRST)
+        plan = Plan(fingerprint=RUN, shards=self.shards, first_lease_s=20.0, last_version=lambda: self.last)
+        rules = Rules(
+            fingerprint=RUN, alpha=lambda _: 0.5, max_staleness=self.max_staleness, is_scheduler=lambda peer: peer == me
+        )
+        await UnitScheduler(ports, plan, self.store, timeouts, lambda: self.in_charge or me).serve()
+        await ParameterServer(ports, rules, self.store, timeouts).serve()
+        await asyncio.Event().wait()
+
+    @property
+    def server(self) -> Identity:
+        return self.world.peers[0].identity
+
+    def add(self, work: Callable[[Ports, UnitClient], Coroutine[Any, Any, Any]], run: str = RUN) -> None:
+        async def main(ports: Ports) -> Any:
+            timeouts = MeasuredTimeouts(ports.clock.monotonic, FIRST)
+            client = UnitClient(ports, run, ELEMENTS, lambda: [self.server.peer_id], timeouts)
+            return await work(ports, client)
+
+        self.world.add_peer(main, link=LINK)
+
+    def run(self, for_s: float = 120.0) -> list[Any]:
+        with self.world:
+            self.world.run(until_s=for_s)
+        return [peer.result for peer in self.world.peers[1:]]
+
+
+async def a_unit(client: UnitClient) -> Granted:
+    granted = await client.take()
+    assert isinstance(granted, Granted)
+    return granted
+
+
+def test_a_client_takes_pulls_pushes_until_nothing_is_left() -> None:
+    lab = Lab()
+
+    async def work(_: Ports, client: UnitClient) -> list[Verdict]:
+        verdicts = []
+        known = None
+        while isinstance(granted := await client.take(), Granted):
+            pulled = await client.pull(known)
+            assert pulled is not None
+            known = pulled.version
+            assert await client.pull(known) is None, "nothing travels while nothing is new"
+            verdicts.append((await client.push(granted, pulled.values * 2, known)).verdict)
+        assert granted == NothingNow(is_over=True, again_s=1.0)
+        return verdicts
+
+    lab.add(work)
+    (verdicts,) = lab.run()
+    assert verdicts == [Verdict.TAKEN] * 8
+    now = lab.store.read()
+    assert now is not None
+    np.testing.assert_allclose(now.values, np.float32(1.5) ** 8)
+
+
+def test_a_push_that_comes_again_counts_once_and_is_not_sent_again() -> None:
+    lab = Lab()
+
+    async def work(ports: Ports, client: UnitClient) -> tuple[Verdict, Verdict, float]:
+        granted = await a_unit(client)
+        first = await client.push(granted, START, 0)
+        began_s = ports.clock.monotonic()
+        again = await client.push(granted, START, 0)
+        return first.verdict, again.verdict, ports.clock.monotonic() - began_s
+
+    lab.add(work)
+    ((first, again, seconds),) = lab.run()
+    assert (first, again) == (Verdict.TAKEN, Verdict.AGAIN)
+    assert seconds < 0.17, "two round trips; the vector takes 0.08 s more on the link, and a third"
+    assert lab.store.version() == 1
+
+
+def test_a_unit_whose_deadline_has_passed_is_somebody_elses_and_the_first_push_counts() -> None:
+    lab = Lab(shards=1, last=1)
+
+    async def slow(_: Ports, client: UnitClient) -> Verdict:
+        granted = await a_unit(client)
+        await asyncio.sleep(30.0)
+        return (await client.push(granted, START * 3, 0)).verdict
+
+    async def quick(_: Ports, client: UnitClient) -> Verdict:
+        await asyncio.sleep(5.0)
+        while not isinstance(granted := await client.take(), Granted):
+            assert not granted.is_over
+            await asyncio.sleep(granted.again_s)
+        return (await client.push(granted, START * 2, 0)).verdict
+
+    lab.add(slow)
+    lab.add(quick)
+    assert lab.run() == [Verdict.DONE, Verdict.TAKEN]
+
+
+def test_a_lease_lasts_as_long_as_its_client_asks_for_more_and_ends_when_it_gives_it_back() -> None:
+    lab = Lab(shards=1)
+
+    async def work(_: Ports, client: UnitClient) -> tuple[float, ...]:
+        granted = await a_unit(client)
+        left = []
+        for _ in range(3):
+            await asyncio.sleep(15.0)
+            left.append(await client.extend(granted))
+        await client.give_back(granted)
+        return (*left, await client.extend(granted))
+
+    lab.add(work)
+    (left,) = lab.run()
+    assert left == (20.0, 20.0, 20.0, 0.0)
+
+
+def test_what_is_too_stale_does_not_count() -> None:
+    lab = Lab(max_staleness=0)
+
+    async def work(_: Ports, client: UnitClient) -> list[Verdict]:
+        units = [await a_unit(client) for _ in range(2)]
+        return [(await client.push(granted, START, 0)).verdict for granted in units]
+
+    lab.add(work)
+    assert lab.run() == [[Verdict.TAKEN, Verdict.STALE]]
+
+
+def test_a_server_that_is_not_in_charge_says_who_is() -> None:
+    lab = Lab()
+    lab.in_charge = PeerId("nobody that can be reached")
+
+    async def work(_: Ports, client: UnitClient) -> str:
+        with pytest.raises(PeerUnreachable) as caught:
+            await client.take()
+        return caught.value.message
+
+    lab.add(work)
+    (text,) = lab.run()
+    assert "is not in charge" in text
+
+
+@pytest.mark.parametrize("lie", ["run", "forged", "other client", "stranger", "nan", "short", "version", "unknown"])
+def test_liars_are_refused_and_change_nothing(lie: str) -> None:
+    lab = Lab()
+
+    async def work(ports: Ports, client: UnitClient) -> str:
+        granted = await a_unit(client)
+        me, scheduler, permit = ports.transport.peer_id, granted.scheduler, granted.permit
+        values, fields = START, {"based_on": -1 if lie == "version" else 0}
+        if lie == "forged":
+            permit = Permit(RUN, granted.unit, "of mine", me).packed(ports.keys)
+        elif lie == "other client":
+            permit = Permit(RUN, granted.unit, "of mine", PeerId("another")).packed(lab.server)
+        elif lie == "stranger":
+            scheduler, permit = me, Permit(RUN, granted.unit, "of mine", me).packed(ports.keys)
+        elif lie == "nan":
+            values = START * np.nan
+        stream = await ports.transport.open(lab.server.peer_id, PARAMETERS_PROTOCOL, timeout_s=3.0)
+        fingerprint = "0" * 64 if lie == "run" else RUN
+        kind = "smuggle" if lie == "unknown" else "push"
+        about = {"fingerprint": fingerprint, "scheduler": scheduler, "permit": permit, **fields}
+        send = partial(stream.send, timeout_s=3.0)
+        try:
+            await send(Message(kind, about))
+            answer = await stream.receive(timeout_s=10.0)
+            if answer.kind == "send":
+                data = values.tobytes()[:: 2 if lie == "short" else 1]
+                for start in range(0, len(data), 1 << 16):
+                    await send(Message("piece", {"start": start}, data[start : start + (1 << 16)]))
+                answer = await stream.receive(timeout_s=60.0)
+        except NetworkError as error:
+            return type(error).__name__
+        return answer.kind
+
+    lab.add(work)
+    (ending,) = lab.run()
+    assert ending in ("refused", "StreamClosed", "TimedOut")
+    assert lab.store.version() == 0
+    assert not lab.store.done(1)
