@@ -178,12 +178,22 @@ class Run(Section):
     """Samples of one forward and backward, unless a volunteer says otherwise."""
     until_epoch: Whole | None = Field(default=None, ge=1)
     """Peers stop after this many global steps; null: never."""
+    until_loss: Real | None = Field(default=None, gt=0)
+    """The run ends when a checkpoint has this loss on the held-out split, or less; null: however low."""
+    until_accuracy: Real | None = Field(default=None, gt=0, le=1)
+    """And when it gets this share of the held-out samples right; null: however many."""
     task: Task
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     strategy: Strategy = Dedloc(name="dedloc")
     averaging: Averaging = Averaging()
     checkpoints: Checkpoints = Checkpoints()
+
+    @model_validator(mode="after")
+    def _check_accuracy(self) -> "Run":
+        if self.until_accuracy is not None and isinstance(self.task, CausalLMTask):
+            raise ValueError("until_accuracy: a language model is not right or wrong; set until_loss instead")
+        return self
 
     @model_validator(mode="after")
     def _check_momentum(self) -> "Run":

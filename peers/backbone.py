@@ -1,6 +1,7 @@
 """The backbone role: bootstrap, leader of choice, reducer, keeper of state and checkpoints. Needs no GPU."""
 
 import asyncio
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +31,9 @@ from collab.swarm.time_sync import serve_time
 from collab.swarm.vouching import serve_vouching
 from collab.types import Lineage, PeerId, Role
 from peers.evaluations import FOLLOW_S
+from peers.goal import Goal
 from peers.keeping import Company, StateKeeper
-from peers.parameter_keeping import ParameterKeeper, Storeroom
+from peers.parameter_keeping import ParameterKeeper, StorelessKeeper, Storeroom
 from peers.summary import newest_evaluation, swarm_loss
 from peers.workshop import Workshop
 
@@ -44,6 +46,8 @@ class BackboneSettings:
     checkpoint_dir: Path
     store: ParameterStore | None = None
     """Where the parameters of a run with parameter servers are; None: this backbone is none."""
+    owner: Identity | None = None
+    """Whose word ends a run that has reached its goal; None: another machine has the owner's key."""
 
 
 class Backbone:
@@ -71,14 +75,18 @@ class Backbone:
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, path)
         self.lease = LeaseKeeper(ports, identity, bundle.fingerprint, self, self._is_vouched)
         self.keeper = self._keeper(workshop)
+        self._goal = Goal(ports, bundle.run, self.statutes.mandate, settings.owner)
+        self.keeper.evaluations.on_measured = self._goal.note_measured
 
     def _keeper(self, workshop: Workshop) -> StateKeeper:
         bundle, fingerprint, mandate = self._bundle, self._bundle.fingerprint, self.statutes.mandate
         keep = bundle.run.checkpoints.keep
         publisher = LocalPublisher(self._settings.checkpoint_dir, fingerprint, workshop.checkpoint_files, keep)
         company = Company(self.membership, self._engine.links, self.lease, mandate)
-        if not isinstance(bundle.run.strategy, VcAsgd) or self._settings.store is None:
+        if not isinstance(bundle.run.strategy, VcAsgd):
             return StateKeeper(self._ports, bundle, workshop, publisher, company)
+        if self._settings.store is None:
+            return StorelessKeeper(self._ports, bundle, workshop, publisher, company)
         storeroom = Storeroom(
             store=self._settings.store, parameter_names=workshop.parameter_names(), is_vouched=self._is_vouched
         )
@@ -157,6 +165,7 @@ class Backbone:
     def record(self) -> PeerRecord:
         """Our word to the swarm, as of now."""
         manifest = self.keeper.packed.manifest if self.keeper.packed else None
+        eval_epoch, found = self.keeper.evaluations.newest or (-1, None)
         return PeerRecord(
             peer=self._ports.transport.peer_id,
             fingerprint=self._bundle.fingerprint,
@@ -167,6 +176,9 @@ class Backbone:
             lineage=manifest.lineage if manifest else Lineage(""),
             can_be_dialled=True,
             checkpoint_epoch=self.keeper.shelf.saved_epoch,
+            eval_epoch=eval_epoch,
+            eval_loss=found.loss if found is not None else math.nan,
+            eval_accuracy=found.accuracy if found is not None else math.nan,
             era=self.keeper.era,
             said_at=self._ports.clock.now(),
             has_seat=self._engine.has_any_seat,
@@ -183,6 +195,7 @@ class Backbone:
             consensus = view.newest() if isinstance(self._bundle.run.strategy, VcAsgd) else view.consensus()
             if consensus is not None:
                 self._report(view, consensus)
+                self._goal.note_epoch(consensus[0])
             if until is not None and self.keeper.shelf.saved_epoch >= until and not is_told:
                 is_told = True
                 text = f"the run is finished: epoch {until} is saved in {self._settings.checkpoint_dir}"
@@ -193,15 +206,16 @@ class Backbone:
         if consensus == self._reported:
             return
         self._reported = consensus
-        trainers = view.all_trainers()
+        trainers, (eval_epoch, eval_loss, eval_accuracy) = view.all_trainers(), newest_evaluation(view)
         self._ports.observer.observe(
             SwarmReport(
                 at_s=view.at_s,
                 epoch=consensus[0],
                 lineage=consensus[1],
                 loss=swarm_loss(view),
-                eval_loss=newest_evaluation(view)[1],
-                eval_epoch=newest_evaluation(view)[0],
+                eval_loss=eval_loss,
+                eval_epoch=eval_epoch,
+                eval_accuracy=eval_accuracy,
                 samples_per_s=view.samples_per_s,
                 trainers=len(trainers),
                 peers=view.num_peers,

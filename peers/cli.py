@@ -31,7 +31,7 @@ MaxDownload = Annotated[float | None, Limit(help="Mbit/s that this peer may take
 Allow = Annotated[list[str] | None, typer.Option(help="Module of others that may run here, if the run names it.")]
 Store = Annotated[
     str,
-    typer.Option(metavar="URL", help="Keep a vc_asgd run's parameters in Redis, such as redis://host:6379/0."),
+    typer.Option(metavar="WHERE", help="Where a vc_asgd run's parameters are: a file, or redis://host:6379/0."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
 InviteText = Annotated[str, typer.Argument(metavar="INVITE", help="The invite, or a file that holds it.")]

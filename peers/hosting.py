@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from collab.checkpoints.carried_on import carry_on
 from collab.concurrency import Background
-from collab.config import load_run
+from collab.config import VcAsgd, load_run
 from collab.errors import ConfigError
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.listening import is_loopback
@@ -29,7 +29,7 @@ from peers.owner import Estate
 from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, claim_data_dir
 from peers.process import announce
 from peers.run_size import state_bytes
-from peers.serving import Place, Serving, names_of, serve_backbone, task_of
+from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
 from peers.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class HostOptions:
     carried_on: Path | None = None
     """Checkpoint of an earlier run, with whose state this one begins, under a new owner."""
     store: str = ""
-    """Address of the Redis server with the parameters; empty: they are in the backbone's directory."""
+    """File or Redis server with the parameters of ``vc_asgd``; empty: a file in the backbone's directory."""
     as_json: bool = False
 
 
@@ -92,7 +92,13 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
         )
         async with start_peer(settings, relay) as started, Background() as tasks:
             tasks.create_task(book.follow(started.ports, bundle.fingerprint))
-            place = Place(data_dir=data_dir, name="backbone", as_json=options.as_json, store=options.store)
+            place = Place(
+                data_dir=data_dir,
+                name="backbone",
+                as_json=options.as_json,
+                store=options.store or (str(data_dir.parameters) if isinstance(run.strategy, VcAsgd) else ""),
+                owner=estate.owner,
+            )
 
             async def welcome(backbone: Backbone) -> None:
                 backbone.statutes.mandate.take(0, read_orders(options.directory / ORDERS))
@@ -126,6 +132,7 @@ def workshop_of(bundle: Bundle, peer_id: str, options: HostOptions) -> Workshop:
     return Workshop(
         make_first_state=first_state,
         checkpoint_files=lambda: task().checkpoint_files(),
+        evaluate=lambda state: worth_of(task(), state),
         parameter_names=lambda: names_of(task()),
     )
 

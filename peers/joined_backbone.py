@@ -14,7 +14,7 @@ from collab.types import Reachability, Role
 from peers.backbone import Backbone
 from peers.joining import JoinOptions, Relay
 from peers.process import announce
-from peers.serving import Place, Serving, names_of, serve_backbone, task_of
+from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
 from peers.wiring import invite_from
 from peers.workshop import Workshop
 
@@ -65,6 +65,7 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         workshop = Workshop(
             make_first_state=None,
             checkpoint_files=lambda: task_of(bundle, me, None, options.allowed_modules).checkpoint_files(),
+            evaluate=lambda state: worth_of(task_of(bundle, me, None, options.allowed_modules), state),
             parameter_names=lambda: names_of(task_of(bundle, me, None, options.allowed_modules)),
         )
         place = Place(data_dir=data_dir, name=options.name, as_json=options.as_json, store=options.store)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from peers.auxiliary import Auxiliary, AuxiliarySettings
 from peers.places import DataDir, cache_dir
 from peers.process import announce, settle_heap
 from peers.screen import LivePanel, choose_screen
+from peers.summary import told
 from peers.wiring import Reach, invite_from, start_from_invite
 
 
@@ -97,9 +97,10 @@ async def _train(started: Started, bundle: Bundle, options: JoinOptions, relay: 
             "lineage": record.lineage,
             "epochs_contributed": vitals.epochs_contributed,
             "samples": vitals.total_samples,
-            "loss": vitals.loss if math.isfinite(vitals.loss) else None,
+            "loss": told(vitals.loss),
             "eval_epoch": vitals.eval_epoch,
-            "eval_loss": vitals.eval_loss if vitals.eval_epoch >= 0 else None,
+            "eval_loss": vitals.evaluation.loss if vitals.eval_epoch >= 0 else None,
+            "eval_accuracy": told(vitals.evaluation.accuracy),
         },
     )
 

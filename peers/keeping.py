@@ -57,7 +57,7 @@ class StateKeeper:
         self._ports, self._bundle, self._workshop = ports, bundle, workshop
         self._membership, self._lease, self._mandate = company.membership, company.lease, company.mandate
         self._fetcher = Fetcher(ports, bundle.fingerprint, company.membership, company.links)
-        self._evaluations = Evaluations(ports, company.membership)
+        self.evaluations = Evaluations(ports, bundle.run, company.membership, workshop.evaluate)
         self.shelf = Shelf(ports, publisher)
         self._last_seen = LastSeen(publisher.root / "last-seen.json", ports.compute)
         self.packed: PackedSnapshot | None = None
@@ -137,7 +137,7 @@ class StateKeeper:
             if offer.epoch > self.shelf.saved_epoch:
                 packed = await self._fetcher.fetch(Due(offer.epoch, (peer,)))
                 if packed is not None:
-                    told = offer.eval_loss if math.isfinite(offer.eval_loss) else self._evaluations.now(offer.epoch)
+                    told = offer.eval_loss if math.isfinite(offer.eval_loss) else self.evaluations.now(offer.epoch)
                     await self._adopt(packed, told)
             return self.epoch >= offer.epoch
 
@@ -152,7 +152,7 @@ class StateKeeper:
                 await self._fetch_and_adopt(found[1])
             elif self.packed is not None and (self.shelf.publication is None or self.shelf.saved_epoch < self.epoch):
                 async with self._saving:
-                    await self._adopt(self.packed, self._evaluations.now(self.epoch))
+                    await self._adopt(self.packed, self.evaluations.now(self.epoch))
         elif holder is not None and (published := self._lacking(holder)) is not None:
             await self._mirror(published, holder)
         elif self.packed is None:
@@ -228,10 +228,9 @@ class StateKeeper:
     async def _fetch_and_adopt(self, due: Due) -> None:
         if (packed := await self._fetcher.fetch(due)) is None:
             return
-        epoch = packed.manifest.epoch
-        eval_loss = due.published.eval_loss if due.published is not None else await self._evaluations.of(epoch)
+        eval_loss = due.published.eval_loss if due.published is not None else await self.evaluations.of(packed)
         async with self._saving:
-            if epoch > max(self.shelf.saved_epoch, self.epoch):
+            if packed.manifest.epoch > max(self.shelf.saved_epoch, self.epoch):
                 await self._adopt(packed, eval_loss)
 
     async def _adopt(self, packed: PackedSnapshot, eval_loss: float) -> None:
@@ -282,6 +281,7 @@ class StateKeeper:
             self._lease.give_up()
         self._lease.speak()
         if is_saved:
+            await self.evaluations.look_at(self.packed)
             await self._membership.report()
 
     # -- looking around ----------------------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.lease import Tenure
 from collab.swarm.parameter_server import ParameterServer, Rules
 from collab.swarm.parameter_store.base import ParameterStore, lineage_of
-from collab.swarm.snapshots import Snapshot, unpack
+from collab.swarm.snapshots import PackedSnapshot, Snapshot, unpack
 from collab.swarm.unit_scheduler import Plan, UnitScheduler
 from collab.types import PeerId, Vector
 from peers.keeping import Company, StateKeeper
+from peers.unit_ledger import UnitLedger
 from peers.workshop import Workshop
 
 
@@ -64,6 +65,7 @@ class ParameterKeeper(StateKeeper):
         self._trouble = ""
         """What the store complained of last."""
         self._store, self._names = store, storeroom.parameter_names
+        self._ledger = UnitLedger(store, section.shards)
         self._every = bundle.run.checkpoints.every_epochs
         self._scheduler = UnitScheduler(ports, plan, store, company.links.timeouts, self._in_charge)
         self._server = ParameterServer(ports, rules, store, company.links.timeouts)
@@ -105,15 +107,26 @@ class ParameterKeeper(StateKeeper):
         if packed is None:
             return
         if version is None:
-            first = await self._ports.compute.run(lambda: self._vector_of(unpack(packed)))
-            await self._ports.compute.beside(lambda: self._store.begin(first))
+            await self._begin(packed)
         elif self._is_due(version):
-            made = await self._ports.compute.run(lambda: self._made_of(unpack(packed)))
+            made = await self._ports.compute.beside(lambda: self._made_of(unpack(packed)))
             async with self._saving:
-                await self._adopt(await self._pack(made), self._evaluations.now(made.epoch))
+                due = await self._pack(made)
+                await self._adopt(due, await self.evaluations.of(due))
         elif self.shelf.publication is None:
             async with self._saving:
-                await self._adopt(packed, self._evaluations.now(self.epoch))
+                await self._adopt(packed, self.evaluations.now(self.epoch))
+
+    async def _begin(self, packed: PackedSnapshot) -> None:
+        """Have something in the store: the run's first state, or, when it was lost, what the checkpoint has."""
+        snapshot = await self._ports.compute.run(lambda: unpack(packed))
+        vector = await self._ports.compute.run(lambda: self._vector_of(snapshot))
+        if not await self._ports.compute.beside(lambda: self._ledger.begin(snapshot, vector)):
+            return
+        self._scheduler.forget()
+        if snapshot.epoch:
+            text = f"the parameter store was empty; it goes on from the checkpoint of push {snapshot.epoch}"
+            self._warn(text, "what clients have pushed after that is lost, and those units are handed out again")
 
     def _is_due(self, version: int) -> bool:
         """Whether ``every_epochs`` pushes have come since the last checkpoint, or the last one of the run has."""
@@ -135,14 +148,31 @@ class ParameterKeeper(StateKeeper):
         Raises:
             StateError: there are none any more.
         """
-        if (stored := self._store.read()) is None:
-            raise StateError("the parameter store was emptied", hint="who else uses it?")
-        tensors, start = dict(before.tensors), 0
+        kept = self._ledger.kept()
+        stored, tensors, start = kept.stored, dict(before.tensors), 0
         for name in self._names:
             shape = tensors[f"model.{name}"].shape
             stop = start + math.prod(shape)
             tensors[f"model.{name}"] = stored.values[start:stop].reshape(shape)
             start = stop
         return Snapshot(
-            epoch=stored.version, lineage=lineage_of(stored.version), tensors=tensors, scalars={}, era=before.era
+            epoch=stored.version,
+            lineage=lineage_of(stored.version),
+            tensors=tensors,
+            scalars=self._ledger.scalars(kept),
+            era=before.era,
         )
+
+
+class StorelessKeeper(StateKeeper):
+    """A backbone that does not reach the run's store: it keeps what others publish, and never publishes itself."""
+
+    @property
+    def is_able(self) -> bool:
+        return False
+
+    async def restore(self) -> Tenure:
+        """See ``StateKeeper``."""
+        text = "this backbone has no parameter store: it takes no pushes, and keeps the checkpoints of the others"
+        self._warn(text, "start it with the same --store as the others to make it a parameter server")
+        return await super().restore()

@@ -33,6 +33,12 @@ when_alone: train  # default: train
 ## Everybody stops after this many epochs; an epoch is one global optimiser step. null: train until somebody stops it.
 until_epoch: 300  # default: null
 
+## The run ends when a checkpoint's loss on held-out data is this or less, > 0; the backbone of this directory measures
+## that, and ends it. null: however low.
+# until_loss: null
+## The same for the share of held-out samples that are named right, above 0, at most 1; for image_classification.
+# until_accuracy: null
+
 ## -- what is learnt ---------------------------------------------------------------------------------------------
 
 task:

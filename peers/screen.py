@@ -69,7 +69,8 @@ def words(event: Event) -> str:
     if isinstance(event, MicrobatchSkipped):
         return f"left out one microbatch of {event.samples} samples: {event.reason}"
     if isinstance(event, EvaluationDone):
-        return f"epoch {event.epoch}  loss on held-out data {event.loss:.4f}"
+        right = f", {100 * event.accuracy:.1f} % right" if math.isfinite(event.accuracy) else ""
+        return f"epoch {event.epoch}  loss on held-out data {event.loss:.4f}{right}"
     if isinstance(event, StateFetched):
         return f"took over epoch {event.epoch} ({event.num_bytes / 1e6:.1f} MB in {event.seconds:.1f} s)"
     if isinstance(event, CheckpointSaved):

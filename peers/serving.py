@@ -12,6 +12,7 @@ from collab.metrics.records import Notice
 from collab.metrics.sinks import Fanout, JsonLines
 from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
+from collab.swarm.identity import Identity
 from peers.backbone import Backbone, BackboneSettings
 from peers.joining import Relay
 from peers.places import DataDir, cache_dir
@@ -21,7 +22,8 @@ from peers.stores import open_store
 from peers.workshop import Workshop
 
 if TYPE_CHECKING:
-    from collab.tasks.base import Task
+    from collab.swarm.snapshots import Snapshot
+    from collab.tasks.base import Evaluation, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,9 @@ class Place:
     name: str
     as_json: bool
     store: str = ""
-    """Where the parameters of a run with parameter servers are: an address of Redis; empty: in ``data_dir``."""
+    """Where the parameters of a run with parameter servers are: a file, or an address of Redis; empty: nowhere."""
+    owner: Identity | None = None
+    """Of the run, where its key is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +53,10 @@ async def serve_backbone(
     started: Started, bundle: Bundle, workshop: Workshop, place: Place, serving: Serving
 ) -> None:
     """Serve until ``serving.stop`` is set."""
-    store = await started.ports.compute.beside(lambda: open_store(bundle, place.store or place.data_dir.parameters))
-    settings = BackboneSettings(name=place.name, checkpoint_dir=place.data_dir.checkpoints, store=store)
+    store = await started.ports.compute.beside(lambda: open_store(bundle, place.store))
+    settings = BackboneSettings(
+        name=place.name, checkpoint_dir=place.data_dir.checkpoints, store=store, owner=place.owner
+    )
     backbone = Backbone(started.ports, started.identity, bundle, workshop, settings)
     screen = choose_screen(
         as_json=place.as_json,
@@ -96,3 +102,10 @@ def names_of(task: "Task") -> tuple[str, ...]:
     from collab.training.layout import VectorLayout
 
     return VectorLayout(task.build_model()).names
+
+
+def worth_of(task: "Task", state: "Snapshot") -> "Evaluation":
+    """What a state is worth on the held-out split. Imports torch."""
+    from collab.training.judging import evaluate_state
+
+    return evaluate_state(task, state)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import time
 from collections import Counter
 from typing import Any
@@ -24,7 +23,7 @@ from collab.types import PeerId, Reachability, Role
 from peers.joining import Relay
 from peers.places import claim_data_dir
 from peers.screen import trained_words
-from peers.summary import newest_evaluation, swarm_loss
+from peers.summary import newest_evaluation, swarm_loss, told
 from peers.wiring import Reach, invite_from, start_from_invite
 
 MAX_ASKED = 64
@@ -97,12 +96,13 @@ def status_report(
     """
     consensus = view.consensus() if is_one_history else view.newest()
     helpers = [record.epoch for record in view.helpers()]
-    loss, (eval_epoch, eval_loss) = swarm_loss(view), newest_evaluation(view)
+    loss, (_, eval_loss, eval_accuracy) = swarm_loss(view), newest_evaluation(view)
     return {
         "run_id": invite.run_id,
         "epoch": consensus[0] if consensus else max(helpers, default=0),
-        "loss": loss if math.isfinite(loss) else None,
-        "eval_loss": eval_loss if eval_epoch >= 0 else None,
+        "loss": told(loss),
+        "eval_loss": told(eval_loss),
+        "eval_accuracy": told(eval_accuracy),
         "samples_per_s": sum(record.samples_per_s for record in view.all_trainers()),
         "peers": [
             {

@@ -12,7 +12,13 @@ def swarm_loss(view: SwarmView) -> float:
     return sum(loss * weight for loss, weight in known) / total if known else math.nan
 
 
-def newest_evaluation(view: SwarmView) -> tuple[int, float]:
-    """Epoch and loss of the newest evaluation that any peer tells of; (-1, NaN) when there is none."""
-    told = [(record.eval_epoch, record.eval_loss) for record in view.records if record.eval_epoch >= 0]
-    return max(told, default=(-1, math.nan))
+def newest_evaluation(view: SwarmView) -> tuple[int, float, float]:
+    """Epoch, loss and accuracy of the newest evaluation that any peer tells of; (-1, NaN, NaN) when there is none."""
+    told = [record for record in view.records if record.eval_epoch >= 0]
+    newest = max(told, key=lambda record: record.eval_epoch, default=None)
+    return (-1, math.nan, math.nan) if newest is None else (newest.eval_epoch, newest.eval_loss, newest.eval_accuracy)
+
+
+def told(figure: float) -> float | None:
+    """As JSON has it: nothing for NaN."""
+    return figure if math.isfinite(figure) else None

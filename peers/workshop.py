@@ -2,8 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from collab.swarm.snapshots import Snapshot
+
+if TYPE_CHECKING:
+    from collab.tasks.base import Evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,5 +17,7 @@ class Workshop:
     make_first_state: Callable[[], Snapshot] | None
     """None: somebody else makes it, and this backbone fetches what there is."""
     checkpoint_files: Callable[[], Mapping[str, bytes]]
+    evaluate: "Callable[[Snapshot], Evaluation] | None" = None
+    """What a state is worth on the held-out split; None: this backbone does not measure."""
     parameter_names: Callable[[], tuple[str, ...]] = tuple
     """Of the model's trainable parameters, in the order of the vector; for parameter servers."""

@@ -105,7 +105,8 @@ class AttackedSwarm:
         everything = self._task.batch(tuple(range(self._task.num_samples))).tensors
         with torch.no_grad():
             training_loss = float(self._task.loss(self._model, everything).item())
-        return Result(training_loss, self._task.evaluate(self._model), self._task.accuracy(self._model), self._refused)
+        found = self._task.evaluate(self._model)
+        return Result(training_loss, found.loss, found.accuracy, self._refused)
 
     def _contributions(self, epoch: int) -> tuple[list[Vector], list[float]]:
         """What every peer sends in this round, and the samples that it claims."""

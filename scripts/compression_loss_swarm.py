@@ -175,7 +175,7 @@ class LossSwarm:
         return Course(
             num_elements=self._replicas[0].layout.num_elements,
             losses=[sum(self._used[epoch, index][0] for index in everybody) / len(self._parts) for epoch in epochs],
-            held_out_loss=self._task.evaluate(self._replicas[0].model),
+            held_out_loss=self._task.evaluate(self._replicas[0].model).loss,
             groups=[self._watches[0].groups[event.round_id] for event in committed],
             round_s=[event.seconds for event in committed],
             training_s=ended_s - self._began_s,

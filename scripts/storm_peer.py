@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from collab.net.startup import Started
     from collab.swarm.bundle import Bundle
-    from collab.tasks.base import Batch, Task
+    from collab.tasks.base import Batch, Evaluation, Task
     from collab.training.replica import Replica
     from collab.training.trainer import Trainer
 
@@ -66,7 +66,7 @@ class Paced:
     def loss(self, model: "torch.nn.Module", tensors: "Mapping[str, torch.Tensor]") -> "torch.Tensor":
         return self._task.loss(model, tensors)
 
-    def evaluate(self, model: "torch.nn.Module") -> float:
+    def evaluate(self, model: "torch.nn.Module") -> "Evaluation":
         return self._task.evaluate(model)
 
     def checkpoint_files(self) -> Mapping[str, bytes]:

@@ -277,7 +277,8 @@ def test_comments_order_and_spelt_out_defaults_do_not_change_the_fingerprint() -
     assert int(expected, 16) >= 0
 
 
-ONE_VALUE_ONLY = ("task.name", "task.data.source")
+ONE_VALUE_ONLY = ("task.name", "task.data.source", "until_accuracy")
+"""With this task."""
 
 
 @pytest.mark.parametrize("place", [place for place in places_of(EVERYTHING) if place not in ONE_VALUE_ONLY])
@@ -287,7 +288,7 @@ def test_every_value_of_the_run_changes_the_fingerprint(place: str) -> None:
         value = value[name]
     special = {"strategy.name": "solo", "averaging.compression": "exact", "averaging.reduction": "median"}
     special |= {"access": "invite_only", "when_alone": "wait"}
-    special |= {"until_epoch": 9, "task.tokenizer": "t.json", "task.data.placement": "local"}
+    special |= {"until_epoch": 9, "until_loss": 2.5, "task.tokenizer": "t.json", "task.data.placement": "local"}
     other = changed(place, special.get(place, another(value)), content=EVERYTHING)
     assert fingerprint(Run.model_validate(other), {}) != fingerprint(Run.model_validate(EVERYTHING), {})
 
@@ -296,8 +297,13 @@ def test_another_data_source_or_task_changes_the_fingerprint() -> None:
     base = Run.model_validate(VALID)
     files = base.task.model_copy(update={"data": FilesData(source="files", path="texts")})
     digits = Run.model_validate(changed("task", {"name": "image_classification"}))
-    others = [base, base.model_copy(update={"task": files}), digits]
-    assert len({fingerprint(run, {}) for run in others}) == 3
+    good = digits.model_copy(update={"until_accuracy": 0.9})
+    others = [base, base.model_copy(update={"task": files}), digits, good]
+    assert len({fingerprint(run, {}) for run in others}) == 4
+
+
+def test_a_language_model_is_not_right_or_wrong() -> None:
+    assert "set until_loss instead" in problem_with(changed("until_accuracy", 0.9))
 
 
 def test_the_fingerprint_covers_the_files_that_travel_with_the_run() -> None:

@@ -1,5 +1,6 @@
 """What happens in a peer, as values: for the terminal, the metrics files, and the fault scripts of the simulation."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -129,6 +130,8 @@ class EvaluationDone(Event):
     epoch: int
     loss: float
     seconds: float
+    accuracy: float = math.nan
+    """Share of the held-out samples got right; NaN: the task has no such thing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +238,8 @@ class SwarmReport(Event):
     eval_loss: float
     """Of the newest evaluation; NaN before the first."""
     eval_epoch: int
+    eval_accuracy: float
+    """As ``eval_loss``, and NaN where there is no right and wrong."""
     samples_per_s: float
     trainers: int
     peers: int

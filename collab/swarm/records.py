@@ -88,7 +88,9 @@ class PeerRecord:
     reach: Reachability = Reachability.DIRECT
     """How it says that others get to it."""
     life_s: float = 15.0
-    """For how long this is believed; in a large swarm everybody speaks more rarely. New fields go below."""
+    """For how long this is believed; in a large swarm everybody speaks more rarely."""
+    eval_accuracy: float = math.nan
+    """Share of the held-out samples got right, as ``eval_loss``; NaN: nobody says. New fields go below."""
 
 
 def pack_record(record: PeerRecord, identity: Identity) -> bytes:

@@ -56,6 +56,10 @@ class UnitScheduler:
         """Begin to answer clients."""
         await self._ports.transport.serve(UNITS_PROTOCOL, self._answer)
 
+    def forget(self) -> None:
+        """What is done is not what it was: the store has begun anew."""
+        self._units = None
+
     async def _answer(self, stream: Stream) -> None:
         request = await stream.receive(timeout_s=self._timeouts.answer_s())
         try:
@@ -117,7 +121,7 @@ class UnitScheduler:
             )
         else:
             begun = {lease.unit.pass_number for lease in self._units.out()}
-        for number in sorted(begun):
+        for number in sorted(number for number in begun if number <= self._passes()):
             done = await self._ports.compute.beside(partial(self._store.done, number))
             self._units.note_all_done(number, done, self._ports.clock.monotonic())
         return self._units

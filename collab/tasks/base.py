@@ -1,5 +1,6 @@
 """The task port: what is learnt, from what. A task knows nothing of peers, rounds or strategies."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +16,16 @@ class Batch:
     """Which samples, so that a run can be replayed exactly."""
     tensors: Mapping[str, torch.Tensor]
     """First dimension: sample. On the CPU; the replica moves them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a model is worth on the held-out split."""
+
+    loss: float
+    """Mean over the samples."""
+    accuracy: float = math.nan
+    """Share of them that it gets right, 0 .. 1; NaN: there is no right and wrong."""
 
 
 class Task(Protocol):
@@ -37,8 +48,8 @@ class Task(Protocol):
         """Scalar: mean over the samples, so that means weighted by samples compose."""
         ...
 
-    def evaluate(self, model: torch.nn.Module) -> float:
-        """Mean loss on the held-out split, the same samples on every machine; leaves the model's mode as it was."""
+    def evaluate(self, model: torch.nn.Module) -> Evaluation:
+        """On the held-out split, the same samples on every machine; leaves the model's mode as it was."""
         ...
 
     def checkpoint_files(self) -> Mapping[str, bytes]:

@@ -26,7 +26,7 @@ from collab.data.tokens import (
     vocabulary_size,
 )
 from collab.errors import DataError
-from collab.tasks.base import Batch
+from collab.tasks.base import Batch, Evaluation
 from collab.tasks.evaluation import evaluating
 from collab.tasks.language_model import Vocabulary, model_configuration
 
@@ -97,7 +97,7 @@ class CausalLM:
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
         return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
-    def evaluate(self, model: torch.nn.Module) -> float:
+    def evaluate(self, model: torch.nn.Module) -> Evaluation:
         """Mean loss on at most ``eval_samples`` blocks, the first of the held-out text.
 
         Raises:
@@ -110,7 +110,7 @@ class CausalLM:
                 tensors = _tensors(blocks[start:start + _EVAL_BATCH])
                 samples = len(tensors["input_ids"])
                 total += samples * self.loss(model, {"input_ids": tensors["input_ids"].to(device)}).item()
-        return total / len(blocks)
+        return Evaluation(total / len(blocks))
 
     def checkpoint_files(self) -> Mapping[str, bytes]:
         """All that ``from_pretrained`` wants beside ``model.safetensors``: configuration, generation and tokenizer."""

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from collab.config import ImageClassificationTask
-from collab.tasks.base import Batch
+from collab.tasks.base import Batch, Evaluation
 from collab.tasks.evaluation import evaluating
 
 _NUM_PIXELS = 64
@@ -52,18 +52,13 @@ class ImageClassification:
         """Cross entropy in float32, mean over the samples."""
         return functional.cross_entropy(model(tensors["pixels"]).float(), tensors["labels"])
 
-    def evaluate(self, model: torch.nn.Module) -> float:
-        """Mean cross entropy on the held-out images."""
+    def evaluate(self, model: torch.nn.Module) -> Evaluation:
+        """Cross entropy on the held-out images, and the share of them that is named right."""
         pixels, labels = self._held_out
         with evaluating(model) as device:
-            return float(self.loss(model, {"pixels": pixels.to(device), "labels": labels.to(device)}).item())
-
-    def accuracy(self, model: torch.nn.Module) -> float:
-        """Share of the held-out images that are named right, 0 .. 1."""
-        pixels, labels = self._held_out
-        with evaluating(model) as device:
-            named = model(pixels.to(device)).argmax(dim=1).cpu()
-        return float((named == labels).double().mean().item())
+            logits = model(pixels.to(device)).float().cpu()
+        right = (logits.argmax(dim=1) == labels).double().mean()
+        return Evaluation(float(functional.cross_entropy(logits, labels).item()), float(right.item()))
 
     def checkpoint_files(self) -> Mapping[str, bytes]:
         """``config.json``: what :meth:`build_model` needs to make the model again."""

@@ -66,7 +66,7 @@ class Departure:
             return True
         vitals = self.teller.vitals
         behind = [record.peer for record in backbones if record.checkpoint_epoch < epoch]
-        eval_loss = vitals.eval_loss if vitals.eval_epoch == epoch else math.nan
+        eval_loss = vitals.evaluation.loss if vitals.eval_epoch == epoch else math.nan
         offer = Offer(self.engine.fingerprint, epoch, eval_loss)
         if not behind or await offer_state(self.ports.transport, behind, offer, timeout_s):
             return bool(backbones)

@@ -112,11 +112,10 @@ class Trainer:
             return
         started_s = self._ports.clock.monotonic()
         self.participant.vitals.begin_microbatch(started_s)  # busy, at least as long as that
-        loss = await self._ports.compute.run(lambda: self._task.evaluate(self._replica.model))
+        found = await self._ports.compute.run(lambda: self._task.evaluate(self._replica.model))
         self.participant.vitals.pause()
-        seconds = self._ports.clock.monotonic() - started_s
-        self._ports.observer.observe(
-            EvaluationDone(at_s=self._ports.clock.now(), epoch=epoch, loss=loss, seconds=seconds)
-        )
-        self.participant.vitals.eval_epoch, self.participant.vitals.eval_loss = epoch, loss
+        seconds, now = self._ports.clock.monotonic() - started_s, self._ports.clock.now()
+        done = EvaluationDone(at_s=now, epoch=epoch, loss=found.loss, accuracy=found.accuracy, seconds=seconds)
+        self._ports.observer.observe(done)
+        self.participant.vitals.eval_epoch, self.participant.vitals.evaluation = epoch, found
         await self.participant.membership.report()

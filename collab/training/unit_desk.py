@@ -92,9 +92,16 @@ class UnitDesk:
         self._present = await self._waiting.get()
         return self._present
 
-    async def newest(self) -> Stored | None:
-        """The servers' parameters now. Raises ``NetworkError`` when nobody gives them."""
-        pulled = await self._client.pull(None if self._pulled is None else self._pulled.version)
+    async def newest(self, *, is_last: bool = False) -> Stored | None:
+        """The servers' parameters now.
+
+        Args:
+            is_last: fetched again whatever their version: a store that was lost may have come to it another way.
+
+        Raises:
+            NetworkError: nobody gives them.
+        """
+        pulled = await self._client.pull(None if self._pulled is None or is_last else self._pulled.version)
         self._pulled = pulled or self._pulled
         return self._pulled
 

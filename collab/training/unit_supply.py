@@ -70,7 +70,7 @@ class UnitSupply:
         """The parameters that the run ends with."""
         while True:
             try:
-                if (stored := await self._desk.newest()) is not None:
+                if (stored := await self._desk.newest(is_last=True)) is not None:
                     return stored
             except NetworkError as error:
                 logger.info("the run is over, and nobody gives its parameters reason=%s", error)

@@ -4,6 +4,7 @@ import math
 
 from collab.metrics.records import Notice
 from collab.swarm.records import PeerState
+from collab.tasks.base import Evaluation
 from collab.training.accumulator import Used
 from collab.training.replica import MicrobatchReport
 
@@ -26,7 +27,7 @@ class Vitals:
         self.epochs_contributed = 0
         self.skipped_in_a_row = 0
         self.eval_epoch = -1
-        self.eval_loss = math.nan
+        self.evaluation = Evaluation(math.nan)
         self._busy_since_s: float | None = None
 
     def begin_microbatch(self, now_s: float) -> None:

@@ -32,7 +32,7 @@ def loss_of(swarm: LiveSwarm, snapshot: Snapshot) -> float:
     task = build_task(bundle.run, assets=bundle.assets, cache_dir=swarm.directory, peer_id="")
     replica = build_replica(bundle, task, torch.device("cpu"))
     replica.load(snapshot)
-    return task.evaluate(replica.model)
+    return task.evaluate(replica.model).loss
 
 
 @pytest.mark.timeout(240)  # two generations of processes, and a lease that has to run out

@@ -36,7 +36,7 @@ def test_the_demo_leaves_a_model_that_transformers_loads_and_a_run_that_resumes(
     run = load_run(directory / "run.yaml")
     assets = {path.name: path.read_bytes() for path in next((directory / "assets").iterdir()).iterdir()}
     task = build_task(run, assets=assets, cache_dir=cache_dir(), peer_id="")
-    assert abs(task.evaluate(model) - report["eval_loss"]) < 1e-5
+    assert abs(task.evaluate(model).loss - report["eval_loss"]) < 1e-5
     tokens = AutoTokenizer.from_pretrained(checkpoint)("def main():", return_tensors="pt")
     with torch.no_grad():
         assert model.generate(**tokens, max_new_tokens=5, do_sample=False).shape[1] > tokens["input_ids"].shape[1]

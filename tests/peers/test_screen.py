@@ -101,6 +101,7 @@ def test_every_event_but_the_routine_has_words() -> None:
             loss=math.nan,
             eval_loss=math.nan,
             eval_epoch=-1,
+            eval_accuracy=math.nan,
             samples_per_s=3.0,
             trainers=2,
             peers=3,

@@ -26,6 +26,7 @@ from collab.swarm.statements import Statement
 from collab.tasks.base import Task
 from collab.tasks.registry import build_task
 from collab.training.genesis import build_replica, make_genesis
+from collab.training.judging import evaluate_state
 from collab.training.layout import VectorLayout
 from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
@@ -81,10 +82,12 @@ class SimSwarm:
         foreign: str = "",
         hidden: int = 16,
         units: str = "",
+        goal: str = "",
     ) -> None:
         """
         Args:
             units: options of ``vc_asgd``.
+            goal: a line of the run file.
         """
         rule = foreign or f"{strategy}, max_gradient_norm: {json.dumps(max_norm)}"
         strategy = f"{rule}, {units}" if units else f"{rule}, target_batch_size: {target}"
@@ -93,7 +96,7 @@ class SimSwarm:
         rules = {"access": access, "orphan_after_h": orphan_after_h, "when_alone": when_alone}
         text = RUN.format(optimizer=optimizer, strategy=strategy, max_share=max_share, **sends, **sizes, **rules)
         self.directory, self.owner = directory, owner
-        self.bundle = Bundle(parse_run(text, origin="the test"), {}, owner.peer_id if owner else PeerId(""))
+        self.bundle = Bundle(parse_run(text + goal, origin="the test"), {}, owner.peer_id if owner else PeerId(""))
         self.task = build_task(self.bundle.run, assets={}, cache_dir=directory, peer_id="")
         self.world = World(seed)
         self.churn = Churn(self.world)
@@ -106,11 +109,12 @@ class SimSwarm:
         self.backbones_stay_s = 0.0
         """After the last trainer has left."""
 
-    def add_backbone(self, *, has_joined: bool = False) -> SimPeer:
+    def add_backbone(self, *, has_joined: bool = False, has_store: bool = True) -> SimPeer:
         """A backbone on a good link; it ends when all trainers have.
 
         Args:
-            has_joined: as with ``join --role backbone``: it never makes the run's first state.
+            has_joined: as with ``join --role backbone``: it never makes the run's first state, nor has the owner's key.
+            has_store: in a run with parameter servers.
         """
         index = len(self.world.peers)
 
@@ -119,10 +123,12 @@ class SimSwarm:
             if self.owner is not None:
                 self._show(ports, self.papers("backbone", key=identity, role=Role.BACKBONE))
             place = self.directory / f"checkpoints-{index}"
-            settings = BackboneSettings(name="backbone", checkpoint_dir=place, store=self.store)
+            store, owner = self.store if has_store else None, None if has_joined else self.owner
+            settings = BackboneSettings(name="backbone", checkpoint_dir=place, store=store, owner=owner)
             workshop = Workshop(
                 make_first_state=None if has_joined else lambda: make_genesis(self.bundle, self.task),
                 checkpoint_files=self.task.checkpoint_files,
+                evaluate=lambda state: evaluate_state(self.task, state),
                 parameter_names=lambda: VectorLayout(self.task.build_model()).names,
             )
             self.backbones[index] = backbone = Backbone(ports, identity, self.bundle, workshop, settings)

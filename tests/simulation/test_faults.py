@@ -14,7 +14,7 @@ from collab.metrics.records import EpochFinished, Event, MicrobatchSkipped, Noti
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
 from collab.swarm.state_transfer import STATE_PROTOCOL
-from collab.tasks.base import Batch, Task
+from collab.tasks.base import Batch, Evaluation, Task
 from tests.simulation.swarm import SimSwarm
 
 ROUND = [Phase.JOIN_GROUP, Phase.SEND_PARTS, Phase.BEFORE_COMMIT, Phase.COMMIT]
@@ -109,7 +109,7 @@ class SickTask:
         self._count += 1
         return self._task.loss(model, tensors) * (math.nan if self._count in self._sick else 1.0)
 
-    def evaluate(self, model: torch.nn.Module) -> float:
+    def evaluate(self, model: torch.nn.Module) -> Evaluation:
         return self._task.evaluate(model)
 
     def checkpoint_files(self) -> Mapping[str, bytes]:

@@ -61,7 +61,7 @@ def held_out_loss(directory: Path, *, liars: int, worker_momentum: float = 0.9) 
     assert {peer.result["epoch"] for peer in honest} == {60}
     assert len({peer.result["lineage"] for peer in honest}) == 1
     assert set(swarm.contributors(honest[0])[-10:]) == {4 + liars}, "the liars are in the rounds"
-    return swarm.task.evaluate(swarm.replicas[honest[0].index].model)
+    return swarm.task.evaluate(swarm.replicas[honest[0].index].model).loss
 
 
 def test_a_liar_among_five_leaves_the_honest_near_the_clean_loss_if_all_send_momenta(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Loss:
         """On the held-out samples."""
         replica = self.swarm.replicas[self.trainers[0].index]
         replica.load(snapshot)
-        return self.swarm.task.evaluate(replica.model)
+        return self.swarm.task.evaluate(replica.model).loss
 
 
 def everybody_dies(tmp_path: Path, *, backbones: int = 2, trainers: int = 3, every: int = 15) -> Loss:
@@ -82,7 +82,7 @@ def come_back(
 
     def look(peer: SimPeer, event: Event) -> None:
         if isinstance(event, MicrobatchDone) and peer.index not in losses:
-            losses[peer.index] = swarm.task.evaluate(swarm.replicas[peer.index].model)
+            losses[peer.index] = swarm.task.evaluate(swarm.replicas[peer.index].model).loss
 
     swarm.world.subscribe(look)
     for number, peer in enumerate(order):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from collab.metrics.records import EvaluationDone
+from collab.metrics.records import EvaluationDone, Notice
+from collab.swarm.identity import Identity
 from collab.swarm.snapshots import unpack
 from collab.training.layout import VectorLayout
 from tests.simulation.swarm import SimSwarm
@@ -107,3 +108,64 @@ def test_the_checkpoint_is_what_is_stored(tmp_path: Path) -> None:
     names = VectorLayout(swarm.task.build_model()).names
     vector = np.concatenate([saved.tensors[f"model.{name}"].reshape(-1) for name in names])
     assert vector.tobytes() == stored.values.tobytes()
+
+
+def test_a_run_with_a_target_ends_with_the_checkpoint_that_reaches_it(tmp_path: Path) -> None:
+    swarm = SimSwarm(
+        tmp_path, strategy="vc_asgd", until=400, units=f"shards: {SHARDS}", every=SHARDS,
+        owner=Identity.from_seed(b"o" * 32), goal="until_accuracy: 0.85",
+    )  # fmt: skip
+    backbone = swarm.add_backbone()
+    swarm.backbones_stay_s = 30.0
+    for _ in range(3):
+        swarm.add_trainer()
+    with swarm.world:
+        swarm.world.run(until_s=900.0)
+    measured = swarm.events(backbone, EvaluationDone)
+    reached = [event for event in measured if event.accuracy >= 0.85]
+    passes = [event.epoch // SHARDS for event in measured]
+    assert passes[:-1] == list(range(len(passes) - 1))  # before the first, after each, and what is left at the end
+    version = swarm.store.version()
+    assert version is not None
+    assert reached[0].epoch <= version <= reached[0].epoch + 12
+    assert swarm.backbones[0].keeper.shelf.saved_epoch == version
+
+
+def test_a_store_that_was_lost_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+    """A Redis server without its disk is killed: what came after the checkpoint is done again, nothing else."""
+    swarm = swarm_of(tmp_path, 3, passes=6)
+    lost_at = []
+
+    def lose() -> None:
+        lost_at.append(swarm.store.version())
+        swarm.store.__init__()  # type: ignore[misc]  # empty, as at the beginning
+
+    swarm.world.call_at(20.0, lose)
+    swarm.backbones_stay_s = 30.0
+    with swarm.world:
+        swarm.world.run(until_s=900.0)
+    assert done_once(swarm, 6)
+    assert lost_at[0] > SHARDS
+    told = [event.text for event in swarm.events(swarm.world.peers[0], Notice) if "store was empty" in event.text]
+    again = int(told[0].split()[-1])
+    assert again <= lost_at[0]
+    assert again % SHARDS == 0 or again - again // SHARDS * SHARDS < 4  # soon after a pass
+    stored = swarm.store.read()
+    assert stored is not None
+    for index in swarm.participants:
+        assert (swarm.replicas[index].layout.parameters_vector() == stored.values).all()
+
+
+def test_a_backbone_without_the_store_never_hands_out_units(tmp_path: Path) -> None:
+    """It joined without --store; when the only parameter server dies clients wait for it to come back."""
+    swarm = swarm_of(tmp_path, 0, passes=6)
+    swarm.add_backbone(has_joined=True, has_store=False)
+    for _ in range(3):
+        swarm.add_trainer()
+    swarm.churn.fail_at(peer=0, time_s=14.0, restart_after_s=40.0)
+    swarm.backbones_stay_s = 30.0
+    with swarm.world:
+        swarm.world.run(until_s=900.0)
+    assert done_once(swarm, 6)
+    assert swarm.backbones[1].keeper.shelf.saved_epoch == 6 * SHARDS
+    assert [e.text for e in swarm.events(swarm.world.peers[1], Notice) if "takes no pushes" in e.text]

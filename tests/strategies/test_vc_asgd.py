@@ -7,7 +7,7 @@ from collab import config
 from collab.data.work_units import Unit
 from collab.strategies.base import Decision, HandedOver, Stepped, Swarm, Waiting
 from collab.strategies.vc_asgd import VcAsgd, alpha_of
-from collab.swarm.parameter_store.base import Push, Verdict
+from collab.swarm.parameter_store.base import Kept, Push, Verdict
 from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.types import PeerId, Vector
 from tests.fakes import FakeCompute, run
@@ -46,7 +46,7 @@ class FakeUnits:
 
 def store() -> InProcessStore:
     made = InProcessStore()
-    made.begin(FIRST)
+    made.begin(Kept.at_first(FIRST))
     return made
 
 

@@ -16,7 +16,7 @@ from collab.simulation.links import Link
 from collab.simulation.world import World
 from collab.swarm.identity import Identity
 from collab.swarm.parameter_server import ParameterServer, Rules
-from collab.swarm.parameter_store.base import Verdict
+from collab.swarm.parameter_store.base import Kept, Verdict
 from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.swarm.unit_client import Granted, NothingNow, UnitClient
 from collab.swarm.unit_leases import PARAMETERS_PROTOCOL, Permit
@@ -34,7 +34,7 @@ class Lab:
 
     def __init__(self, *, shards: int = 4, last: int | None = 8, max_staleness: int | None = None) -> None:
         self.world, self.store = World(1), InProcessStore()
-        self.store.begin(START)
+        self.store.begin(Kept.at_first(START))
         self.last, self.shards, self.max_staleness = last, shards, max_staleness
         self.in_charge: PeerId | None = None
         self.world.add_peer(self._serve, link=LINK)

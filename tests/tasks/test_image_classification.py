@@ -52,7 +52,6 @@ def test_evaluating_leaves_the_mode_of_every_module_and_no_gradients(is_training
     net = digits.build_model().train(is_training)
     net[1].train(not is_training)
     digits.evaluate(net)
-    digits.accuracy(net)
     assert net.training is is_training
     assert net[1].training is not is_training
     assert all(parameter.grad is None for parameter in net.parameters())

@@ -152,11 +152,11 @@ def test_digits_are_learnt_to_more_than_nine_in_ten(name: str, rate: float) -> N
     net = task.build_model()
     optimizer = build_optimizer(section(name, learning_rate=rate, momentum=0.9 if name == "sgd" else 0.0), net)
     sampler = SampleSampler(task.num_samples, seed=0, peer_id="a")
-    assert task.accuracy(net) < 0.3
-    first_loss = task.evaluate(net)
+    assert task.evaluate(net).accuracy < 0.3
+    first_loss = task.evaluate(net).loss
     for _ in range(300):
         optimizer.zero_grad()
         task.loss(net, task.batch(sampler.next(64)).tensors).backward()
         optimizer.step()
-    assert task.accuracy(net) > 0.9
-    assert task.evaluate(net) < first_loss / 4
+    assert task.evaluate(net).accuracy > 0.9
+    assert task.evaluate(net).loss < first_loss / 4

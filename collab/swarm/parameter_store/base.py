@@ -1,6 +1,7 @@
 """What a parameter store is, whatever keeps it."""
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -20,6 +21,20 @@ class Stored:
     """Pushes that are in them."""
     values: Vector
     """[num_elements] float32, read-only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What another store could go on from."""
+
+    stored: Stored
+    done: Mapping[Unit, str]
+    """Under which lease each unit was done that is in the parameters."""
+
+    @classmethod
+    def at_first(cls, values: Vector) -> "Kept":
+        """A run's first parameters."""
+        return cls(Stored(0, values), {})
 
 
 def lineage_of(version: int) -> Lineage:
@@ -76,8 +91,8 @@ class ParameterStore(Protocol):
     A push counts once: which unit it did is kept together with the parameters, in one transaction.
     """
 
-    def begin(self, values: Vector) -> bool:
-        """Make ``values`` version 0, if there is nothing yet; whether there was nothing."""
+    def begin(self, first: Kept) -> bool:
+        """Begin with that, if there is nothing yet; whether there was nothing."""
         ...
 
     def read(self, known: int | None = None) -> Stored | None:
@@ -99,6 +114,10 @@ class ParameterStore(Protocol):
 
     def done(self, pass_number: int) -> dict[int, str]:
         """Shards of a pass that are in the parameters, and under which lease each was done."""
+        ...
+
+    def keep(self, passes: Iterable[int]) -> Kept | None:
+        """Parameters and what of these passes is in them, as of one moment; None: there is nothing."""
         ...
 
     def close(self) -> None:

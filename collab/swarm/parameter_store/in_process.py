@@ -1,10 +1,11 @@
 """A parameter store in this process's memory: for one server, and for simulations."""
 
 import threading
+from collections.abc import Iterable
 
 from collab.data.work_units import Unit
 from collab.errors import StateError
-from collab.swarm.parameter_store.base import Assimilated, Push, Stored, Verdict, mixed
+from collab.swarm.parameter_store.base import Assimilated, Kept, Push, Stored, Verdict, mixed
 from collab.types import Vector
 
 
@@ -16,11 +17,11 @@ class InProcessStore:
         self._stored: Stored | None = None
         self._done: dict[Unit, str] = {}
 
-    def begin(self, values: Vector) -> bool:
+    def begin(self, first: Kept) -> bool:
         with self._lock:
             if self._stored is not None:
                 return False
-            self._stored = _frozen(0, values.copy())
+            self._stored, self._done = _frozen(first.stored.version, first.stored.values.copy()), dict(first.done)
             return True
 
     def read(self, known: int | None = None) -> Stored | None:
@@ -47,6 +48,12 @@ class InProcessStore:
     def done(self, pass_number: int) -> dict[int, str]:
         with self._lock:
             return {unit.shard: lease for unit, lease in self._done.items() if unit.pass_number == pass_number}
+
+    def keep(self, passes: Iterable[int]) -> Kept | None:
+        with self._lock:
+            wanted = set(passes)
+            done = {unit: lease for unit, lease in self._done.items() if unit.pass_number in wanted}
+            return None if self._stored is None else Kept(self._stored, done)
 
     def close(self) -> None:
         pass

@@ -1,15 +1,15 @@
 """A parameter store in Redis: for servers on several machines."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from collab.data.work_units import Unit
 from collab.errors import ConfigError, StateError
-from collab.swarm.parameter_store.base import Assimilated, Push, Stored, Verdict, mixed
-from collab.types import Vector
+from collab.swarm.parameter_store.base import Assimilated, Kept, Push, Stored, Verdict, mixed
 
 logger = logging.getLogger(__name__)
 
@@ -17,11 +17,6 @@ ANSWER_S = 60.0
 """For one command, which carries one vector; a server that is silent for longer is gone."""
 NO_MATTER = -1
 """Of a version or a staleness that does not matter."""
-BEGIN = """
-if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
-redis.call('MSET', KEYS[1], 0, KEYS[2], ARGV[1])
-return 1
-"""
 TAKE = """
 local version = tonumber(redis.call('GET', KEYS[1]) or -1)
 if version < 0 then return {'empty', 0} end
@@ -63,23 +58,34 @@ class RedisStore:
             import redis
         except ImportError as error:
             raise ConfigError("a store in Redis needs the package redis", hint="pip install 'collab[redis]'") from error
-        self._error, self._is_strong = redis.RedisError, is_strong
+        self._error, self._moved, self._is_strong = redis.RedisError, redis.WatchError, is_strong
         try:
             self._redis: Any = redis.Redis.from_url(url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S)
         except ValueError as error:
             raise ConfigError(f"no address of a Redis server: {error}", hint="redis://host:6379/0") from error
         tag = f"collab:{{{run}}}"
         self._version, self._vector, self._units = f"{tag}:version", f"{tag}:vector", f"{tag}:units"
-        self._begin, self._take = self._redis.register_script(BEGIN), self._redis.register_script(TAKE)
+        self._take = self._redis.register_script(TAKE)
         with self._named():
             keeps = self._redis.config_get("appendonly").get("appendonly")
         if keeps != "yes":
             logger.warning("this Redis server forgets everything when it dies; set 'appendonly yes' there")
 
-    def begin(self, values: Vector) -> bool:
-        with self._named():
-            data = values.astype("<f4", copy=False).tobytes()
-            return bool(self._begin(keys=[self._version, self._vector], args=[data]))
+    def begin(self, first: Kept) -> bool:
+        with self._named(), self._redis.pipeline() as transaction:
+            transaction.watch(self._version)
+            if transaction.exists(self._version):
+                return False
+            transaction.multi()
+            data = first.stored.values.astype("<f4", copy=False).tobytes()
+            transaction.mset({self._version: first.stored.version, self._vector: data})
+            for unit, lease in first.done.items():
+                transaction.hset(f"{self._units}:{unit.pass_number}", unit.shard, lease)
+            try:
+                transaction.execute()
+            except self._moved:
+                return False
+            return True
 
     def read(self, known: int | None = None) -> Stored | None:
         if known is not None and self.version() in (None, known):
@@ -107,8 +113,20 @@ class RedisStore:
 
     def done(self, pass_number: int) -> dict[int, str]:
         with self._named():
-            rows = self._redis.hgetall(f"{self._units}:{pass_number}")
-            return {int(shard): lease.decode() for shard, lease in rows.items()}
+            return _leases(self._redis.hgetall(f"{self._units}:{pass_number}"))
+
+    def keep(self, passes: Iterable[int]) -> Kept | None:
+        wanted = tuple(passes)
+        with self._named(), self._redis.pipeline() as transaction:
+            transaction.mget(self._version, self._vector)
+            for number in wanted:
+                transaction.hgetall(f"{self._units}:{number}")
+            (version, data), *passed = transaction.execute()
+        if version is None:
+            return None
+        rows = zip(wanted, map(_leases, passed), strict=True)
+        done = {Unit(number, shard): lease for number, leases in rows for shard, lease in leases.items()}
+        return Kept(Stored(int(version), np.frombuffer(data, "<f4")), done)
 
     def close(self) -> None:
         self._redis.close()
@@ -131,3 +149,7 @@ class RedisStore:
         except self._error as error:
             hint = "does the server run, with room in its memory? the push may come again: it counts once"
             raise StateError(f"the parameter store in Redis: {error}", hint=hint) from error
+
+
+def _leases(rows: Mapping[bytes, bytes]) -> dict[int, str]:
+    return {int(shard): lease.decode() for shard, lease in rows.items()}

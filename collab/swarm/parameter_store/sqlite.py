@@ -2,14 +2,15 @@
 
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from collab.data.work_units import Unit
 from collab.errors import StateError
-from collab.swarm.parameter_store.base import Assimilated, Push, Stored, Verdict, mixed
+from collab.swarm.parameter_store.base import Assimilated, Kept, Push, Stored, Verdict, mixed
 from collab.types import Vector
 
 SCHEMA = """
@@ -41,11 +42,15 @@ class SqliteStore:
         with self._connected() as connection:
             connection.executescript(SCHEMA)
 
-    def begin(self, values: Vector) -> bool:
+    def begin(self, first: Kept) -> bool:
         with self._connected() as connection, _written(connection):
-            data = values.astype("<f4", copy=False).tobytes()
-            row = connection.execute("INSERT OR IGNORE INTO parameters VALUES (0, 0, ?)", (data,))
-            return row.rowcount == 1
+            if _stored(connection) is not None:
+                return False
+            data = first.stored.values.astype("<f4", copy=False).tobytes()
+            connection.execute("INSERT INTO parameters VALUES (0, ?, ?)", (first.stored.version, data))
+            rows = [(unit.pass_number, unit.shard, lease) for unit, lease in first.done.items()]
+            connection.executemany("INSERT INTO done VALUES (?, ?, ?)", rows)
+            return True
 
     def read(self, known: int | None = None) -> Stored | None:
         if known is not None and self.version() in (None, known):
@@ -76,8 +81,13 @@ class SqliteStore:
 
     def done(self, pass_number: int) -> dict[int, str]:
         with self._connected() as connection:
-            rows = connection.execute("SELECT shard, lease FROM done WHERE pass = ?", (pass_number,))
-            return dict(rows.fetchall())
+            return _done(connection, pass_number)
+
+    def keep(self, passes: Iterable[int]) -> Kept | None:
+        with self._connected() as connection, _transaction(connection, "BEGIN"):
+            stored = _stored(connection)
+            done = {Unit(each, shard): lease for each in passes for shard, lease in _done(connection, each).items()}
+            return None if stored is None else Kept(stored, done)
 
     def close(self) -> None:
         with self._lock:
@@ -109,10 +119,14 @@ class SqliteStore:
         return stored
 
 
-@contextmanager
-def _written(connection: sqlite3.Connection) -> Iterator[None]:
+def _written(connection: sqlite3.Connection) -> AbstractContextManager[None]:
     """One transaction that nobody writes beside."""
-    connection.execute("BEGIN IMMEDIATE")
+    return _transaction(connection, "BEGIN IMMEDIATE")
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    connection.execute(begin)
     try:
         yield
     except BaseException:
@@ -124,6 +138,10 @@ def _written(connection: sqlite3.Connection) -> Iterator[None]:
 def _stored(connection: sqlite3.Connection) -> Stored | None:
     row = connection.execute("SELECT version, vector FROM parameters").fetchone()
     return None if row is None else Stored(row[0], np.frombuffer(row[1], "<f4"))
+
+
+def _done(connection: sqlite3.Connection, pass_number: int) -> dict[int, str]:
+    return dict(connection.execute("SELECT shard, lease FROM done WHERE pass = ?", (pass_number,)).fetchall())
 
 
 def _refusal(connection: sqlite3.Connection, push: Push, version: int) -> Assimilated | None:

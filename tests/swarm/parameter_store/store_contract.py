@@ -10,7 +10,7 @@ import pytest
 
 from collab.data.work_units import Unit
 from collab.errors import ShapeMismatch, StateError
-from collab.swarm.parameter_store.base import ParameterStore, Push, Stored, Verdict
+from collab.swarm.parameter_store.base import Kept, ParameterStore, Push, Stored, Verdict
 from collab.types import Vector
 
 FIRST = np.array([1.0, -2.0, 3.0], np.float32)
@@ -41,7 +41,7 @@ class StoreContract(ABC):
     @contextmanager
     def begun(self) -> Iterator[tuple[ParameterStore, ParameterStore]]:
         with self.open() as stores:
-            assert stores[0].begin(FIRST)
+            assert stores[0].begin(Kept.at_first(FIRST))
             yield stores
 
     def test_an_empty_one_has_nothing_and_takes_nothing(self, stores: tuple[ParameterStore, ParameterStore]) -> None:
@@ -50,11 +50,33 @@ class StoreContract(ABC):
             stores[1].assimilate(push(0, FIRST))
 
     def test_the_first_state_is_made_once(self, stores: tuple[ParameterStore, ParameterStore]) -> None:
-        assert stores[0].begin(FIRST)
-        assert not stores[1].begin(FIRST + 1)
+        assert stores[0].begin(Kept.at_first(FIRST))
+        assert not stores[1].begin(Kept.at_first(FIRST + 1))
         stored = now(stores[1])
         assert stored.version == 0
         np.testing.assert_array_equal(stored.values, FIRST)
+
+    def test_another_one_goes_on_from_what_was_kept(self) -> None:
+        with self.begun() as stores:
+            for shard in (0, 3):
+                stores[0].assimilate(push(shard, FIRST + shard))
+            stores[1].assimilate(push(1, FIRST, unit=Unit(2, 1), lease="later"))
+            kept = stores[1].keep((1, 2))
+            assert kept is not None
+            assert kept.stored.version == 3
+            assert kept.done == {Unit(1, 0): "lease 0", Unit(1, 3): "lease 3", Unit(2, 1): "later"}
+            only = stores[0].keep((2, 7))
+            assert only is not None
+            assert only.done == {Unit(2, 1): "later"}
+        with self.open() as others:
+            assert others[0].keep((1,)) is None
+            assert others[0].begin(kept)
+            assert not others[1].begin(Kept.at_first(FIRST))
+            assert others[1].keep((1, 2)).done == kept.done  # type: ignore[union-attr]  # it has begun
+            np.testing.assert_array_equal(now(others[1]).values, kept.stored.values)
+            assert others[1].assimilate(push(3, FIRST + 3)).verdict == Verdict.AGAIN
+            answer = others[0].assimilate(push(2, FIRST, based_on=3))
+            assert (answer.verdict, answer.version) == (Verdict.TAKEN, 4)
 
     def test_repeated_mixing_has_its_closed_form(self) -> None:
         alpha, rng = 0.7, np.random.default_rng(1)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from collab.errors import ConfigError, StateError
-from collab.swarm.parameter_store.base import ParameterStore, Verdict
+from collab.swarm.parameter_store.base import Kept, ParameterStore, Verdict
 from collab.swarm.parameter_store.redis import RedisStore
 from tests.swarm.parameter_store.store_contract import FIRST, StoreContract, now, push
 
@@ -86,7 +86,7 @@ class TestRedisStore(StoreContract):
 
 def test_runs_on_one_server_do_not_see_each_other(shared: Server) -> None:
     one, other = RedisStore(shared.url, "one"), RedisStore(shared.url, "other")
-    one.begin(FIRST)
+    one.begin(Kept.at_first(FIRST))
     assert other.read() is None
     for store in (one, other):
         store.close()
@@ -94,7 +94,7 @@ def test_runs_on_one_server_do_not_see_each_other(shared: Server) -> None:
 
 def test_strong_pushes_of_two_servers_are_all_in_the_parameters(shared: Server) -> None:
     stores = [RedisStore(shared.url, "race") for _ in range(2)]
-    stores[0].begin(np.zeros(3, np.float32))
+    stores[0].begin(Kept.at_first(np.zeros(3, np.float32)))
     TestRedisStore().race((stores[0], stores[1]), each=4)
     np.testing.assert_allclose(now(stores[0]).values, (1 - 0.7**8) * FIRST, rtol=1e-5)
     for store in stores:
@@ -104,7 +104,7 @@ def test_strong_pushes_of_two_servers_are_all_in_the_parameters(shared: Server) 
 def test_what_was_taken_is_there_when_the_redis_server_was_killed_and_starts_again() -> None:
     with server() as running:
         store = RedisStore(running.url, "run")
-        store.begin(FIRST)
+        store.begin(Kept.at_first(FIRST))
         for shard in range(5):
             assert store.assimilate(push(shard, FIRST + 1)).verdict == Verdict.TAKEN
         before = now(store)

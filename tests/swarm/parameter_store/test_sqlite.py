@@ -14,7 +14,7 @@ import pytest
 
 from collab.data.work_units import Unit
 from collab.errors import StateError
-from collab.swarm.parameter_store.base import ParameterStore, Verdict
+from collab.swarm.parameter_store.base import Kept, ParameterStore, Verdict
 from collab.swarm.parameter_store.sqlite import SqliteStore
 from tests.swarm.parameter_store.store_contract import FIRST, StoreContract, now, push
 
@@ -39,7 +39,7 @@ class TestSqliteStore(StoreContract):
 
     def test_it_is_there_after_a_restart(self, tmp_path: Path) -> None:
         store = SqliteStore(tmp_path / "store.db", is_strong=self._is_strong)
-        store.begin(FIRST)
+        store.begin(Kept.at_first(FIRST))
         store.assimilate(push(0, FIRST + 1))
         before = now(store)
         store.close()
@@ -53,7 +53,7 @@ class TestSqliteStore(StoreContract):
 def test_strong_pushes_of_two_servers_are_all_in_the_parameters(tmp_path: Path) -> None:
     """With alpha 0.999 and pushes of ones, what is missing of one push shows."""
     stores = [SqliteStore(tmp_path / "store.db") for _ in range(2)]
-    stores[0].begin(np.zeros(3, np.float32))
+    stores[0].begin(Kept.at_first(np.zeros(3, np.float32)))
     TestSqliteStore().race((stores[0], stores[1]))
     # FIRST each time: W = (1 - alpha^100) FIRST
     np.testing.assert_allclose(now(stores[0]).values, (1 - 0.7**100) * FIRST, rtol=1e-5)
@@ -76,7 +76,7 @@ def test_a_server_killed_in_the_middle_of_its_pushes_leaves_units_and_parameters
 ) -> None:
     path = tmp_path / "store.db"
     store = SqliteStore(path)
-    store.begin(LARGE)
+    store.begin(Kept.at_first(LARGE))
     process = multiprocessing.get_context("spawn").Process(target=pushing, args=(path, 10_000))
     process.start()
     while now(store).version < after:
@@ -99,7 +99,7 @@ def test_what_is_no_store_is_named(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_named_and_nothing_changes(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store.db")
-    store.begin(LARGE)
+    store.begin(Kept.at_first(LARGE))
     with store._connected() as connection:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count={pages}")

@@ -1,0 +1,73 @@
+"""A run that ends when its model is good enough: the organiser's order, given by the organiser's own backbone."""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from collab.config import Run, VcAsgd
+from collab.metrics.records import Notice
+from collab.ports import Ports
+from collab.swarm.identity import Identity
+from collab.swarm.mandate import Mandate
+from collab.swarm.statements import End
+
+if TYPE_CHECKING:
+    from collab.tasks.base import Evaluation
+
+NOTICE_S = 10.0
+"""Between the order and the end, where everybody ends with the same step: orders take seconds to be heard."""
+
+
+class Goal:
+    """Of one backbone."""
+
+    def __init__(self, ports: Ports, run: Run, mandate: Mandate, owner: Identity | None) -> None:
+        """
+        Args:
+            owner: whose word counts; None: somebody else has that key, and this backbone only tells.
+        """
+        self._ports, self._run, self._mandate, self._owner = ports, run, mandate, owner
+        self._seen: deque[tuple[float, int]] = deque()
+        self._era: str | None = None
+        """In which the goal was reached last."""
+
+    def note_epoch(self, epoch: int) -> None:
+        """Where the swarm stands now."""
+        now_s = self._ports.clock.monotonic()
+        self._seen.append((now_s, epoch))
+        while now_s - self._seen[0][0] > NOTICE_S:
+            self._seen.popleft()
+
+    def note_measured(self, epoch: int, found: "Evaluation") -> None:
+        """What the checkpoint of ``epoch`` is worth: if that is enough, the run ends."""
+        if self._mandate.era == self._era or not (words := self._reached(found)):
+            return
+        self._era = self._mandate.era
+        if self._owner is None:
+            text = f"the run has reached its goal: {words}, at epoch {epoch}"
+            self._say(text, "the backbone of the owner's directory ends it when it runs")
+            return
+        last, until = epoch if isinstance(self._run.strategy, VcAsgd) else self._soon(epoch), self._mandate.until_epoch
+        if until is not None and until <= last:
+            self._say(f"the run has reached its goal: {words}, at epoch {epoch}; it ends at epoch {until} anyway", "")
+            return
+        self._say(f"the run has reached its goal: {words}, at epoch {epoch}; it ends at epoch {last}", "")
+        book = self._mandate.book
+        self._mandate.take(len(book.orders), [book.signed(End(at_epoch=last), self._owner, self._ports.clock.now())])
+
+    def _reached(self, found: "Evaluation") -> str:
+        """What was asked for and is there, in words; empty: not yet."""
+        loss, accuracy = self._run.until_loss, self._run.until_accuracy
+        if loss is not None and found.loss <= loss:
+            return f"loss {found.loss:.4f}, asked for {loss}"
+        if accuracy is not None and found.accuracy >= accuracy:
+            return f"{100 * found.accuracy:.1f} % right, asked for {100 * accuracy:g}"
+        return ""
+
+    def _soon(self, epoch: int) -> int:
+        """An epoch that the swarm does not reach before everybody can have heard of it."""
+        present = max((seen for _, seen in self._seen), default=epoch)
+        passed = present - min((seen for _, seen in self._seen), default=present)
+        return max(present, epoch) + 2 * (passed + 1)
+
+    def _say(self, text: str, hint: str) -> None:
+        self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text, hint=hint))

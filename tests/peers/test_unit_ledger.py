@@ -1,0 +1,70 @@
+"""What of the units is in a checkpoint, and what of it is believed."""
+
+import json
+
+import numpy as np
+import pytest
+
+from collab.data.work_units import Unit
+from collab.swarm.parameter_store.base import Kept, Push, lineage_of
+from collab.swarm.parameter_store.in_process import InProcessStore
+from collab.swarm.snapshots import Snapshot
+from peers.unit_ledger import DONE, FIRST_OPEN, RESTORED, UnitLedger
+
+SHARDS = 3
+VALUES = np.array([1.0, 2.0], np.float32)
+
+
+def state(version: int, scalars: dict[str, object]) -> Snapshot:
+    return Snapshot(epoch=version, lineage=lineage_of(version), tensors={}, scalars=json.loads(json.dumps(scalars)))
+
+
+def with_done(*units: Unit) -> InProcessStore:
+    store = InProcessStore()
+    store.begin(Kept.at_first(VALUES))
+    for number, unit in enumerate(units):
+        store.assimilate(Push(unit=unit, lease=f"l{number}", values=VALUES + 1, based_on=0, alpha=0.5))
+    return store
+
+
+def test_a_checkpoint_knows_which_units_of_open_passes_are_in_it() -> None:
+    """One unit of the second pass is slow: the third has begun."""
+    done = [Unit(1, 2), Unit(1, 0), Unit(1, 1), Unit(2, 0), Unit(2, 2), Unit(3, 1)]
+    ledger = UnitLedger(with_done(*done), SHARDS)
+    kept = ledger.kept()
+    scalars = ledger.scalars(kept)
+    assert scalars == {FIRST_OPEN: 2, DONE: [[2, 0, "l3"], [2, 2, "l4"], [3, 1, "l5"]]}
+    other = InProcessStore()
+    assert UnitLedger(other, SHARDS).begin(state(6, scalars), kept.stored.values)
+    assert {unit for number in (1, 2, 3) for unit in [Unit(number, s) for s in other.done(number)]} == set(done)
+    assert other.done(2) == {0: "l3", 2: "l4"}
+    assert other.version() == 6
+
+
+def test_a_store_that_has_something_is_left_alone() -> None:
+    store = with_done(Unit(1, 0))
+    assert not UnitLedger(store, SHARDS).begin(state(0, {}), VALUES)
+    assert store.version() == 1
+
+
+@pytest.mark.parametrize(
+    "scalars",
+    [
+        {},
+        {FIRST_OPEN: 2},
+        {FIRST_OPEN: 1 << 40, DONE: []},
+        {FIRST_OPEN: 0, DONE: []},
+        {FIRST_OPEN: True, DONE: []},
+        {FIRST_OPEN: 2, DONE: [[1, 0, "x"]]},
+        {FIRST_OPEN: 2, DONE: [[2, 3, "x"]]},
+        {FIRST_OPEN: 2, DONE: [[2, 0]]},
+        {FIRST_OPEN: 2, DONE: [[2, 0, "x" * 1000]]},
+        {FIRST_OPEN: 2, DONE: [["2", 0, "x"]]},
+        {FIRST_OPEN: 2, DONE: "x"},
+    ],
+)
+def test_a_state_that_tells_nothing_sensible_counts_for_the_first_units(scalars: dict[str, object]) -> None:
+    store = InProcessStore()
+    assert UnitLedger(store, SHARDS).begin(state(4, scalars), VALUES)
+    assert store.done(1) == dict.fromkeys(range(SHARDS), RESTORED)
+    assert store.done(2) == {0: RESTORED}
