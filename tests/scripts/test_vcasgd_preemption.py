@@ -11,7 +11,7 @@ from collab.fleet_cost import Fleet
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from vcasgd_preemption import preempted, work_through  # noqa: E402
+from vcasgd_preemption import preempted, work_through
 
 FLEET = Fleet(units=200, clients=5, at_once=2, unit_s=100.0, preemption=0.2, lost_s=300.0, price=1, preemptible_price=1)
 
