@@ -1,0 +1,44 @@
+"""The strategy that docs/strategies.md teaches, taken from there, in a swarm."""
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from collab.config import ForeignStrategy
+from collab.metrics.records import EvaluationDone
+from tests.simulation.swarm import SimSwarm
+from tests.simulation.test_faults import assert_equal_ends
+
+TEXT = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text(encoding="utf-8")
+SOURCE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)[0]
+SHA = hashlib.sha256(SOURCE.encode()).hexdigest()
+SECTION = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)[0].replace("@SHA256@", SHA))["strategy"]
+
+
+@pytest.fixture
+def rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The file as a volunteer has it; the rest of the run file's section."""
+    (tmp_path / "sign_rule.py").write_text(SOURCE, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    content = ForeignStrategy.model_validate(SECTION).model_dump(exclude={"name", "target_batch_size"})
+    yield "module, " + ", ".join(f"{name}: {value!r}" for name, value in content.items())
+    sys.modules.pop("sign_rule", None)
+
+
+def test_it_learns_and_everybody_ends_with_one_model_though_one_dies(tmp_path: Path, rule: str) -> None:
+    optimizer = "{name: sgd, learning_rate: 0.01}"
+    swarm = SimSwarm(tmp_path / "run", foreign=rule, until=40, optimizer=optimizer, every=20)
+    swarm.add_backbone()
+    trainers = [swarm.add_trainer(allowed_modules=("sign_rule",)) for _ in range(3)]
+    swarm.churn.fail_at(peer=trainers[2].index, time_s=12.0)
+    with swarm.world:
+        swarm.world.run(until_s=400.0)
+    survivors = trainers[:2]
+    assert_equal_ends(swarm, survivors, epoch=40)
+    last = [event for peer in survivors for event in swarm.events(peer, EvaluationDone)][-1]
+    assert last.accuracy > 0.8
