@@ -1,6 +1,7 @@
 """A run for those who were invited: everybody else is refused by everybody, whatever they call."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from collab.swarm.access import PASS_LIFE_S, Papers
 from collab.swarm.handover import HANDOVER_PROTOCOL
 from collab.swarm.identity import Identity
 from collab.swarm.statements import Ban
+from collab.swarm.unit_leases import PARAMETERS_PROTOCOL, UNITS_PROTOCOL
 from collab.swarm.vouching import VOUCH_PROTOCOL
 from collab.types import PeerId
 from tests.simulation.swarm import SimSwarm
@@ -24,10 +26,12 @@ ASKED_S = 5.0
 NOT_SIMULATED = {REPORT_PROTOCOL, HELLO_PROTOCOL, REACH_PROTOCOL}
 """Served where a real peer starts, over the same guard."""
 BACKBONES_ONLY = {HANDOVER_PROTOCOL, VOUCH_PROTOCOL}
+OF_PARAMETER_SERVERS = {UNITS_PROTOCOL, PARAMETERS_PROTOCOL}
+"""Served by the backbone of a run with ``vc_asgd``."""
 
 
-def closed(directory: Path, *, until: int = 12) -> SimSwarm:
-    swarm = SimSwarm(directory, owner=OWNER, access="invite_only", until=until)
+def closed(directory: Path, *, until: int = 12, **options: Any) -> SimSwarm:
+    swarm = SimSwarm(directory, owner=OWNER, access="invite_only", until=until, **options)
     swarm.add_backbone()
     return swarm
 
@@ -86,10 +90,26 @@ def test_whoever_was_not_invited_is_refused_by_every_rpc_of_every_role(tmp_path:
         swarm.world.run()
     answers = swarm.world.peers[3].result
     assert_equal_ends(swarm, trainers, epoch=12)
-    for answer, absent in zip(answers, (NOT_SIMULATED, NOT_SIMULATED | BACKBONES_ONLY), strict=True):
+    elsewhere = NOT_SIMULATED | OF_PARAMETER_SERVERS
+    for answer, absent in zip(answers, (elsewhere, elsewhere | BACKBONES_ONLY), strict=True):
         served = {protocol: word for protocol, word in answer.items() if word != "PeerUnreachable"}
         assert set(served.values()) == {"refused"}
         assert served.keys() == QUOTAS.keys() - absent
+
+
+def test_a_stranger_gets_no_work_units_and_no_parameters(tmp_path: Path) -> None:
+    swarm = closed(tmp_path, until=8, strategy="vc_asgd", units="shards: 2", every=2)
+    trainers = [swarm.add_trainer(papers=invited(swarm)) for _ in range(2)]
+
+    async def stranger(ports: Ports) -> dict[str, str]:
+        return await call_everything(ports, swarm.world.peers[0].peer_id)
+
+    swarm.world.call_at(5.0, lambda: swarm.world.add_peer(stranger))
+    with swarm.world:
+        swarm.world.run(until_s=300.0)
+    answers = swarm.world.peers[3].result
+    assert {answers[protocol] for protocol in OF_PARAMETER_SERVERS} == {"refused"}
+    assert {peer.result["epoch"] for peer in trainers} == {8}
 
 
 def test_a_stranger_that_publishes_a_record_is_not_seen(tmp_path: Path) -> None:

@@ -32,11 +32,10 @@ class Seven:
         text = RUN.format(
             hidden="420, 620",
             until=until,
-            target=target,
             compression=compression,
             optimizer="{name: sgd, learning_rate: 0.1}",
             every=until,
-            strategy="dedloc, max_gradient_norm: 1.0",
+            strategy=f"dedloc, max_gradient_norm: 1.0, target_batch_size: {target}",
             access="open",
             orphan_after_h=24.0,
             when_alone="train",
