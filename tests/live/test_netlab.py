@@ -176,7 +176,10 @@ def test_pairs_of_sites_have_round_trips_of_their_own() -> None:
     with Lab([Link.parse("100"), Link.parse("100@5"), Link.parse("100")], trips) as lab:
         for one, other, expected_ms in ((0, 1, 50.0), (2, 1, 130.0), (0, 2, 0.0)):
             receiver = start(lab, one, LISTENER, lab.host(one))
-            measured_ms = float(start(lab, other, DIALLER, lab.host(one)).communicate(timeout=60)[0])
+            dialler = start(lab, other, DIALLER, lab.host(one))
+            assert dialler.stdout is not None
+            measured_ms = float(dialler.stdout.readline())  # communicate() would miss what the first line came with
+            dialler.communicate(timeout=60)
             receiver.kill()
             receiver.communicate()
             assert expected_ms <= measured_ms < expected_ms + 20.0
