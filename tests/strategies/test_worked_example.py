@@ -1,33 +1,21 @@
 """The strategy that docs/strategies.md teaches, taken from there, in a swarm."""
 
-import hashlib
-import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
-from collab.config import ForeignStrategy
 from collab.metrics.records import EvaluationDone
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_faults import assert_equal_ends
-
-TEXT = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text(encoding="utf-8")
-SOURCE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)[0]
-SHA = hashlib.sha256(SOURCE.encode()).hexdigest()
-SECTION = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)[0].replace("@SHA256@", SHA))["strategy"]
+from tests.strategies.rule_from_docs import installed
 
 
 @pytest.fixture
 def rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The file as a volunteer has it; the rest of the run file's section."""
-    (tmp_path / "sign_rule.py").write_text(SOURCE, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    content = ForeignStrategy.model_validate(SECTION).model_dump(exclude={"name", "target_batch_size"})
-    yield "module, " + ", ".join(f"{name}: {value!r}" for name, value in content.items())
-    sys.modules.pop("sign_rule", None)
+    with installed(tmp_path, monkeypatch) as section:
+        yield section
 
 
 def test_it_learns_and_everybody_ends_with_one_model_though_one_dies(tmp_path: Path, rule: str) -> None:

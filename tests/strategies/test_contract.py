@@ -1,0 +1,153 @@
+"""What is asked of every strategy, in whole swarms of real roles in virtual time.
+
+Rules by hand and their agreement with plain SGD are beside this file, one for each strategy. Here: who leaves, dies or
+comes in mid-flight, a backbone that dies, and runs whose ends are written down.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from collab.metrics.records import EpochFinished, EvaluationDone, MicrobatchDone, SamplesUsed
+from collab.simulation.peer import SimPeer
+from tests.simulation.swarm import SimSwarm
+from tests.strategies.rule_from_docs import installed
+
+SHARDS = 8
+UNTIL = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A strategy, as a run file asks for it, and where three trainers of seed 1 get to with it."""
+
+    name: str
+    loss: float
+    accuracy: float
+    options: dict[str, object] = field(default_factory=dict)
+    has_one_model: bool = True
+    """Whether all end with the same bytes."""
+
+
+KINDS = [
+    Kind("dedloc", 2.0600, 0.2929),
+    Kind("dts", 0.5208, 0.8855),
+    Kind(
+        "vc_asgd",
+        0.3945, 0.9024,
+        options={"until": 6 * SHARDS, "every": SHARDS, "units": f"shards: {SHARDS}, first_lease_s: 20.0"},
+    ),
+    Kind("solo", 2.0642, 0.2997, has_one_model=False),
+    Kind("own", 1.1216, 0.7845, options={"optimizer": "{name: sgd, learning_rate: 0.01}"}),
+]
+SWARMS = [kind for kind in KINDS if kind.has_one_model]
+by_name = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+by_swarm = pytest.mark.parametrize("kind", SWARMS, ids=lambda kind: kind.name)
+
+
+@pytest.fixture
+def rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A strategy of one's own, as the documents teach it."""
+    with installed(tmp_path, monkeypatch) as section:
+        yield section
+
+
+def swarm_of(directory: Path, kind: Kind, rule: str) -> SimSwarm:
+    directory.mkdir(exist_ok=True)
+    options: dict[str, object] = {"until": UNTIL, "every": UNTIL // 4, **kind.options}
+    options |= {"foreign": rule} if kind.name == "own" else {"strategy": kind.name}
+    swarm = SimSwarm(directory, **options)  # type: ignore[arg-type]
+    swarm.add_backbone()
+    for _ in range(3):
+        add_trainer(swarm)
+    return swarm
+
+
+def add_trainer(swarm: SimSwarm) -> SimPeer:
+    return swarm.add_trainer(allowed_modules=("sign_rule",))
+
+
+def run(swarm: SimSwarm) -> None:
+    with swarm.world:
+        swarm.world.run(until_s=900.0)
+
+
+def assert_ends_well(swarm: SimSwarm, kind: Kind, peers: list[SimPeer]) -> None:
+    """All at the last epoch; with one model, unless each has its own; and what was computed is in it."""
+    until = swarm.bundle.run.until_epoch
+    assert {peer.result["epoch"] for peer in peers} == {until}
+    vectors = {swarm.replicas[peer.index].layout.parameters_vector().tobytes() for peer in peers}
+    assert len(vectors) == (1 if kind.has_one_model else len(peers))
+    if kind.name == "vc_asgd":
+        assert swarm.store.version() == until
+        assert [len(swarm.store.done(number)) for number in range(1, 7)] == [SHARDS] * 6
+        return
+    for peer in peers:
+        computed = sum(event.samples for event in swarm.events(peer, MicrobatchDone))
+        used = sum(event.own_samples for event in swarm.events(peer, EpochFinished))
+        used += sum(event.samples for event in swarm.events(peer, SamplesUsed))
+        assert 0.97 * computed <= used <= computed
+
+
+def trainers_of(swarm: SimSwarm) -> list[SimPeer]:
+    return [swarm.world.peers[index] for index in swarm.participants]
+
+
+@by_name
+def test_a_run_of_one_seed_ends_where_it_always_has(tmp_path: Path, rule: str, kind: Kind) -> None:
+    digests = set()
+    for name in ("once", "again"):
+        swarm = swarm_of(tmp_path / name, kind, rule)
+        run(swarm)
+        trainers = trainers_of(swarm)
+        assert_ends_well(swarm, kind, trainers)
+        models = [swarm.replicas[peer.index].layout.parameters_vector().tobytes() for peer in trainers]
+        digests.add(hashlib.sha256(b"".join(models)).hexdigest())
+        last = swarm.events(trainers[0], EvaluationDone)[-1]
+        assert last.loss == pytest.approx(kind.loss, rel=0.01)
+        assert last.accuracy == pytest.approx(kind.accuracy, abs=0.01)
+    assert len(digests) == 1
+
+
+@by_swarm
+@pytest.mark.parametrize("how", ["leaves", "dies"])
+@pytest.mark.parametrize("moment_s", [9.0, 9.37])
+def test_others_go_on_when_one_goes_in_mid_flight(
+    tmp_path: Path, rule: str, kind: Kind, how: str, moment_s: float
+) -> None:
+    swarm = swarm_of(tmp_path / "run", kind, rule)
+    gone, *others = (swarm.world.peers[index] for index in (1, 2, 3))
+    if how == "dies":
+        swarm.churn.fail_at(peer=gone.index, time_s=moment_s)
+    else:
+        swarm.world.call_at(moment_s, lambda: swarm.ask_to_leave(gone))
+    run(swarm)
+    assert_ends_well(swarm, kind, others)
+    if how == "leaves":
+        assert 0 < gone.result["epoch"] < swarm.bundle.run.until_epoch
+
+
+@by_swarm
+def test_a_newcomer_takes_the_swarms_state_and_part_in_its_work(tmp_path: Path, rule: str, kind: Kind) -> None:
+    swarm = swarm_of(tmp_path / "run", kind, rule)
+    late: list[SimPeer] = []
+    swarm.world.call_at(9.0, lambda: late.append(add_trainer(swarm)))
+    run(swarm)
+    assert_ends_well(swarm, kind, trainers_of(swarm))
+    steps = swarm.events(late[0], EpochFinished)
+    assert steps[0].epoch > 1, "it did not begin at the beginning"
+    assert sum(event.own_samples for event in steps) > 0
+
+
+@by_swarm
+@pytest.mark.parametrize("moment_s", [9.0, 9.37])
+def test_a_backbone_that_dies_and_comes_back_costs_nothing(
+    tmp_path: Path, rule: str, kind: Kind, moment_s: float
+) -> None:
+    swarm = swarm_of(tmp_path / "run", kind, rule)
+    swarm.churn.fail_at(peer=0, time_s=moment_s, restart_after_s=8.0)
+    run(swarm)
+    assert_ends_well(swarm, kind, trainers_of(swarm))
