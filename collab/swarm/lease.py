@@ -21,7 +21,8 @@ RENEW_S = 4.0
 MARGIN_S = 3.0
 """An hour of swarm time is measured better than this; see ``time_sync``."""
 TURN_S = 6.0
-"""So much later than the one before it each backbone tries: saying and reading take at most 5 s each, mostly 0.05."""
+"""So much later than the one before it each backbone tries: saying and reading take at most 5 s each, mostly 0.05. A reading
+that took longer is of a process that slept meanwhile."""
 ALIVE_S = 15.0
 """Whoever has said nothing for this long is not waited for."""
 MAX_TERM = 1 << 62
@@ -165,6 +166,9 @@ class Lease:
                 self._follow()
             else:
                 return
+        if max(ended.own_s - began.own_s, ended.swarm_s - began.swarm_s) > TURN_S:
+            self._free_since_s = None  # we slept over the answer: somebody else may hold the lease by now
+            return
         if self.part is Part.CLAIMING:
             self._confirm(rivals, others, ours, began, ended)
             return

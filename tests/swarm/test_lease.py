@@ -173,6 +173,16 @@ def holding() -> Lease:
 ME = rules.PeerId("me")
 
 
+def test_an_answer_that_a_frozen_machine_slept_over_frees_no_lease() -> None:
+    """Nobody claimed anything when it was asked for; another backbone has taken the lease since."""
+    lease = Lease(ME)
+    claim = Claim(peer=ME, said_at=1060.0)
+    lease.read([], claim, Now(1000.0, 0.0), Now(1060.0, 60.0))
+    assert (lease.part, lease.term) == (Part.FOLLOWING, 0)
+    lease.read([Claim(peer=rules.PeerId("another"), said_at=1058.0, term=1)], claim, Now(1060.0, 60.0), Now(1060.1, 60.1))
+    assert (lease.part, lease.term) == (Part.FOLLOWING, 0)
+
+
 def test_terms_that_leap_are_passed_over() -> None:
     """One liar must not use up all terms: after the highest there is none."""
     lease = holding()
