@@ -179,7 +179,8 @@ def test_an_answer_that_a_frozen_machine_slept_over_frees_no_lease() -> None:
     claim = Claim(peer=ME, said_at=1060.0)
     lease.read([], claim, Now(1000.0, 0.0), Now(1060.0, 60.0))
     assert (lease.part, lease.term) == (Part.FOLLOWING, 0)
-    lease.read([Claim(peer=rules.PeerId("another"), said_at=1058.0, term=1)], claim, Now(1060.0, 60.0), Now(1060.1, 60.1))
+    theirs = Claim(peer=rules.PeerId("another"), said_at=1058.0, term=1)
+    lease.read([theirs], claim, Now(1060.0, 60.0), Now(1060.1, 60.1))
     assert (lease.part, lease.term) == (Part.FOLLOWING, 0)
 
 
