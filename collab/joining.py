@@ -26,30 +26,26 @@ from typing import Any, Self, TypeVar
 import torch
 import uvloop
 
-from collab import config
 from collab.compute import workers_end
-from collab.errors import CollabError, ConfigError
+from collab.errors import CollabError
 from collab.metrics.sinks import Fanout, Sink
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import StartupSettings, default_host, open_run
 from collab.ports import NO_LIMITS, LinkLimits
 from collab.swarm.address_book import AddressBook
-from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite, read_invite
 from collab.swarm.records import MAX_NAME_CHARACTERS
-from collab.training.genesis import replica_of
-from collab.training.optimizers import build_optimizer
+from collab.training.own_loop import replica_around
 from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
-from collab.training.replica import Replica
+from collab.training.replica import MicrobatchReport
 from collab.types import Lineage, Reachability
 
 T = TypeVar("T")
 
 WORKER_LIMIT_S = 2.0
 """For an optimiser step that is under way when the user leaves."""
-COMPARED = ("lr", "weight_decay", "betas", "eps", "momentum")
-"""Hyper-parameters that must be the run's on every peer, since all take the same step."""
+
 
 
 def join(
@@ -127,9 +123,17 @@ class JoinedRun:
         self._next_id += samples
         report = participant.replica.take_gradients(ids, loss)
         participant.teller.note_microbatch(report, time.monotonic() - self._computing_since_s)
-        stepped = self._call(participant.after_microbatch(report))
+        stepped = not participant.is_undisturbed and self._call(self._follow(participant, report))
         self._computing_since_s = time.monotonic()
         participant.vitals.begin_microbatch(self._computing_since_s)
+        return stepped
+
+    @staticmethod
+    async def _follow(participant: Participant, report: MicrobatchReport) -> bool:
+        """What the strategy makes of a microbatch; at the end of the run, all that is still under way."""
+        stepped = await participant.after_microbatch(report)
+        if participant.is_finished:
+            await participant.conclude()
         return stepped
 
     @property
@@ -251,46 +255,6 @@ class JoinedRun:
             coroutine.close()
             self._participant()  # says why this peer has stopped, if it has
             raise
-
-
-def replica_around(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, bundle: Bundle) -> Replica:
-    """The user's own model and optimiser (None: the run's) as a replica of the run.
-
-    Raises:
-        ConfigError: the optimiser is not the run's.
-    """
-    run = bundle.run
-    expected = build_optimizer(run.optimizer, model)
-    used = optimizer or expected
-    check_optimizer(used, expected, run.optimizer, model)
-    device = next(model.parameters()).device
-    return replica_of(run, model, used, device)
-
-
-def check_optimizer(
-    ours: torch.optim.Optimizer, expected: torch.optim.Optimizer, section: config.Optimizer, model: torch.nn.Module
-) -> None:
-    """All peers take the same step, so their optimisers must be the same.
-
-    Raises:
-        ConfigError: another class, parameter or hyper-parameter than the run file says; both values are named.
-    """
-    hint = "build it as the run file says, or pass None and the run's own optimiser is used"
-    if type(ours) is not type(expected):
-        raise ConfigError(
-            f"the run trains with {section.name} ({type(expected).__name__}), this is {type(ours).__name__}", hint=hint
-        )
-    theirs = {id(p): group for group in expected.param_groups for p in group["params"]}
-    own = {id(p): group for group in ours.param_groups for p in group["params"]}
-    for parameter_name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if id(parameter) not in own:
-            raise ConfigError(f"the optimiser lacks the parameter {parameter_name}", hint=hint)
-        for key in COMPARED:
-            here, there = own[id(parameter)].get(key), theirs[id(parameter)].get(key)
-            if here != there:
-                raise ConfigError(f"{key} of {parameter_name} is {here} here and {there} in the run file", hint=hint)
 
 
 def _first(error: BaseException) -> BaseException:

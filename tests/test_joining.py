@@ -3,8 +3,8 @@
 import torch
 
 from collab.config import parse_run
-from collab.joining import replica_around
 from collab.swarm.bundle import Bundle
+from collab.training.own_loop import replica_around
 
 RUN = """\
 run_id: joined

@@ -58,6 +58,11 @@ class Beside(Generic[T]):
         self._over.clear()
         self._wanted.set()
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is no result yet of what is under way."""
+        return self.is_under_way and not self._over.is_set()
+
     async def run(self) -> None:
         """Do what is begun, until cancelled."""
         while True:

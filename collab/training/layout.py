@@ -28,6 +28,7 @@ class VectorLayout:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self.parameters = tuple(parameter for _, parameter in self._parameters)
         if not self._parameters:
             raise ShapeMismatch(
                 "the model has no trainable parameter", hint="set requires_grad on what should be learnt"

@@ -66,7 +66,7 @@ class LeasedSupply:
             target_samples=target,
             note_trained=self._note_trained,
         )
-        root = participant.state_dir
+        root = participant.settings.state_dir
         self._path = root / COVERAGE_FILE if root is not None else None
         self._plan: BlockPlan | None = None
         self._working: _Working | None = None

@@ -6,7 +6,6 @@
 import asyncio
 import logging
 import math
-from pathlib import Path
 
 from collab.averaging.base import Committed, Outcome
 from collab.averaging.calls import NOT_COMING, Call, Reply
@@ -54,7 +53,7 @@ class Participant:
     def __init__(
         self, ports: Ports, identity: Identity, bundle: Bundle, replica: Replica, settings: ParticipantSettings
     ) -> None:
-        self.ports, self.bundle, self.replica, self._settings = ports, bundle, replica, settings
+        self.ports, self.bundle, self.replica, self.settings = ports, bundle, replica, settings
         self.teller = Teller(ports, bundle.fingerprint, settings.name, replica, settings.reach)
         self.vitals = self.teller.vitals
         self.statutes = Statutes(ports, bundle)
@@ -63,10 +62,9 @@ class Participant:
         self._strategy = build_strategy(bundle.run.strategy, mandate.target_batch_size, settings.allowed_modules)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.teller.record)
-        can_reduce = settings.reach is Reachability.DIRECT
         self._engine = RoundEngine(
             ports,
-            RoundSettings.of(bundle.run, bundle.fingerprint, mandate, can_reduce=can_reduce),
+            RoundSettings.of(bundle.run, bundle.fingerprint, mandate, can_reduce=settings.reach is Reachability.DIRECT),
             leaders=self.membership.leaders,
             roster=self.membership.roster,
             attend=self._attend,
@@ -135,6 +133,11 @@ class Participant:
             return await self._follow(decision) or has_stepped
         self._round.begin()
         return await self._end_round(self._patience_s) or has_stepped
+
+    @property
+    def is_undisturbed(self) -> bool:
+        """Whether ``after_microbatch`` would do nothing: a round goes on that nobody waits for. Any thread may ask."""
+        return self._round.goes_on and not self._renewal.is_under_way and self._patience_s <= 0.0
 
     async def news(self) -> None:
         """Returns when there is something to do but compute: the others wait for us, or what we wait for is here."""
@@ -229,11 +232,6 @@ class Participant:
             self._renewal.begin()
 
     @property
-    def state_dir(self) -> Path | None:
-        """Where this peer keeps what its next life should know; None: nowhere."""
-        return self._settings.state_dir
-
-    @property
     def is_checkpoint_due(self) -> bool:
         """Whether a backbone will want the state of this epoch."""
         return self.is_finished or self.replica.epoch % self.bundle.run.checkpoints.every_epochs == 0
@@ -293,7 +291,7 @@ class Participant:
     @property
     def is_finished(self) -> bool:
         """Whether there is nothing left to do for this machine."""
-        until, mine = self.statutes.mandate.until_epoch, self._settings.max_epochs
+        until, mine = self.statutes.mandate.until_epoch, self.settings.max_epochs
         return (until is not None and self.replica.epoch >= until) or (
             mine is not None and self.vitals.epochs_contributed >= mine
         )

@@ -20,13 +20,17 @@ class SteppingReplica(Replica):
         Args:
             scale: that the gradients were multiplied with.
         """
-        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
-        for parameter in parameters:
-            parameter.grad.div_(scale)  # type: ignore[union-attr]  # it is not None
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.max_gradient_norm or math.inf)
-        is_sound = (loss is None or math.isfinite(loss)) and bool(torch.isfinite(norm))
+        parameters = [parameter for parameter in self.layout.parameters if parameter.grad is not None]
+        if scale != 1.0:
+            for parameter in parameters:
+                parameter.grad.div_(scale)  # type: ignore[union-attr]  # it is not None
+        norm = torch.nn.utils.get_total_norm(p.grad for p in parameters if p.grad is not None)
+        is_sound = (loss is None or math.isfinite(loss)) and math.isfinite(norm.item())
         if is_sound:
+            if self.max_gradient_norm is not None:
+                torch.nn.utils.clip_grads_with_norm_(parameters, self.max_gradient_norm, norm)
             self._set_rates(None)
             self.optimizer.step()
-        self.model.zero_grad(set_to_none=True)
+        for parameter in parameters:
+            parameter.grad = None
         return is_sound

@@ -83,16 +83,17 @@ USER_RUN = """\
 run_id: live-notebook
 task: {name: image_classification, hidden_sizes: []}
 optimizer: {name: sgd, learning_rate: 0.1}
-strategy: {name: dedloc, target_batch_size: 1500}
+strategy: {name: STRATEGY, target_batch_size: 1500}
 averaging: {compression: exact}
 checkpoints: {every_epochs: 100000}
 """
 
 
-def test_a_users_own_loop_ends_with_the_same_parameters_as_a_joined_peer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["dedloc", "dts"])
+def test_a_users_own_loop_ends_with_the_same_parameters_as_a_joined_peer(tmp_path: Path, strategy: str) -> None:
     script, saved = tmp_path / "loop.py", tmp_path / "model.safetensors"
     script.write_text(USER_LOOP.replace("MODEL", "torch.nn.Sequential(torch.nn.Linear(64, 10))"))
-    with live_swarm(tmp_path / "run", USER_RUN) as swarm:
+    with live_swarm(tmp_path / "run", USER_RUN.replace("STRATEGY", strategy)) as swarm:
         backbone, peer = swarm.backbone(), swarm.join("peer")
         command = [sys.executable, str(script), str(swarm.invite), str(saved)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as loop:

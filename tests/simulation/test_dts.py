@@ -121,3 +121,25 @@ def test_a_window_of_hundreds_of_target_batches_counts_whole(tmp_path: Path) -> 
                 if other.epoch == event.epoch
             )
             assert event.swarm_samples == together
+
+
+@pytest.mark.parametrize(("strategy", "is_ever"), [("dts", True), ("dedloc", False)])
+def test_a_step_beside_a_round_asks_nobody_unless_it_may_have_to_wait(
+    tmp_path: Path, strategy: str, is_ever: bool
+) -> None:
+    """``collab.join`` crosses to its event loop only when there is something to do there."""
+    swarm = SimSwarm(tmp_path, strategy=strategy, until=12, target=256)
+    swarm.add_backbone()
+    for _ in range(3):
+        swarm.add_trainer(samples_per_s=8 / MICROBATCH_S, link=FAR)
+    seen: list[bool] = []
+
+    def look() -> None:
+        seen.extend(swarm.participants[index].is_undisturbed for index in swarm.participants)
+
+    for number in range(60):
+        swarm.world.call_at(8.0 + 0.1 * number, look)
+    with swarm.world:
+        swarm.world.run(until_s=120.0)
+    assert any(seen) == is_ever
+    assert not all(seen), "between rounds it does ask"

@@ -1,0 +1,44 @@
+"""The benchmark of trainers a continent apart, in short. Needs root, as CI has it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+def bench(*options: str) -> dict[str, Any]:
+    """Its JSON."""
+    command = [sys.executable, str(SCRIPTS / "bench_world.py"), "--strategy", "dts", *options, "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=230)
+    assert result.returncode == 0, result.stderr
+    content: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return content
+
+
+@pytest.mark.live
+@pytest.mark.timeout(240)
+def test_steps_go_on_beside_rounds_that_synchronous_training_waits_for() -> None:
+    rows = {row["strategy"]: row for row in bench("--step-ms", "30", "--seconds", "5")["rates"]}
+    assert rows["alone"]["steps_per_s"] == pytest.approx(1 / 0.03, rel=0.1)
+    assert rows["dts"]["efficiency"] > 0.5
+    assert rows["dts"]["over_dedloc"] > 5
+    assert rows["dedloc"]["delay"] == 0 < 5 < rows["dts"]["delay"] < rows["dts"]["window"]
+
+
+@pytest.mark.live
+@pytest.mark.timeout(240)
+def test_as_many_steps_learn_with_a_delay_what_they_learn_without(tmp_path: Path) -> None:
+    nearer = {**json.loads((SCRIPTS / "sites_four.json").read_text()), "mbit_per_s": 50}
+    (tmp_path / "sites.json").write_text(json.dumps(nearer))
+    sizes = ("--steps", "120", "--step-ms", "20", "--delay", "20", "--learning-rate", "0.2")
+    content = bench("--sites", str(tmp_path / "sites.json"), *sizes)
+    assert content["setup"]["sites"]["mbit_per_s"] == 50
+    synchronous, ours = content["losses"]
+    assert (synchronous["strategy"], ours["strategy"]) == ("dedloc", "dts")
+    assert synchronous["loss"] < ours["loss"] < 0.8, "guessing has 2.3; a sixth of the steps is still on its way"
+    assert ours["delay"] <= 20
