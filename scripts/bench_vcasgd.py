@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """VC-ASGD measured: what it learns, how it scales, what preemptions cost, and how fast its stores are.
 
-    python scripts/bench_vcasgd.py [--parts alpha,scaling,preemption,stores] [--seeds 5] [--passes 40] [--json]
+    python scripts/bench_vcasgd.py [--parts alpha,scaling,preemption,stores] [--alphas pass,0.7] [--seeds 5]
+        [--passes 40] [--json]
 
 The last line is one JSON object with a list for each part.
 
@@ -35,7 +36,7 @@ from vcasgd_swarm import Course, train, train_serially
 
 from collab.fleet_cost import Fleet
 
-ALPHAS: tuple[float | str, ...] = ("pass", 0.7, 0.95, 0.999)
+ALPHAS = ("pass", "0.7", "0.95", "0.999")
 PUBLISHED = Fleet(
     units=2000, clients=5, at_once=2, unit_s=100.0, preemption=0.0, lost_s=300.0, price=1.0, preemptible_price=0.2
 )
@@ -52,7 +53,7 @@ def alpha(options: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     serial = [train_serially(Course(seed=seed, passes=options.passes)).accuracy for seed in range(options.seeds)]
     rows.append(_accuracies("serial", serial, serial))
-    for choice in ALPHAS:
+    for choice in options.alphas:
         found = []
         for seed in range(options.seeds):
             began_s = time.monotonic()
@@ -64,7 +65,7 @@ def alpha(options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def _accuracies(choice: float | str, found: list[float], serial: list[float]) -> dict[str, Any]:
+def _accuracies(choice: str, found: list[float], serial: list[float]) -> dict[str, Any]:
     points = 100 * (statistics.fmean(found) - statistics.fmean(serial))
     spread = statistics.stdev(found) if len(found) > 1 else 0.0
     return {
@@ -123,12 +124,14 @@ PARTS: dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]] = {
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help="by commas")
+    parser.add_argument("--alphas", default=",".join(ALPHAS), help="by commas; pass: e/(e+1) in pass e")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each alpha")
     parser.add_argument("--passes", type=int, default=40, help="over the data, of each of these runs")
     parser.add_argument("--seed", type=int, default=0, help="of the simulated preemptions")
     parser.add_argument("--json", action="store_true", help="the last line of the output is one JSON object")
     options = parser.parse_args()
     options.parts = options.parts.split(",")
+    options.alphas = options.alphas.split(",")
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"--parts {','.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     if min(options.seeds, options.passes) < 1:

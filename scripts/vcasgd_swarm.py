@@ -61,8 +61,8 @@ class Course:
     at_once: int = 1
     shards: int = 50
     passes: int = 40
-    hidden: int = 32
-    rate: float = 0.5
+    hidden: int = 256
+    rate: float = 1.5
     samples_per_s: float = 200.0
     server_mbit: float = 1000.0
     """Of each server's link, both ways."""
