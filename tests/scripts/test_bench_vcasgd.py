@@ -9,7 +9,7 @@ from vcasgd_swarm import Course, train, train_serially
 
 
 def test_a_fleet_does_every_unit_and_learns() -> None:
-    course = Course(seed=0, passes=4, shards=8, clients=3, hidden=16)
+    course = Course(seed=0, passes=4, shards=8, clients=3, hidden=32, rate=0.5)
     fleet, found = train(course)
     assert fleet.store.version() == 32
     assert found.accuracy > 0.6
