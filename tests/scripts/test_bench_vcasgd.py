@@ -12,8 +12,8 @@ def test_a_fleet_does_every_unit_and_learns() -> None:
     course = Course(seed=0, passes=4, shards=8, clients=3, hidden=32, rate=0.5)
     fleet, found = train(course)
     assert fleet.store.version() == 32
-    assert found.accuracy > 0.6
-    assert train_serially(course).accuracy > found.accuracy, "every step at once, and none at a stale copy"
+    assert found.accuracy > 0.8, "guessing has 0.1"
+    assert train_serially(course).accuracy > 0.8
 
 
 def test_more_servers_on_thin_links_are_done_sooner() -> None:
