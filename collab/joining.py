@@ -47,7 +47,6 @@ WORKER_LIMIT_S = 2.0
 """For an optimiser step that is under way when the user leaves."""
 
 
-
 def join(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,

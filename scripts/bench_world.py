@@ -25,6 +25,7 @@ import statistics
 import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -59,8 +60,7 @@ def measure(work: Work, sites: Sites, options: argparse.Namespace, *, is_far: bo
             told = invite.read_text().strip()
         peers = []
         for index in range(len(sites.names)):
-            fields = {**{name: getattr(work, name) for name in Work.__dataclass_fields__}, "index": index}
-            own = Work(**{**fields, "invite": told})
+            own = replace(work, index=index, invite=told)
             program = str(Path(__file__).with_name("world_peer.py"))
             command = [sys.executable, program, own.to_json(), str(options.learning_rate)]
             peers.append(household.start(network.command(index + 1, command)))

@@ -265,7 +265,7 @@ def train(peer: Peer, model: "torch.nn.Module", work: Assignment, over: threadin
     return steps
 
 
-def _watch_input(start: threading.Event, over: threading.Event) -> None:
+def watch_input(start: threading.Event, over: threading.Event) -> None:
     """The first line is the start; the end of the input ends us and, at the latest then, all that an engine forked."""
     # not sys.stdin: processes that hivemind forks close theirs, and would wait for ever for the lock that we hold here
     if os.read(0, 64):
@@ -287,7 +287,7 @@ def main() -> None:
     torch.set_num_threads(1)  # two threads on busy cores are slower than one
     torch.manual_seed(work.setup.seed)
     start, over = threading.Event(), threading.Event()
-    threading.Thread(target=_watch_input, args=(start, over), daemon=True).start()
+    threading.Thread(target=watch_input, args=(start, over), daemon=True).start()
     model = torch.nn.Sequential(torch.nn.Linear(64, 10))
     peer: Peer = CollabPeer(model, work) if work.engine.name == "collab" else HivemindPeer(model, work)
     print(json.dumps({"contact": peer.contact}), file=out, flush=True)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from global_step_peer import watch_input
 from world_setup import Work
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from collab.metrics.records import Event
 
-LEAVE_LIMIT_S = 5.0
-"""For saying goodbye; then whatever is left of this peer is killed."""
 WARM_UP_EPOCHS = 2
 """Rounds that nothing is measured in: the swarm learns how fast its links are."""
 HELD_OUT = 360
@@ -140,7 +139,7 @@ def train(peer: Peer, model: "torch.nn.Module", work: Work, over: threading.Even
 
     digits = Digits(work)
     began_s = due_s = measured_s = time.monotonic()
-    steps = epochs = first_steps = first_epoch = 0
+    steps = first_steps = first_epoch = 0
     busy_s = 0.0
     is_warm = work.strategy == "alone"
     while not over.is_set():
@@ -175,17 +174,6 @@ def train(peer: Peer, model: "torch.nn.Module", work: Work, over: threading.Even
     }
 
 
-def _watch_input(start: threading.Event, over: threading.Event) -> None:
-    """The first line is the start; the end of the input ends us."""
-    if os.read(0, 64):
-        start.set()
-        os.read(0, 64)
-    over.set()
-    start.set()
-    time.sleep(LEAVE_LIMIT_S)
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
 def main() -> None:
     """Body of the process."""
     out = os.fdopen(os.dup(1), "w")
@@ -196,7 +184,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(work.seed)
     start, over = threading.Event(), threading.Event()
-    threading.Thread(target=_watch_input, args=(start, over), daemon=True).start()
+    threading.Thread(target=watch_input, args=(start, over), daemon=True).start()
     model = torch.nn.Sequential(torch.nn.Linear(64, work.hidden), torch.nn.ReLU(), torch.nn.Linear(work.hidden, 10))
     peer: Peer = Joined(model, work) if work.invite else Alone(model, rate)
     print(json.dumps({"is_in": True}), file=out, flush=True)
