@@ -139,7 +139,7 @@ def train(peer: Peer, model: "torch.nn.Module", work: Work, over: threading.Even
 
     digits = Digits(work)
     began_s = due_s = measured_s = time.monotonic()
-    steps = first_steps = first_epoch = 0
+    steps = epochs = first_steps = first_epoch = 0
     busy_s = 0.0
     is_warm = work.strategy == "alone"
     while not over.is_set():
