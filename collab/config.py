@@ -74,6 +74,8 @@ class Dedloc(Section):
     """Samples that the swarm accumulates for one optimiser step."""
     max_gradient_norm: Real | None = Field(default=1.0, gt=0)
     """Clip the averaged gradient to this norm; null: do not clip."""
+    delay: Literal[0, 1] = 0
+    """0: everybody waits for the round; 1: it goes on beside the next batch, whose gradients are one step stale."""
 
 
 class Dts(Section):
@@ -86,6 +88,22 @@ class Dts(Section):
     """Steps that a trainer takes while that is under way, at most; null: as many as it takes, nobody ever waits."""
     max_gradient_norm: Real | None = Field(default=1.0, gt=0)
     """Clip the gradient of each step to this norm; null: do not clip."""
+
+
+class Diloco(Section):
+    """Many inner steps of each peer's own, then one outer step of all (Douillard et al., 2023): for thin links."""
+
+    name: Literal["diloco"]
+    target_batch_size: Whole = Field(default=4096, ge=1)
+    """Samples that all trainers compute, in inner steps of their own, until the next outer step."""
+    outer_learning_rate: Real = Field(default=0.7, gt=0)
+    """Of the mean displacement; 1 without momentum is plain averaging of parameters."""
+    outer_momentum: Real = Field(default=0.9, ge=0, lt=1)
+    """Of Nesterov's kind; 0: none."""
+    delay: Literal[0, 1] = 0
+    """0: everybody waits for the round; 1: it goes on beside the next inner steps, and its step comes one late."""
+    max_gradient_norm: Real | None = Field(default=1.0, gt=0)
+    """Clip the gradient of each inner step to this norm; null: do not clip."""
 
 
 class VcAsgd(Section):
@@ -136,14 +154,22 @@ class ForeignStrategy(Foreign):
     target_batch_size: Whole = Field(default=256, ge=1)
 
 
-Strategy = Annotated[Dedloc | Dts | VcAsgd | Solo | ForeignStrategy, Field(discriminator="name")]
+Strategy = Annotated[Dedloc | Dts | Diloco | VcAsgd | Solo | ForeignStrategy, Field(discriminator="name")]
+
+
+def waits_for_rounds(strategy: Strategy) -> bool:
+    """Whether trainers wait for the rounds of a strategy; else these go on beside their microbatches."""
+    if isinstance(strategy, Dedloc | Diloco):
+        return strategy.delay == 0
+    return not isinstance(strategy, Dts)
 
 
 class Averaging(Section):
     """How vectors travel."""
 
-    compression: Literal["exact", "half", "auto"] = "auto"
-    """``exact``: float32; ``half``: float16; ``auto``: for each peer what its own link needs, with error feedback."""
+    compression: Literal["exact", "half", "int8", "int4", "auto"] = "auto"
+    """``exact``: float32; ``half``: float16; ``int8``, ``int4``: so many bits for everything, with error feedback;
+    ``auto``: for each peer what its own link needs, with error feedback."""
     reduction: Literal["mean", "clipped_mean", "median", "trimmed_mean", "centered_clip"] = "clipped_mean"
     """How contributions to a part become one. ``mean`` is large-batch training exactly, and one liar can spoil it; the
     others let liars move it only so far, at a price: see docs/robust.md. Whoever has a run's address may join."""
@@ -197,7 +223,7 @@ class Run(Section):
 
     @model_validator(mode="after")
     def _check_momentum(self) -> "Run":
-        if isinstance(self.strategy, Dts | VcAsgd) and self.averaging.worker_momentum:
+        if isinstance(self.strategy, Dts | Diloco | VcAsgd) and self.averaging.worker_momentum:
             name = self.strategy.name
             raise ValueError(f"averaging.worker_momentum is of gradients; with {name} set optimizer.momentum instead")
         return self

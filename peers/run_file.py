@@ -161,6 +161,8 @@ strategy:
   target_batch_size: 128  # default: 256
   ## Clip the averaged gradient to this norm, > 0; null: do not clip.
   max_gradient_norm: 1.0  # default: 1.0
+  ## 0: everybody waits for the round of a step. 1: it goes on beside the next batch, whose gradients are a step stale.
+  delay: 0  # default: 0
 
 ## dts: every peer takes steps of its own, and what they come to is averaged beside them; for long ways and thin links.
 # strategy:
@@ -170,6 +172,21 @@ strategy:
 ## Steps that a peer takes while that is under way, at most, 0 or more; null: as many as it takes, nobody ever waits.
 #   delay: null
 ## Clip the gradient of each step to this norm, > 0; null: do not clip.
+#   max_gradient_norm: 1.0
+
+## diloco: every peer takes many steps of its own, then all take one outer step on how far they have gone: for thin
+## links. An epoch is an outer step.
+# strategy:
+#   name: diloco
+## Samples of the inner steps of all peers together until the next outer step, at least 1.
+#   target_batch_size: 4096
+## Of the outer step, > 0.
+#   outer_learning_rate: 0.7
+## Of Nesterov's kind, from 0 (off) to below 1.
+#   outer_momentum: 0.9
+## 0: everybody waits for the round. 1: it goes on beside the next inner steps, and its outer step comes one late.
+#   delay: 0
+## Clip the gradient of each inner step to this norm, > 0; null: do not clip.
 #   max_gradient_norm: 1.0
 
 ## vc_asgd: every peer trains a copy of the parameters on a unit of the data and brings it to a server, which mixes it
@@ -218,6 +235,7 @@ strategy:
 averaging:
   ## How numbers travel. auto: every peer in the encoding that its own link needs, from float32 down to 4 bits; what
   ## rounding loses is sent later. half: float16 for all. exact: float32 for all, four times the bytes of auto and more.
+  ## int8, int4: so many bits for everything, also for the means; for diloco, whose steps bear it.
   compression: auto  # default: auto
   ## How contributions become one step. clipped_mean: nobody gains by sending longer vectors. mean, for people who know
   ## each other: large-batch training exactly, but one liar can spoil it. median, trimmed_mean, centered_clip: withstand

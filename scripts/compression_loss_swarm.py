@@ -1,4 +1,5 @@
-"""One training run in virtual time, in lockstep and on fixed data: what a policy of averaging leaves to choose.
+"""One training run in virtual time, in lockstep and on fixed data: what a policy of averaging, or a strategy, leaves to
+choose.
 
 The model, the strategy, the round engine and its error feedback are those of a real run; links, clocks and the time
 that computing takes are simulated. There is no membership: everybody knows everybody, and nobody tells the leader how
@@ -55,9 +56,9 @@ task:
   vocab_size: 1024
   data: {{source: builtin, max_megabytes: 2}}
   eval_samples: 128
-optimizer: {{name: adamw, learning_rate: 0.002, weight_decay: 0.01, betas: [0.9, 0.95]}}
+optimizer: {{name: adamw, learning_rate: {rate}, weight_decay: 0.01, betas: [0.9, 0.95]}}
 schedule: {{name: cosine, warmup_epochs: {warmup}, total_epochs: {total}, final_factor: 0.05}}
-strategy: {{name: dedloc, target_batch_size: {target}, max_gradient_norm: 1.0}}
+strategy: {{{strategy}, target_batch_size: {target}, max_gradient_norm: 1.0}}
 averaging: {{compression: {policy}, reduction: mean}}
 """
 """The demo's model on blocks of half the length, begun at a larger scale and trained with smaller steps. At the usual
@@ -92,6 +93,9 @@ class Setup:
     """Of each peer in each epoch."""
     seed: int
     cache_dir: Path
+    strategy: str = "name: dedloc"
+    """Its section of the run file, but for the target and the norm."""
+    learning_rate: float = 0.002
 
     @property
     def batch_samples(self) -> int:
@@ -107,6 +111,8 @@ class Setup:
             total=self.epochs,
             target=self.batch_samples,
             policy=policy,
+            strategy=self.strategy,
+            rate=self.learning_rate,
         )
         run = parse_run(text, origin="the benchmark")
         return Bundle(run, make_assets(run, base_dir=Path(), cache_dir=self.cache_dir))

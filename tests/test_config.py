@@ -277,8 +277,8 @@ def test_comments_order_and_spelt_out_defaults_do_not_change_the_fingerprint() -
     assert int(expected, 16) >= 0
 
 
-ONE_VALUE_ONLY = ("task.name", "task.data.source", "until_accuracy")
-"""With this task."""
+ONE_VALUE_ONLY = ("task.name", "task.data.source", "strategy.name", "until_accuracy")
+"""Beside the other fields of their sections, or with this task."""
 
 
 @pytest.mark.parametrize("place", [place for place in places_of(EVERYTHING) if place not in ONE_VALUE_ONLY])
@@ -286,20 +286,21 @@ def test_every_value_of_the_run_changes_the_fingerprint(place: str) -> None:
     value: Any = EVERYTHING
     for name in place.split("."):
         value = value[name]
-    special = {"strategy.name": "solo", "averaging.compression": "exact", "averaging.reduction": "median"}
+    special = {"averaging.compression": "exact", "averaging.reduction": "median"}
     special |= {"access": "invite_only", "when_alone": "wait"}
     special |= {"until_epoch": 9, "until_loss": 2.5, "task.tokenizer": "t.json", "task.data.placement": "local"}
     other = changed(place, special.get(place, another(value)), content=EVERYTHING)
     assert fingerprint(Run.model_validate(other), {}) != fingerprint(Run.model_validate(EVERYTHING), {})
 
 
-def test_another_data_source_or_task_changes_the_fingerprint() -> None:
+def test_another_data_source_task_or_strategy_changes_the_fingerprint() -> None:
     base = Run.model_validate(VALID)
     files = base.task.model_copy(update={"data": FilesData(source="files", path="texts")})
     digits = Run.model_validate(changed("task", {"name": "image_classification"}))
     good = digits.model_copy(update={"until_accuracy": 0.9})
-    others = [base, base.model_copy(update={"task": files}), digits, good]
-    assert len({fingerprint(run, {}) for run in others}) == 4
+    strategies = [Run.model_validate(changed("strategy", {"name": name})) for name in ("dedloc", "diloco", "solo")]
+    others = [base, base.model_copy(update={"task": files}), digits, good, *strategies]
+    assert len({fingerprint(run, {}) for run in others}) == len(others)
 
 
 def test_a_language_model_is_not_right_or_wrong() -> None:

@@ -9,7 +9,10 @@ from typing import Literal
 from collab.averaging.shares import PeerLink, Shares, solve
 from collab.types import PeerId
 
-Policy = Literal["exact", "half", "auto"]
+Policy = Literal["exact", "half", "int8", "int4", "auto"]
+
+FIXED = {"exact": "none", "half": "float16", "int8": "int8", "int4": "int4"}
+"""The one codec of a policy, of what is sent and of the result; ``auto`` has none."""
 
 LADDER: tuple[str, ...] = ("none", "float16", "int8", "int4")
 """From the least lossy on; a sender may go down to the end, error feedback makes up for it."""
@@ -69,8 +72,8 @@ def plan_contributions(
     """Choose contributors and codecs.
 
     First the contributors, with the encodings in which the policy is fastest: see ``_excluded``. Then the codecs:
-    ``exact`` and ``half`` have one for everything, ``auto`` is as exact as it can be in nearly the shortest time: see
-    ``_fitting_codecs``. At most one call of ``solve`` for each sender and about 2 log2(senders) more.
+    ``auto`` is as exact as it can be in nearly the shortest time, see ``_fitting_codecs``; the other policies have one
+    for everything. At most one call of ``solve`` for each sender and about 2 log2(senders) more.
 
     Args:
         num_elements: length of the vector, at least 1.
@@ -81,9 +84,9 @@ def plan_contributions(
     Raises:
         ValueError: as ``solve`` does; or a codec of the policy is not in ``bytes_per_element``.
     """
-    if policy not in ("exact", "half", "auto"):
-        raise ValueError(f"unknown policy {policy!r}: choose exact, half or auto")
-    needed = {"exact": {"none"}, "half": {"float16"}, "auto": {"none", "float16"}}[policy]
+    if policy != "auto" and policy not in FIXED:
+        raise ValueError(f"unknown policy {policy!r}: choose {', '.join(FIXED)} or auto")
+    needed = {"none", "float16"} if policy == "auto" else {FIXED[policy]}
     if not needed <= bytes_per_element.keys():
         raise ValueError(f"policy {policy} needs the codecs {', '.join(sorted(needed))}")
     round_ = _Round(members, {name: num_elements * size for name, size in bytes_per_element.items()})
@@ -139,7 +142,7 @@ def _leanest(policy: Policy, names: Collection[str]) -> tuple[str, str]:
     """The shortest encodings that the policy allows, of what is sent and of the result."""
     ladder, result_ladder = LADDER, RESULT_LADDER
     if policy != "auto":
-        ladder = result_ladder = ("none",) if policy == "exact" else ("float16",)
+        ladder = result_ladder = (FIXED[policy],)
     return [name for name in ladder if name in names][-1], [name for name in result_ladder if name in names][-1]
 
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from collab.averaging.contribution_plan import Policy
 from collab.averaging.timeouts import FIRST, RoundTimeouts
-from collab.config import Dts, Run
+from collab.config import Run, waits_for_rounds
 
 MOST_TARGETS = 16.0
 """What a peer brings counts as at most this many target batches; one that claims more is refused."""
@@ -81,7 +81,7 @@ class RoundSettings:
             terms=terms,
             reduction=run.averaging.reduction,
             max_share=run.averaging.max_share,
-            is_synchronous=not isinstance(run.strategy, Dts),
+            is_synchronous=waits_for_rounds(run.strategy),
         )
 
     def max_weight(self, epoch: int) -> float:

@@ -23,11 +23,23 @@ class Dedloc(RoundByRound):
     one's gradient is a step stale, too. So are those of microbatches that are computed while a round takes much longer
     than rounds usually do.
 
-    Source: Diskin et al., "Distributed Deep Learning in Open Collaborations" (NeurIPS 2021), section 3.
+    With ``delay`` 1 nobody waits for a round: the next batch is computed beside it, at the parameters before its step.
+    Every gradient is one step stale then, and never more, since the next round begins when this one is over::
+
+        w_(k+1) <- optimiser(w_k, clip(g(w_(k-1))))
+
+    Source: Diskin et al., "Distributed Deep Learning in Open Collaborations" (NeurIPS 2021), section 3;
+    delayed parameter updates: Ren et al., "ZeRO-Offload" (2021).
     """
 
-    def __init__(self, *, target: Target, max_gradient_norm: float | None) -> None:
+    def __init__(self, *, target: Target, max_gradient_norm: float | None, delay: int = 0) -> None:
+        """
+        Args:
+            target: samples of the swarm's batch.
+            delay: 0: rounds are waited for; 1: they go on beside the next batch.
+        """
         super().__init__(target=target)
+        self.is_synchronous = delay == 0
         self._max_norm = max_gradient_norm
 
     def apply(self, replica: Replica, committed: Committed) -> None:

@@ -6,6 +6,7 @@ from collab import config
 from collab.foreign import load_class
 from collab.strategies.base import Strategy, Target
 from collab.strategies.dedloc import Dedloc
+from collab.strategies.diloco import Diloco
 from collab.strategies.dts import Dts
 from collab.strategies.solo import Solo
 from collab.strategies.vc_asgd import VcAsgd
@@ -28,6 +29,8 @@ def build_strategy(section: config.Strategy, target: Target, allowed: Collection
         return Solo(target=target, max_gradient_norm=section.max_gradient_norm)
     if isinstance(section, config.Dts):
         return Dts(target=target, delay=section.delay)
+    if isinstance(section, config.Diloco):
+        return Diloco(target=target, delay=section.delay)
     if isinstance(section, config.VcAsgd):
         return VcAsgd()
-    return Dedloc(target=target, max_gradient_norm=section.max_gradient_norm)
+    return Dedloc(target=target, max_gradient_norm=section.max_gradient_norm, delay=section.delay)

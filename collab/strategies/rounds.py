@@ -1,7 +1,19 @@
 """What strategies that go on round by round have in common: one accumulation, one round, one step."""
 
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome
-from collab.strategies.base import NOTHING, Decision, OutOfStep, Ready, Replica, Stepped, Swarm, Target, Waiting
+from collab.strategies.base import (
+    NOTHING,
+    Decision,
+    HandedOver,
+    OutOfStep,
+    Ready,
+    Replica,
+    Stepped,
+    Swarm,
+    Target,
+    Waiting,
+)
+from collab.types import Vector
 
 
 class RoundByRound:
@@ -22,16 +34,24 @@ class RoundByRound:
         return Ready() if await has_reached and replica.samples > 0 else Waiting()
 
     def patience_s(self, replica: Replica, usual_s: float) -> float:
-        return usual_s
+        return usual_s if self.is_synchronous else 0.0
 
     async def contribute(self, replica: Replica, swarm: Swarm) -> Outcome:
         epoch, lineage = replica.epoch, replica.lineage
         ours = await swarm.worker.beside(replica.hand_over)
         return await swarm.averager.average(
             Contribution(
-                epoch=epoch, lineage=lineage, vector=ours.mean, weight=float(ours.samples), weights=ours.weights
+                epoch=epoch,
+                lineage=lineage,
+                vector=self.sent(ours),
+                weight=float(ours.samples),
+                weights=ours.weights,
             )
         )
+
+    def sent(self, ours: HandedOver) -> Vector:
+        """[num_elements] what is averaged by samples: the mean of what was accumulated, by sample."""
+        return ours.mean
 
     async def take(self, replica: Replica, swarm: Swarm, outcome: Outcome) -> Decision:
         if isinstance(outcome, Aborted):

@@ -66,10 +66,14 @@ class AnchoredReplica(SteppingReplica):
         if update.shape != (self.layout.num_elements,):
             raise ShapeMismatch(f"expected {self.layout.num_elements} elements, got shape {update.shape}")
         with self._changing:
-            self._anchor.add_(torch.from_numpy(update).to(self._anchor.device))
+            self._anchor.add_(torch.from_numpy(self._moved(update)).to(self._anchor.device))
             self.epoch += 1
             self.lineage = lineage
         self._level()
+
+    def _moved(self, update: Vector) -> Vector:
+        """By how much the anchor moves, the same bytes on every machine: by what the round has come to."""
+        return update
 
     def settle(self, used: Any, round_id: str = "") -> None:
         """See ``Replica``. What the round has used is in the anchor now, and not in our displacements any more."""
@@ -111,7 +115,7 @@ class AnchoredReplica(SteppingReplica):
         super().load(snapshot)
         self._level()
 
-    def _loaded(self) -> None:
+    def _loaded(self, snapshot: Snapshot) -> None:
         self.layout.gather_parameters(self._anchor)
 
     def _optimizer_state(self, snapshot: Snapshot) -> dict[str, Any]:

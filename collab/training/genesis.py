@@ -3,15 +3,17 @@
 import torch
 
 from collab.averaging.agreement import genesis
-from collab.config import Dts, Run, VcAsgd
+from collab.config import Diloco, Dts, Run, VcAsgd
 from collab.swarm.bundle import Bundle
 from collab.swarm.snapshots import Snapshot, pack
 from collab.tasks.base import Task
 from collab.training.anchored import AnchoredReplica
 from collab.training.momentum import outgoing
 from collab.training.optimizers import build_optimizer
+from collab.training.outer import Nesterov, OuterReplica
 from collab.training.precision import Precision
 from collab.training.replica import Replica
+from collab.training.stepping import SteppingReplica
 from collab.training.unit_replica import UnitReplica
 from collab.types import Lineage
 
@@ -49,9 +51,12 @@ def replica_of(
 ) -> Replica:
     """A replica as the run's strategy needs it."""
     sent = outgoing(run.averaging.worker_momentum)
-    if not isinstance(run.strategy, Dts | VcAsgd):
+    if not isinstance(run.strategy, Dts | Diloco | VcAsgd):
         return Replica(model, optimizer, run.schedule, device=device, precision=precision, outgoing=sent)
-    kind = AnchoredReplica if isinstance(run.strategy, Dts) else UnitReplica
+    kinds: dict[str, type[SteppingReplica]] = {"dts": AnchoredReplica, "diloco": OuterReplica, "vc_asgd": UnitReplica}
+    kind = kinds[run.strategy.name]
     stepping = kind(model, optimizer, run.schedule, device=device, precision=precision, outgoing=sent)
     stepping.max_gradient_norm = run.strategy.max_gradient_norm
+    if isinstance(stepping, OuterReplica) and isinstance(run.strategy, Diloco):
+        stepping.rule = Nesterov(run.strategy.outer_learning_rate, run.strategy.outer_momentum)
     return stepping

@@ -272,10 +272,10 @@ class Replica:
             for name, tensor in own.items():
                 tensor.copy_(torch.from_numpy(np.array(theirs[name])))
             self.optimizer.load_state_dict(state)
-            self._loaded()
+            self._loaded(snapshot)
             self.epoch, self.lineage, self.era = snapshot.epoch, snapshot.lineage, snapshot.era
 
-    def _loaded(self) -> None:
+    def _loaded(self, snapshot: Snapshot) -> None:
         """The parameters are those of a snapshot now; nobody reads them yet."""
 
     def _optimizer_state(self, snapshot: Snapshot) -> dict[str, Any]:

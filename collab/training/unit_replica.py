@@ -94,7 +94,7 @@ class UnitReplica(SteppingReplica):
             tensors[f"model.{slot.name}"] = self._begun_with[slot.start : slot.stop].reshape(slot.shape)
         return Snapshot(epoch=state.epoch, lineage=state.lineage, tensors=tensors, scalars={}, era=state.era)
 
-    def _loaded(self) -> None:
+    def _loaded(self, snapshot: Snapshot) -> None:
         self._begun_with = self.layout.parameters_vector()
 
     def _optimizer_state(self, snapshot: Snapshot) -> dict[str, Any]:

@@ -66,9 +66,11 @@ def random_trainers(count: int, seed: int) -> list[Member]:
     return [*members[:1], *(replace(member, can_reduce=bool(rng.random() < 0.7)) for member in members[1:])]
 
 
-@pytest.mark.parametrize(("policy", "codec", "seconds"), [("exact", "none", 3.2), ("half", "float16", 1.6)])
-def test_exact_and_half_have_one_encoding_for_everything(policy: Policy, codec: str, seconds: float) -> None:
-    chosen = plan(trainers(HET), policy)
+@pytest.mark.parametrize(
+    ("policy", "codec"), [("exact", "none"), ("half", "float16"), ("int8", "int8"), ("int4", "int4")]
+)
+def test_policies_but_auto_have_one_encoding_for_everything(policy: Policy, codec: str) -> None:
+    chosen, seconds = plan(trainers(HET), policy), HET_OPTIMUM_S * BYTES_PER_ELEMENT[codec] / 4
     assert set(chosen.codecs.values()) == {chosen.result_codec} == {codec}
     assert len(chosen.codecs) == len(HET)
     assert chosen.seconds == pytest.approx(seconds)
@@ -132,7 +134,7 @@ def test_the_plan_is_the_solution_for_its_own_encodings() -> None:
         assert set(chosen.codecs) == {member.peer for member in members} - set(chosen.excluded)
 
 
-@pytest.mark.parametrize("policy", ["exact", "half", "auto"])
+@pytest.mark.parametrize("policy", ["exact", "half", "int4", "auto"])
 def test_a_slow_peer_that_does_little_is_not_waited_for(policy: Policy) -> None:
     members = [*trainers([25] * 7), trainer(7, 2, 25, work=1 / 50)]
     chosen = plan(members, policy, accumulate_s=10.0)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from collab.config import (
+    Diloco,
     Dts,
     FilesData,
     ForeignStrategy,
@@ -179,7 +180,7 @@ def test_a_false_default_in_the_template_would_be_found(line: str, changed: str,
 def test_every_explained_alternative_is_itself_valid() -> None:
     switched_off = {type(model) for model in alternatives()}
     foreign = {ForeignTask, ForeignStrategy}
-    assert switched_off == {FilesData, HubData, ImageClassificationTask, Dts, VcAsgd, Solo} | foreign
+    assert switched_off == {FilesData, HubData, ImageClassificationTask, Dts, Diloco, VcAsgd, Solo} | foreign
 
 
 def alternatives() -> list[BaseModel]:

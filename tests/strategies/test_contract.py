@@ -28,13 +28,18 @@ class Kind:
     loss: float
     accuracy: float
     options: dict[str, object] = field(default_factory=dict)
+    words: str = ""
+    """The strategy's section up to its target, where that is more than its name."""
     has_one_model: bool = True
     """Whether all end with the same bytes."""
 
 
 KINDS = [
     Kind("dedloc", 2.0600, 0.2929),
+    Kind("dedloc-delay", 2.0600, 0.2929, words="dedloc, delay: 1"),
     Kind("dts", 0.5208, 0.8855),
+    Kind("diloco", 0.3633, 0.9024, words="diloco"),
+    Kind("diloco-delay", 0.5157, 0.8855, words="diloco, delay: 1"),
     Kind(
         "vc_asgd",
         0.3945, 0.9024,
@@ -58,7 +63,7 @@ def rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def swarm_of(directory: Path, kind: Kind, rule: str) -> SimSwarm:
     directory.mkdir(exist_ok=True)
     options: dict[str, object] = {"until": UNTIL, "every": UNTIL // 4, **kind.options}
-    options |= {"foreign": rule} if kind.name == "own" else {"strategy": kind.name}
+    options |= {"foreign": rule} if kind.name == "own" else {"strategy": kind.words or kind.name}
     swarm = SimSwarm(directory, **options)  # type: ignore[arg-type]
     swarm.add_backbone()
     for _ in range(3):
