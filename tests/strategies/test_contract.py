@@ -38,8 +38,8 @@ KINDS = [
     Kind("dedloc", 2.0600, 0.2929),
     Kind("dedloc-delay", 2.0600, 0.2929, words="dedloc, delay: 1"),
     Kind("dts", 0.5208, 0.8855),
-    Kind("diloco", 0.3633, 0.9024, words="diloco"),
-    Kind("diloco-delay", 0.5157, 0.8855, words="diloco, delay: 1"),
+    Kind("diloco", 0.3633, 0.9428, words="diloco"),
+    Kind("diloco-delay", 0.5157, 0.9158, words="diloco, delay: 1"),
     Kind(
         "vc_asgd",
         0.3945, 0.9024,
