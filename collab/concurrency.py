@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,7 +29,12 @@ class Background:
     ) -> None:
         for task in self._tasks:
             task.cancel()
-        await self._group.__aexit__(kind, error, trace)
+        if isinstance(error, asyncio.CancelledError):  # it goes on by itself; the group would keep what it raises again
+            kind = error = trace = None
+        try:
+            await self._group.__aexit__(kind, error, trace)
+        finally:
+            del self._group  # it holds the task that we are in, which may end with an error whose traceback holds us
 
 
 async def run_until_first(*coroutines: Coroutine[Any, Any, Any]) -> None:
@@ -47,3 +53,18 @@ async def run_until_first(*coroutines: Coroutine[Any, Any, Any]) -> None:
     for result in results:
         if isinstance(result, Exception):
             raise result
+
+
+async def end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel what still runs of ``tasks`` and wait for it; they do not keep that they were cancelled.
+
+    A cancelled task holds its error until somebody takes it, and through the traceback all that it was about; with a
+    task group in between, which holds the task, only a garbage collection would free any of that.
+    """
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for task in tasks:
+        with suppress(asyncio.CancelledError):
+            if task.cancelled():
+                task.result()

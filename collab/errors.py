@@ -4,6 +4,8 @@ A message says what was expected and what came; ``hint`` says what to do next. T
 traceback. Wrong arguments from a caller are ``ValueError`` and are not part of the tree.
 """
 
+from typing import Self
+
 
 class CollabError(Exception):
     """Root of every error that a user or a peer can cause."""
@@ -15,6 +17,14 @@ class CollabError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  -> {self.hint}" if self.hint else self.message
+
+    def again(self) -> Self:
+        """The same without the traceback, for what keeps an error: that holds all the frames that it came through, and
+        whoever kept it is in one of them, so that only a garbage collection would free any of it.
+        """
+        twin = type(self).__new__(type(self), *self.args)
+        twin.__dict__.update(self.__dict__)
+        return twin
 
 
 # -- what a person wrote ---------------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class FakeDirectory:
         self.table: dict[str, dict[str, Entry]] = {}
         self.is_silent = False
         self.answers_after_s = 0.0
-        """Of reading."""
+        """Of reading; infinity: never."""
         self.stores = 0
 
     async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
@@ -186,7 +186,9 @@ class FakeDirectory:
     async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
         if self.is_silent:
             raise TimedOut("no keeper answered")
-        await asyncio.sleep(self.answers_after_s)
+        await asyncio.sleep(min(self.answers_after_s, timeout_s))
+        if self.answers_after_s > timeout_s:
+            raise TimedOut("no keeper answered in time")
         return dict(self.table.get(key, {}))
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import itertools
+import weakref
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, strategies as st
@@ -220,6 +222,28 @@ def test_hostile_bytes_end_the_stream_for_the_reader_who_waits(hostile: str) -> 
         with pytest.raises(error):
             await frames.next()
         assert connection.is_shut
+
+    run(main())
+
+
+def test_a_stream_that_is_over_does_not_hold_who_read_from_it() -> None:
+    """Its error would, through the traceback, if readers got that very one; and a round reads with its vectors."""
+
+    class Vector:
+        pass
+
+    async def read(frames: FrameProtocol, vector: Vector) -> None:
+        await frames.next()
+
+    async def main() -> None:
+        frames, _ = connected()
+        feed(frames, HOSTILE["magic"][0])
+        vector = Vector()
+        held = weakref.ref(vector)
+        with suppress(BadMessage):
+            await read(frames, vector)
+        del vector
+        assert held() is None
 
     run(main())
 

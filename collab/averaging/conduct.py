@@ -130,7 +130,7 @@ class Conductor:
                     return
                 await self._taken[peer].wait()
         except NetworkError as error:
-            self._heard.put_nowait((peer, error))
+            self._heard.put_nowait((peer, error.again()))
         finally:
             self._listening.discard(peer)
 
@@ -284,7 +284,7 @@ class Conductor:
         try:
             await self._streams[peer].send(message, timeout_s=self._timeouts.answer_s())
         except NetworkError as error:
-            self._heard.put_nowait((peer, error))
+            self._heard.put_nowait((peer, error.again()))
 
 
 def abort_message(reason: str, text: str) -> Message:

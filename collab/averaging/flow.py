@@ -188,6 +188,7 @@ class Inflow:
             self._timer.cancel()
         self._took.set()
         await asyncio.gather(self._answering, return_exceptions=True)  # what ends it ends the reading, too
+        self._answering = None  # it holds the error that it ended with, whose traceback holds us
 
     def opened(self, message: Message) -> None:
         """Acknowledge the first message of a round: small and early, it shows the delay of a path without queues.

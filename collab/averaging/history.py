@@ -124,10 +124,10 @@ class History:
                 done, _ = await asyncio.wait(asked, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     donor = asked.pop(task)
-                    try:
+                    if not isinstance(task.exception(), CollabError):  # raised here its traceback would hold the task
                         return task.result()
-                    except CollabError as error:
-                        logger.info("no result from peer=%s epoch=%d reason=%s", donor.peer, instance[0], error)
+                    reason = task.exception()
+                    logger.info("no result from peer=%s epoch=%d reason=%s", donor.peer, instance[0], reason)
             return None
         finally:
             for task in asked:

@@ -67,17 +67,21 @@ class Participation:
                 return await self._under(stream)
             except NetworkError as error:
                 logger.info("the leader is lost leader=%s epoch=%d reason=%s", stream.remote, self.group.epoch, error)
-                lost = error
-            stream.close()
-            resumed = None
-            while successors and resumed is None and not self._is_dropped:
-                successor = self._caller if self._caller in successors else successors[0]
-                successors.remove(successor)
-                resumed = await self._resume(successor)
-            if resumed is None:
-                raise lost
+                stream.close()
+                resumed = await self._led_on(successors)
+                if resumed is None:
+                    raise
             stream, self._caller = resumed, None
             self._called.clear()
+
+    async def _led_on(self, successors: list[PeerId]) -> Stream | None:
+        """To the first of ``successors`` that leads on; whoever was asked is taken out of them."""
+        resumed = None
+        while successors and resumed is None and not self._is_dropped:
+            successor = self._caller if self._caller in successors else successors[0]
+            successors.remove(successor)
+            resumed = await self._resume(successor)
+        return resumed
 
     async def _under(self, stream: Stream) -> Verdict:
         """Follow one leader."""
@@ -93,7 +97,10 @@ class Participation:
                 except NetworkError as error:
                     verdict = error
         if isinstance(verdict, NetworkError):
-            raise verdict
+            try:
+                raise verdict
+            finally:
+                del verdict  # its traceback holds this frame
         with suppress(NetworkError):
             await stream.send(Message("thanks"), timeout_s=self._timeouts.answer_s())  # what follows is another round's
         self._desk.keep_stream(stream)
@@ -108,14 +115,15 @@ class Participation:
                 left_s = watch.left_s(self._timeouts.rival_s if self._caller else math.inf)
                 if left_s <= 0:
                     raise TimedOut(f"{stream.remote} says nothing for {watch.silent_s():.1f} s")
-                waiting = (receiving,) if self._caller else (receiving, calling)
-                await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                others = () if self._caller else (calling,)
+                await asyncio.wait((receiving, *others), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             message = receiving.result()
             watch.heard()
             return message
         finally:
             receiving.cancel()
             calling.cancel()
+            del receiving  # it holds the error that it ended with, whose traceback holds this frame
 
     async def _resume(self, successor: PeerId) -> Stream | None:
         """Ask a successor to lead on; None when it does not."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from collab.averaging.complaints import Complaint
 from collab.averaging.flow import Inflow, Links, Outflow, Part, kept_alive
@@ -149,12 +150,14 @@ class Reducer:
         """What this peer hosts of a round; a stranger is told why not."""
         announced = self._announced(key)
         self._visitors[key] += 1
+        hosted: Hosted | None = None
         try:
-            async with asyncio.timeout(self._timeouts.answer_s()):
-                hosted = await asyncio.shield(announced)
-        except TimeoutError:
-            await self._turn_away(stream, BadPart("unknown_round", f"no round {key[0]} here"))
-            return None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timeouts.answer_s()):
+                    hosted = await asyncio.shield(announced)
+            if hosted is None:
+                await self._turn_away(stream, BadPart("unknown_round", f"no round {key[0]} here"))
+                return None
         finally:
             self._visitors[key] -= 1
             if not self._visitors[key]:

@@ -251,7 +251,7 @@ class Reduction:
         await self._until_finished(index)
         result = self._results[index]
         if result is None:
-            raise self._failure or BadPart("over", "the result was given away already")
+            raise self._failed("the result was given away already")
         self._readers_left[index] -= 1
         if not self._readers_left[index]:
             self._results[index] = None
@@ -266,7 +266,7 @@ class Reduction:
         for index in range(len(self._edges)):
             await self._until_finished(index)
             if self._waiting[index] is not None:
-                raise self._failure or BadPart("over", "the reduction was given up")
+                raise self._failed("the reduction was given up")
 
     def fail(self, error: BadPart) -> None:
         """Give up: everybody who waits for a result that is not there yet gets ``error``."""
@@ -274,6 +274,10 @@ class Reduction:
             self._failure = error
         for awaited in self._awaited.values():
             awaited.set()
+
+    def _failed(self, otherwise: str) -> BadPart:
+        """What to raise; each who waits gets one of its own."""
+        return self._failure.again() if self._failure is not None else BadPart("over", otherwise)
 
     async def _until_finished(self, index: int) -> None:
         """Until the part is reduced, or given up."""

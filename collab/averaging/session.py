@@ -73,6 +73,7 @@ class Session:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()  # each holds the error that it was cancelled with, whose traceback holds us
         for index in range(len(self._holdings)):
             self._tools.reducer.forget(self._key(index))
 

@@ -198,6 +198,7 @@ class Standing:
             self._news.set()
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
+            del hearing  # it holds the error that it ended with, whose traceback holds this frame
             stream.close()
 
     async def _hear(self, stream: Stream, leader: PeerId) -> None:

@@ -1,11 +1,11 @@
 """Every deadline of a round in one place: what is agreed, what holds before anything is known, and what is measured."""
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from collab.answers import Answers
 from collab.averaging.silence import Silence, Watch
 from collab.errors import TimedOut
 from collab.types import PeerId
@@ -47,14 +47,6 @@ class RoundTimeouts:
 FIRST = RoundTimeouts()
 """What holds unless somebody says otherwise."""
 
-SLOT_S = 2.0
-"""Answers that come close together see the same queue, so the slowest of them stands for all."""
-SLOTS = 16
-"""Remembered: half a minute in which something was asked, some rounds."""
-ENOUGH = 8
-"""Answers from which limits are learned."""
-FACTOR = 3.0
-"""Times the slowest answer: a queue that doubles, and a machine that pauses."""
 SHORTEST_S, LONGEST_S = 1.5, 15.0
 """Of any limit: what a busy machine pauses for, and what a round can do without."""
 MOVES_SHORTEST_S, MOVES_LONGEST_S = 20.0, 600.0
@@ -63,37 +55,6 @@ MOST_MISSED = 256
 """Peers that are known not to have answered."""
 MOST_SIGNS = 1024
 """Peers of which it is known when a part of theirs, or word of one of ours, came last."""
-
-
-class Answers:
-    """How long answers took of late, the slowest of each slot."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """
-        Args:
-            clock: monotonic seconds.
-        """
-        self._clock = clock
-        self._slots: deque[tuple[float, float]] = deque(maxlen=SLOTS)
-        self._num_seen = 0
-
-    def add(self, seconds: float) -> None:
-        """One more answer has come."""
-        now_s = self._clock()
-        self._num_seen += 1
-        if not self._slots or now_s - self._slots[-1][0] >= SLOT_S:
-            self._slots.append((now_s, seconds))
-        elif seconds > self._slots[-1][1]:
-            self._slots[-1] = (self._slots[-1][0], seconds)
-
-    @property
-    def slowest_s(self) -> float | None:
-        """None before enough have come."""
-        return max(seconds for _, seconds in self._slots) if self._num_seen >= ENOUGH else None
-
-    def limit_s(self, first_s: float) -> float:
-        """Of the next one; ``first_s`` before enough have come."""
-        return first_s if self.slowest_s is None else min(max(FACTOR * self.slowest_s, SHORTEST_S), LONGEST_S)
 
 
 class MeasuredTimeouts:
@@ -112,7 +73,8 @@ class MeasuredTimeouts:
         self._clock, self.fixed = clock, fixed
         self.queue_s: Callable[[], float] = lambda: 0.0
         """How long what comes to us stands in queues now."""
-        self._loaded, self._quiet = Answers(clock), Answers(clock)
+        self._loaded = Answers(clock, shortest_s=SHORTEST_S, longest_s=LONGEST_S)
+        self._quiet = Answers(clock, shortest_s=SHORTEST_S, longest_s=LONGEST_S)
         self._missed: dict[PeerId, tuple[int, float]] = {}
         """How often, and when last."""
         self._signs_s: dict[PeerId, float] = {}

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from collab.averaging.flow import Links
 from collab.averaging.laggards import Progress
+from collab.concurrency import end
 from collab.errors import TimedOut
 
 T = TypeVar("T")
@@ -82,5 +83,5 @@ class Watchdog:
                     raise TimedOut(complaint)
             return task.result()
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end(task)
+            del task  # it holds the error that it ended with, whose traceback holds this frame

@@ -17,7 +17,6 @@ KEPT_S = 7200.0
 """An entry stays so long in the directory: what its author has trained counts when the author has gone."""
 MAX_ENTRIES = 2048
 """Of one page that are looked at: 0.5 MB, and more than any page of an honest swarm has."""
-DIRECTORY_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,8 @@ class LeaseBoard:
             NetworkError: the directory does not answer.
         """
         page = self._page(key)
-        found = await self._ports.directory.get(page.key, timeout_s=DIRECTORY_TIMEOUT_S)
+        with self._ports.lookups.asking() as limit_s:
+            found = await self._ports.directory.get(page.key, timeout_s=limit_s)
         entries = {}
         for subkey in self._looked_at(found):
             try:
@@ -84,9 +84,11 @@ class LeaseBoard:
         page = self._page(key)
         entry = PageEntry(page=page, said_at=now, life_s=said.life_s, held=said.held, trained=said.trained)
         data = pack_entry(entry, self._ports.keys)
-        if not await self._ports.directory.store(
-            page.key, self.me, data, expires_at=now + KEPT_S, timeout_s=DIRECTORY_TIMEOUT_S
-        ):
+        with self._ports.lookups.asking() as limit_s:
+            is_taken = await self._ports.directory.store(
+                page.key, self.me, data, expires_at=now + KEPT_S, timeout_s=limit_s
+            )
+        if not is_taken:
             raise NetworkError(f"no keeper took our word about {page.key}")
 
     def _page(self, key: PageKey) -> Page:

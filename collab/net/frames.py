@@ -143,7 +143,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def _end(self, error: NetworkError) -> None:
         if self._error is None:
-            self._error = error
+            self._error = error.again()
             self._writable.set()
             self._wake()
             if isinstance(error, VersionMismatch):
@@ -172,7 +172,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """
         while not self._messages:
             if self._error is not None:
-                raise self._error
+                raise self._error.again()
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         message, num_bytes = self._messages.popleft()

@@ -12,13 +12,13 @@ from collab.errors import TimedOut
 from collab.net import hivemind_time
 from collab.net.base import Entry
 from collab.net.hivemind_net import HivemindTransport
+from collab.net.keeper_calls import KeeperCalls
+from collab.net.lookups import CALL_FIRST_S
 from collab.net.owned_records import OwnedRecords
 from collab.types import PeerId
 
 SHUTDOWN_S = 1.0
-"""For the daemon to take the DHT's handlers back; it ends right after."""
-DHT_RPC_TIMEOUT_S = 3.0
-"""One Kademlia call without an answer; the caller's own deadline bounds the whole operation."""
+"""For the daemon to take the DHT's handlers back; it ends right after, and whoever leaves need not wait for that."""
 
 
 class HivemindDirectory:
@@ -26,12 +26,17 @@ class HivemindDirectory:
 
     def __init__(self, node: DHTNode, me: PeerId) -> None:
         self._node, self.me = node, me
+        self._calls = KeeperCalls(node.protocol)
 
     async def greet(self, peer: PeerId) -> None:
-        """Let ``peer``'s DHT node and ours know each other: a restarted peer's node has forgotten everybody."""
+        """Let ``peer``'s DHT node and ours know each other: a restarted peer's node has forgotten everybody.
+
+        As long as a call may take, whether it answers or not.
+        """
         await self._node.protocol.call_ping(PeerID.from_base58(peer))
 
     async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
+        self._calls.question_s = timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 return bool(await self._node.store(key, value, expires_at, subkey=subkey))
@@ -39,6 +44,7 @@ class HivemindDirectory:
             raise TimedOut(f"the DHT did not take {key} within {timeout_s:.1f} s") from None
 
     async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
+        self._calls.question_s = timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 found = await self._node.get(key, sufficient_expiration_time=fresh_until or math.inf)
@@ -69,7 +75,7 @@ async def open_directory(
         initial_peers=[f"/p2p/{peer}" for peer in known_peers],
         client_mode=is_client,
         record_validator=rules,
-        wait_timeout=DHT_RPC_TIMEOUT_S,
+        wait_timeout=CALL_FIRST_S,  # for the first greetings; then ``KeeperCalls`` says
         ensure_bootstrap_success=False,
         strict=False,
     )

@@ -1,6 +1,7 @@
 """One raw libp2p stream, as the daemon hands it over."""
 
 import asyncio
+from contextlib import suppress
 from typing import cast
 
 from collab.errors import TimedOut
@@ -38,22 +39,21 @@ class HivemindStream:
         self._frames.write(message)
         if self._frames.is_writable:
             return
-        try:
+        with suppress(TimeoutError):  # an error raised from its block would hold this task through it
             async with asyncio.timeout(timeout_s):
                 await self._frames.drain()
-        except TimeoutError:
-            self.close()
-            raise TimedOut(f"{message.kind} to {self._remote} was not taken within {timeout_s:.1f} s") from None
+                return
+        self.close()
+        raise TimedOut(f"{message.kind} to {self._remote} was not taken within {timeout_s:.1f} s")
 
     async def receive(self, *, timeout_s: float) -> Message:
         if self._frames.has_message:
             return await self._frames.next()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 return await self._frames.next()
-        except TimeoutError:
-            self.close()
-            raise TimedOut(f"nothing from {self._remote} within {timeout_s:.1f} s") from None
+        self.close()
+        raise TimedOut(f"nothing from {self._remote} within {timeout_s:.1f} s")
 
     def close(self) -> None:
         self._frames.close()

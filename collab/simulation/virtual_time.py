@@ -77,7 +77,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """As asyncio's; timers of the same instant run in the order in which they were made."""
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         self._timers_made += 1
-        heapq.heappush(self._timers, (when, self._timers_made, handle, callback, args))
+        heapq.heappush(self._timers, (when, self._timers_made, handle, _nothing, ()))  # when cancelled it holds nothing
         return handle
 
     def create_task(
@@ -195,6 +195,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         except (Deadlock, Livelock) as error:
             _logger.warning("a cancelled task does not end: %s", error)
         self.close()
+
+
+def _nothing() -> None:
+    """In place of a callback."""
 
 
 def _innermost(task: asyncio.Task[Any]) -> str:

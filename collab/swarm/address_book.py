@@ -71,9 +71,7 @@ class AddressBook(Collection[str]):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LOOK_S)
             try:
-                records = await read_backbones(
-                    ports.directory, fingerprint, now=ports.clock.now(), vouched=vouched
-                )
+                records = await read_backbones(ports, fingerprint, now=ports.clock.now(), vouched=vouched)
             except NetworkError as error:
                 logger.debug("backbones cannot be looked for: %s", error)
             else:

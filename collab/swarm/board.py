@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from collab.errors import BadMessage, NetworkError
 from collab.net.base import Entry, owner_of
@@ -34,7 +33,6 @@ from collab.types import PeerId, Role
 
 logger = logging.getLogger(__name__)
 
-DIRECTORY_TIMEOUT_S = 5.0
 CROWD_SUBKEY = "crowd:"
 """Before the name of the backbone that tells of all."""
 MAX_ENTRIES = 512
@@ -156,7 +154,8 @@ class ProgressBoard:
         later = self._expires_at.get((key, subkey), 0.0) + 1e-3  # else what is there would stay
         self._expires_at[key, subkey] = expires_at = max(self._ports.clock.now() + life_s, later)
         try:
-            await self._ports.directory.store(key, subkey, data, expires_at=expires_at, timeout_s=DIRECTORY_TIMEOUT_S)
+            with self._ports.lookups.asking() as limit_s:
+                await self._ports.directory.store(key, subkey, data, expires_at=expires_at, timeout_s=limit_s)
         except NetworkError as error:
             logger.warning("the swarm does not hear us: %s", error)
 
@@ -195,14 +194,17 @@ class ProgressBoard:
         crowd, fresh_until = self.crowd, None
         if crowd is not None:
             fresh_until = self._ports.clock.now() + (RECORD_LIFE_S / HEARTBEAT_S - 2) * self.heartbeat_s
-        get = partial(self._ports.directory.get, timeout_s=DIRECTORY_TIMEOUT_S, fresh_until=fresh_until)
-        found = await asyncio.gather(*(get(key) for key in keys))
+        found = await asyncio.gather(*(self._get(key, fresh_until) for key in keys))
         for key, entries in zip(keys, found, strict=True):
             for subkey in (name for name in entries if owner_of(name) == self._identity.peer_id):
                 # of our life before, perhaps: what we say next must end later to take its place
                 ends_at = max(self._expires_at.get((key, subkey), 0.0), entries[subkey].expires_at)
                 self._expires_at[key, subkey] = ends_at
         return [(subkey, entry.value) for entries in found for subkey, entry in self._looked_at(entries)]
+
+    async def _get(self, key: str, fresh_until: float | None) -> Mapping[str, Entry]:
+        with self._ports.lookups.asking() as limit_s:
+            return await self._ports.directory.get(key, timeout_s=limit_s, fresh_until=fresh_until)
 
     def _looked_at(self, entries: Mapping[str, Entry]) -> list[tuple[str, Entry]]:
         """Summaries, whom we know, and not more of the others than an honest swarm has on a page."""

@@ -21,8 +21,8 @@ RENEW_S = 4.0
 MARGIN_S = 3.0
 """An hour of swarm time is measured better than this; see ``time_sync``."""
 TURN_S = 6.0
-"""So much later than the one before it each backbone tries: saying and reading take at most 5 s each, mostly 0.05.
-A reading that took longer is of a process that slept meanwhile."""
+"""So much later than the one before it each backbone tries: saying and reading take at most so long each
+(``lookups.LONGEST_S``), mostly 0.05. A reading that took longer is of a process that slept meanwhile."""
 ALIVE_S = 15.0
 """Whoever has said nothing for this long is not waited for."""
 MAX_TERM = 1 << 62

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from collab.errors import BadMessage, NetworkError
 from collab.metrics.records import LeaseChanged
-from collab.net.base import Directory
 from collab.ports import Ports
 from collab.swarm.backbone_records import BackboneRecord, pack_backbone, unpack_backbone
 from collab.swarm.identity import Identity
@@ -19,8 +18,6 @@ logger = logging.getLogger(__name__)
 
 LIFE_S = LEASE_S + 3 * MARGIN_S
 """Of a record in the directory: as long as its claim may count for anybody, whatever their clocks say."""
-TIMEOUT_S = 5.0
-"""Of one question to the directory."""
 AT_ONCE = 4
 """Turns without a pause: to claim, and to hear that nobody else does."""
 
@@ -42,7 +39,7 @@ Vouched = Callable[[PeerId], bool]
 
 
 async def read_backbones(
-    directory: Directory, fingerprint: str, *, now: float, vouched: Vouched = lambda _: True
+    ports: Ports, fingerprint: str, *, now: float, vouched: Vouched = lambda _: True
 ) -> Mapping[PeerId, BackboneRecord]:
     """Of all backbones of a run whose word is fresh.
 
@@ -50,7 +47,9 @@ async def read_backbones(
         NetworkError: the directory does not answer.
     """
     records: dict[PeerId, BackboneRecord] = {}
-    for subkey, entry in (await directory.get(_key(fingerprint), timeout_s=TIMEOUT_S)).items():
+    with ports.lookups.asking() as limit_s:
+        found = await ports.directory.get(_key(fingerprint), timeout_s=limit_s)
+    for subkey, entry in found.items():
         try:
             record = unpack_backbone(entry.value, PeerId(subkey))
         except BadMessage as error:
@@ -158,13 +157,14 @@ class LeaseKeeper:
         record = self._speaker.backbone_record(self._lease.term, self._lease.seen)
         self._said_s = began.own_s
         try:
-            is_taken = await self._ports.directory.store(
-                _key(self._fingerprint),
-                record.peer,
-                pack_backbone(record, self._identity),
-                expires_at=record.claim.said_at + LIFE_S,
-                timeout_s=TIMEOUT_S,
-            )
+            with self._ports.lookups.asking() as limit_s:
+                is_taken = await self._ports.directory.store(
+                    _key(self._fingerprint),
+                    record.peer,
+                    pack_backbone(record, self._identity),
+                    expires_at=record.claim.said_at + LIFE_S,
+                    timeout_s=limit_s,
+                )
         except NetworkError as error:
             logger.warning("other backbones do not hear us: %s", error)
             return
@@ -176,7 +176,7 @@ class LeaseKeeper:
         began = self._now()
         try:
             self._records = await read_backbones(
-                self._ports.directory, self._fingerprint, now=began.swarm_s, vouched=self._vouched
+                self._ports, self._fingerprint, now=began.swarm_s, vouched=self._vouched
             )
         except NetworkError as error:
             logger.warning("other backbones cannot be heard: %s", error)

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from collab.answers import ENOUGH
 from collab.averaging.base import Committed, Contribution
-from collab.averaging.timeouts import ENOUGH
 from collab.net.base import Stream
 from collab.types import PeerId
 from tests.averaging.swarm import L, Rounds, random_vectors

@@ -4,16 +4,13 @@ from contextlib import suppress
 
 import pytest
 
+from collab.answers import ENOUGH, FACTOR, SLOT_S, SLOTS
 from collab.averaging.timeouts import (
-    ENOUGH,
-    FACTOR,
     FIRST,
     LONGEST_S,
     MOST_MISSED,
     MOVES_LONGEST_S,
     SHORTEST_S,
-    SLOT_S,
-    SLOTS,
     MeasuredTimeouts,
 )
 from collab.errors import StreamClosed, TimedOut

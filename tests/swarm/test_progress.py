@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from collab.answers import ENOUGH
 from collab.net.base import Entry
+from collab.net.lookups import FIRST_S, SHORTEST_S
 from collab.swarm.board import ProgressBoard
 from collab.swarm.progress import RECORD_LIFE_S, SwarmView
 from collab.swarm.records import PeerRecord, PeerState, pack_record
@@ -228,6 +230,30 @@ def test_a_directory_that_does_not_answer_leaves_the_last_view_until_its_records
         assert names(await board.refresh()) == ["person-1", "person-2"]
         clock.at = NOW + RECORD_LIFE_S + 1
         assert names(await board.refresh()) == ["person-2"]
+
+    with_board(test)
+
+
+def test_a_slow_directory_is_read_though_it_takes_longer_than_the_first_limit() -> None:
+    async def test(board: ProgressBoard, directory: FakeDirectory, clock: FakeClock) -> None:
+        put(directory, 1)
+        directory.answers_after_s = FIRST_S + 0.5
+        assert names(await board.refresh()) == []
+        assert names(await board.refresh()) == ["person-1"]
+
+    with_board(test)
+
+
+def test_a_directory_that_was_quick_and_is_dead_does_not_hold_up_its_reader_for_the_first_limit() -> None:
+    async def test(board: ProgressBoard, directory: FakeDirectory, clock: FakeClock) -> None:
+        put(directory, 1, said_at=NOW + 10)
+        directory.answers_after_s = 0.1
+        for _ in range(ENOUGH):
+            await board.refresh()
+        directory.answers_after_s = math.inf
+        began_s = clock.monotonic()
+        assert names(await board.refresh()) == ["person-1"]
+        assert clock.monotonic() - began_s == pytest.approx(SHORTEST_S)
 
     with_board(test)
 

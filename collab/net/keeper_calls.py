@@ -1,0 +1,50 @@
+"""How long a DHT node's calls to other nodes may take: learned from what they took.
+
+A keeper that is dead is in other nodes' tables until somebody has called it in vain, so most questions of a swarm that
+loses peers meet one, and wait for it. hivemind's node takes one limit for all calls; it is set anew before each.
+"""
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar
+
+from collab.answers import Answers
+from collab.net.lookups import CALL_FIRST_S, CALL_LONGEST_S, CALL_SHORTEST_S, loop_s
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CALLS = ("call_ping", "call_store", "call_find")
+"""Of hivemind's ``DHTProtocol``; they return None when there was no answer, and look at ``wait_timeout`` at once."""
+
+
+class KeeperCalls:
+    """Of one node."""
+
+    def __init__(self, protocol: Any) -> None:
+        """
+        Args:
+            protocol: the node's ``DHTProtocol``; from now on its calls are measured, and bounded by what was measured.
+        """
+        self._protocol = protocol
+        self._answers = Answers(loop_s, shortest_s=CALL_SHORTEST_S, longest_s=CALL_LONGEST_S)
+        self.question_s = math.inf
+        """What the newest question may take, of which its calls are part."""
+        for name in CALLS:
+            setattr(protocol, name, self._bounded(getattr(protocol, name)))
+
+    @property
+    def limit_s(self) -> float:
+        """Of the next call."""
+        return min(self._answers.limit_s(CALL_FIRST_S), self.question_s / 2)
+
+    def _bounded(self, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        async def bounded(*args: P.args, **kwargs: P.kwargs) -> T:
+            began_s, limit_s = loop_s(), self.limit_s
+            self._protocol.wait_timeout = limit_s
+            answer = await call(*args, **kwargs)
+            if answer is not None and (took_s := loop_s() - began_s) <= limit_s:
+                self._answers.add(took_s)
+            return answer
+
+        return bounded

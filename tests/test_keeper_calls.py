@@ -1,0 +1,62 @@
+"""A DHT node waits for a dead keeper as long as living ones were seen to take."""
+
+import asyncio
+import math
+
+import pytest
+
+from collab.answers import ENOUGH
+from collab.net.keeper_calls import KeeperCalls
+from collab.net.lookups import CALL_FIRST_S, CALL_LONGEST_S, CALL_SHORTEST_S
+from tests.fakes import run
+
+
+class FakeProtocol:
+    """Of hivemind's ``DHTProtocol`` what is used: each call looks at the limit first, and None means no answer."""
+
+    def __init__(self) -> None:
+        self.wait_timeout = 77.0
+
+    async def call_find(self, peer: str, keys: list[str], *, takes_s: float) -> dict[str, str] | None:
+        limit_s = self.wait_timeout
+        await asyncio.sleep(min(takes_s, limit_s))
+        return dict.fromkeys(keys, peer) if takes_s <= limit_s else None
+
+    async def call_store(self, peer: str, *, takes_s: float) -> list[bool] | None:
+        return None if await self.call_find(peer, [], takes_s=takes_s) is None else [True]
+
+    call_ping = call_store
+
+
+async def waited_s(protocol: FakeProtocol) -> float:
+    """For a keeper that is dead."""
+    began_s = asyncio.get_running_loop().time()
+    assert await protocol.call_find("dead", ["key"], takes_s=math.inf) is None
+    return asyncio.get_running_loop().time() - began_s
+
+
+def test_a_dead_keeper_is_waited_for_as_long_as_the_others_justify() -> None:
+    async def main() -> None:
+        protocol = FakeProtocol()
+        KeeperCalls(protocol)
+        assert await waited_s(protocol) == pytest.approx(CALL_FIRST_S)
+        for _ in range(ENOUGH):
+            assert await protocol.call_find("near", ["key"], takes_s=0.02) == {"key": "near"}
+        assert await waited_s(protocol) == pytest.approx(CALL_SHORTEST_S)
+        assert await waited_s(protocol) == pytest.approx(CALL_SHORTEST_S), "no answer measures nothing"
+        assert await protocol.call_store("far", takes_s=0.9) == [True]
+        assert await waited_s(protocol) == pytest.approx(3 * 0.9)
+        assert await protocol.call_ping("farther", takes_s=1.5) == [True]
+        assert await waited_s(protocol) == pytest.approx(CALL_LONGEST_S)
+
+    run(main())
+
+
+def test_a_call_never_takes_all_that_its_question_may() -> None:
+    async def main() -> None:
+        protocol = FakeProtocol()
+        calls = KeeperCalls(protocol)
+        calls.question_s = 2.0
+        assert await waited_s(protocol) == pytest.approx(1.0)
+
+    run(main())
