@@ -53,7 +53,7 @@ def test_near_the_end_of_a_pass_what_is_short_is_taken_of_the_next_one() -> None
 
 
 def test_a_free_block_that_has_become_ours_since_is_claimed_as_well() -> None:
-    choice, holders = choice_at(SLOW, 100.0)
+    choice, holders = choice_at(Pace(speeds={ME: 1.0, OTHER: 8.0}, step_s=10.0), 100.0)
     own = {block for page in range(PLAN.num_pages) for block in choice.own((0, page), 100.0)}
     for block in own:
         choice.held.add(BlockId(0, block))
