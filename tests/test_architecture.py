@@ -54,6 +54,13 @@ def test_hivemind_is_imported_under_collab_net_only(modules: dict[str, Module]) 
     assert forbidden_imports(elsewhere, room="peers", forbidden=("hivemind",)) == []
 
 
+def test_nothing_is_unpickled(modules: dict[str, Module]) -> None:
+    for room in ("collab", "peers"):
+        assert forbidden_imports(modules, room=room, forbidden=("pickle", "marshal", "shelve", "dill")) == []
+    texts = [path.read_text("utf-8") for room in ("collab", "peers") for path in (ROOT / room).rglob("*.py")]
+    assert not [text for text in texts if "torch.load(" in text or "allow_pickle=True" in text]
+
+
 def test_pure_modules_ports_rounds_swarm_network_and_checkpoints_start_without_torch(
     modules: dict[str, Module],
 ) -> None:

@@ -144,7 +144,7 @@ QUOTAS: Mapping[str, Quota] = {
     REPORT_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=16, per_s=1.0)),
     # When it comes, and when it has taken over a state, at most each ten seconds; an answer of up to 50 KB.
     COVERAGE_PROTOCOL: Quota(open_streams=4, streams=Pace(burst=32, per_s=1.0)),
-    # Once in a process's life, too, and each costs us a connection to the asker.
+    # At join, and each quarter of an hour; each costs us a connection to the asker.
     REACH_PROTOCOL: Quota(open_streams=2, streams=Pace(burst=8, per_s=0.2)),
     # The same, but it moves up to 16 MB each way. It is over in five seconds.
     PROBE_PROTOCOL: Quota(

@@ -1,4 +1,4 @@
-"""Finding out at join how others can reach this machine: those who can be dialled are asked to dial it.
+"""Finding out how others can reach this machine, at join and later: those who can be dialled are asked to dial it.
 
 Where they cannot, places at the relays of bootstrap peers let others meet it that nobody can dial either. Who can be
 dialled needs no relay: such a peer is dialled by those who cannot, and calls them back over that connection.
@@ -6,8 +6,9 @@ dialled needs no relay: such a peer is dialled by those who cannot, and calls th
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from collab.errors import NetworkError
 from collab.net.dial_back import ask_to_dial_back
@@ -16,8 +17,8 @@ from collab.net.listening import host_in, tcp_port_in
 from collab.ports import Ports
 from collab.swarm.board import ProgressBoard
 from collab.swarm.identity import Identity
-from collab.swarm.reachability import Answer, Verdict, decide
-from collab.types import PeerId, Role
+from collab.swarm.reachability import Answer, Reaching, Verdict, decide, gained, lost
+from collab.types import PeerId, Reachability, Role
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,9 @@ PATIENCE_S = 2.5
 RESERVE_TIMEOUT_S = 3.0
 RENEW_S = 30.0
 """A place ends with its hour, or with the connection to the relay; asking again costs two small messages."""
+LOOK_AGAIN_S, MAKE_SURE_S = 900.0, 60.0
+"""Between two looks whether others reach us, of five questions each; and between what is found and the look that
+confirms it: longer than a router takes to start."""
 MOST_ASKED = 5
 """Two liars decide nothing among five."""
 
@@ -66,6 +70,49 @@ async def find_reach(ports: Ports, identity: Identity, bootstrap: Sequence[PeerI
                 tasks.create_task(ask_others(tasks))
     own_hosts = {host_in(address) for address in addresses}
     return decide(answers, own_hosts=own_hosts, port=port, trusted=bootstrap, num_asked=len(asked))
+
+
+async def watch_reach(look: Callable[[], Awaitable[Verdict]], reaching: Reaching) -> None:
+    """Look every so often whether others still reach us, or do now, and tell what has changed, until cancelled.
+
+    A router forwards a port later, or forgets it. What was found twice in a row is believed; nobody's answer changes
+    nothing. A machine that was started as one that nobody can dial stays one: it announces nowhere where it is.
+
+    Args:
+        look: asks others to dial us, as at join.
+        reaching: with the verdict of the join.
+    """
+    joined = reaching.verdict
+    was_reached = joined.reach is Reachability.DIRECT
+    while True:
+        await asyncio.sleep(LOOK_AGAIN_S)
+        if not _differs(await _found(look), was_reached):
+            continue
+        await asyncio.sleep(MAKE_SURE_S)
+        found = await _found(look)
+        if found is None or not _differs(found, was_reached):
+            continue
+        was_reached = not was_reached
+        if joined.reach is Reachability.DIRECT:
+            reaching.change(found if was_reached else lost(found))
+        elif was_reached:
+            reaching.change(gained(reaching.verdict, found))
+        else:
+            reaching.change(replace(joined, reach=reaching.verdict.reach))
+
+
+async def _found(look: Callable[[], Awaitable[Verdict]]) -> Verdict | None:
+    """What those say who tried; None: nobody could."""
+    try:
+        verdict = await look()
+    except NetworkError as error:  # no daemon any more
+        logger.info("not looked how we are reached reason=%s", error)
+        return None
+    return verdict if verdict.num_answered else None
+
+
+def _differs(found: Verdict | None, was_reached: bool) -> bool:
+    return found is not None and (found.reach is Reachability.DIRECT) != was_reached
 
 
 async def reserve_places(daemon: HivemindTransport, relays: Iterable[PeerId]) -> int:

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from collab.clock import SystemClock
 from collab.compute import ThreadCompute
@@ -25,7 +26,7 @@ from collab.net.listening import is_global, is_loopback, tcp_port_in
 from collab.net.loopback import LoopbackTransport
 from collab.net.owned_records import OwnedRecords
 from collab.net.punching import find_hole
-from collab.net.reaching import find_reach, keep_places, reserve_places
+from collab.net.reaching import find_reach, keep_places, reserve_places, watch_reach
 from collab.net.refusal_report import serve_report
 from collab.ports import NO_LIMITS, Entrance, LinkLimits, Observer, Ports
 from collab.swarm.access import Papers
@@ -126,6 +127,9 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
             board = ProgressBoard(ports, identity, settings.fingerprint)
             me = identity.peer_id
             connected.tasks.create_task(find_hole(connected.daemon, board.refresh, me, ports.rng, reaching))
+        if verdict.num_asked:
+            look = partial(find_reach, ports, identity, connected.bootstrap_peers, settings.fingerprint)
+            connected.tasks.create_task(watch_reach(look, reaching))
         await serve_report(connected.transport, connected.refusals)
         await serve_hello(connected.transport)
         if not network.is_client:

@@ -87,6 +87,26 @@ def hole_punched(verdict: Verdict) -> Verdict:
     return replace(verdict, reach=Reachability.HOLE_PUNCHED, text=text)
 
 
+def lost(found: Verdict) -> Verdict:
+    """For a machine that could be dialled and cannot any more, by what others ``found`` just now."""
+    tried = f"{found.num_reached} of {found.num_answered} that tried"
+    seen = f"TCP port {found.port} at {found.host} was reached by {tried}"
+    text = f"others cannot dial this machine any more ({seen}); it goes on with those whom it dials itself"
+    hint = (
+        "look at the port that the router forwards and at the firewall; if it shall stay like that, stop and join "
+        "again: it then takes part in client mode, where all its work counts"
+    )
+    return replace(found, reach=Reachability.CLIENT, text=text, hint=hint)
+
+
+def gained(verdict: Verdict, found: Verdict) -> Verdict:
+    """For a machine that was started as one that nobody can dial, and could be dialled by what others ``found``."""
+    where = f"{found.host}, TCP port {found.port}"
+    text = f"others could dial this machine now, at {where}; it was started as one that nobody can dial"
+    hint = f"stop and join again with --port {found.port}: it then helps with averaging and newcomers, too"
+    return replace(verdict, text=text, hint=hint, host=found.host, num_reached=found.num_reached)
+
+
 class Reaching:
     """How others reach this machine, as far as is known by now."""
 
