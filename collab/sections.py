@@ -123,10 +123,14 @@ class Foreign(Section):
 class ForeignTask(Foreign):
     """A task of somebody's own; see ``collab.tasks.base.Task``."""
 
+    placement: Placement = "shared"
+
 
 Task = Annotated[CausalLMTask | ImageClassificationTask | ForeignTask, Field(discriminator="name")]
 
 
 def placement_of(task: Task) -> Placement:
     """Where the data of a task lies; what every machine has is shared."""
-    return task.data.placement if isinstance(task, CausalLMTask) else "shared"
+    if isinstance(task, CausalLMTask):
+        return task.data.placement
+    return task.placement if isinstance(task, ForeignTask) else "shared"

@@ -115,7 +115,7 @@ class Exchange:
 
     def encode_part(self, start: int, stop: int) -> Buffer:
         """Our elements ``start .. stop - 1``, encoded."""
-        return self._encodings.part(self._codec, start, self._values(start, stop), self.weight)
+        return self._encodings.part(self._codec, start, self._values(start, stop), self._samples(start, stop))
 
     def runs(self, start: int, stop: int) -> Runs | None:
         """Samples behind them; None: our weight everywhere."""
@@ -150,7 +150,12 @@ class Exchange:
         return self.vector[start:stop]
 
     def _own_part(self, start: int, stop: int) -> Vector:
-        return EXACT.decode(self._encodings.part(EXACT, start, self._values(start, stop), self.weight), stop - start)
+        samples = self._samples(start, stop)
+        return EXACT.decode(self._encodings.part(EXACT, start, self._values(start, stop), samples), stop - start)
+
+    def _samples(self, start: int, stop: int) -> float | Vector:
+        """Behind our elements ``start .. stop - 1``, as a reducer counts them."""
+        return self.weight if self._weights is None else self._weights.dense(start, stop)
 
 
 class Holding:

@@ -14,7 +14,7 @@ def turned(names: str, number: int) -> str:
     return (names[first:] + names[:first])[: len(names) - (number % 4 == 0)]
 
 
-@pytest.mark.parametrize("codec", ["int8", "int4"])
+@pytest.mark.parametrize("codec", ["int8", "int4", "topk"])
 @pytest.mark.parametrize("names", ["ab", "abc"])
 def test_nothing_that_was_put_in_is_lost_over_100_rounds_of_which_some_abort(names: str, codec: str) -> None:
     """Sum of weight x mean = sum of weight x vector - what the senders owe, whatever the weights of the rounds are."""
