@@ -99,7 +99,8 @@ def _with_owed(values: Vector, owed: Vector, weight: float | Vector) -> Vector:
     """The part to encode: values + owed / weight, or ``values`` alone where that would overflow and spoil the part."""
     if not owed.any():
         return values
-    whole = owed / np.asarray(weight, np.float32)
+    samples: Vector = np.asarray(weight, np.float32)
+    whole = owed / samples
     whole += values
     is_finite = np.isfinite(whole)
     if not is_finite.all():

@@ -115,9 +115,9 @@ def _packed(kept: Indices) -> NDArray[np.uint8]:
 
 
 def _unpacked(data: NDArray[np.uint8], count: int) -> Indices:
-    triples = np.zeros(-(-count // 2) * 3, np.uint16)
-    triples[: len(data)] = data
-    triples = triples.reshape(-1, 3)
+    padded = np.zeros(-(-count // 2) * 3, np.uint16)
+    padded[: len(data)] = data
+    triples = padded.reshape(-1, 3)
     kept = np.empty((len(triples), 2), np.uint16)
     kept[:, 0] = triples[:, 0] | ((triples[:, 1] & 0xF) << 8)
     kept[:, 1] = (triples[:, 1] >> 4) | (triples[:, 2] << 4)

@@ -3,8 +3,6 @@
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from sites_swarm import Course, Sites, train_synchronously
@@ -15,8 +13,8 @@ from tests.simulation.test_leases import Stored, stored
 __all__ = ["stored"]
 
 
-def course(*, is_skewed: bool, compression: str = "exact", rounds: int = 60) -> Course:
-    return Course(seed=0, is_skewed=is_skewed, rounds=rounds, step_ms=50.0, compression=compression)
+def course(*, is_skewed: bool) -> Course:
+    return Course(seed=0, is_skewed=is_skewed, rounds=80, step_ms=100.0)
 
 
 def test_sites_with_labels_of_their_own_learn_all_of_them_and_tell_nobody_about_their_data(
@@ -27,22 +25,14 @@ def test_sites_with_labels_of_their_own_learn_all_of_them_and_tell_nobody_about_
     sites = Sites(skewed, tmp_path)
     seen = sites.run()
     trainers = sites.world.peers[1:]
-    assert seen.window > 5, "rounds take many steps"
+    assert seen.window >= 4, "rounds take some steps"
     for peer in trainers:
         finished = [event for event in peer.events if isinstance(event, EpochFinished)]
         assert finished[-1].contributors == 4
     plain = train_synchronously(course(is_skewed=False), seen.steps)
-    assert seen.result.accuracy > plain.accuracy - 0.03
+    assert seen.result.accuracy > plain.accuracy - 0.04
     assert stored
     assert not [key for key, _ in stored if ".data." in key], "no pages of blocks"
     assert not [value for _, value in stored if b"samples." in value], "no name of any data"
     events = [event for peer in sites.world.peers for event in peer.events]
     assert not [event for event in events if isinstance(event, DataCovered | BlockTrained)]
-
-
-@pytest.mark.parametrize("is_skewed", [False, True])
-def test_sparse_windows_of_many_steps_learn_with_a_fraction_of_the_bytes(tmp_path: Path, is_skewed: bool) -> None:
-    exact, sparse = (
-        Sites(course(is_skewed=is_skewed, compression=name), tmp_path / name).run() for name in ("exact", "sparse")
-    )
-    assert sparse.result.accuracy > exact.result.accuracy - 0.03
