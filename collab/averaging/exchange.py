@@ -109,9 +109,9 @@ class Exchange:
         """Length of the encoded result of so many elements."""
         return self._result_codec.encoded_bytes(num_elements)
 
-    def part_bytes(self, num_elements: int, runs: Runs | None) -> int:
-        """Length of an encoded part of ours, with its weights."""
-        return self._codec.encoded_bytes(num_elements) + (len(runs) * 16 if runs else 0)
+    def part_bytes(self, num_elements: int) -> int:
+        """Length of an encoded part of ours, which is what its receiver acknowledges."""
+        return self._codec.encoded_bytes(num_elements)
 
     def encode_part(self, start: int, stop: int) -> Buffer:
         """Our elements ``start .. stop - 1``, encoded."""
@@ -241,7 +241,7 @@ class Holding:
         return Part(
             kind="part",
             index=index,
-            num_bytes=self._exchange.part_bytes(stop - start, runs),
+            num_bytes=self._exchange.part_bytes(stop - start),
             encode=lambda: self._exchange.encode_part(start, stop),
             order=(index + self._stagger) / len(self.edges),
             extra={} if runs is None else {"runs": [list(run) for run in runs]},
