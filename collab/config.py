@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from collab.errors import ConfigError
 from collab.sections import (
+    Averaging as Averaging,
     BuiltinData as BuiltinData,
     CausalLMTask as CausalLMTask,
     Data as Data,
@@ -162,21 +163,6 @@ def waits_for_rounds(strategy: Strategy) -> bool:
     if isinstance(strategy, Dedloc | Diloco):
         return strategy.delay == 0
     return not isinstance(strategy, Dts)
-
-
-class Averaging(Section):
-    """How vectors travel."""
-
-    compression: Literal["exact", "half", "int8", "int4", "auto"] = "auto"
-    """``exact``: float32; ``half``: float16; ``int8``, ``int4``: so many bits for everything, with error feedback;
-    ``auto``: for each peer what its own link needs, with error feedback."""
-    reduction: Literal["mean", "clipped_mean", "median", "trimmed_mean", "centered_clip"] = "clipped_mean"
-    """How contributions to a part become one. ``mean`` is large-batch training exactly, and one liar can spoil it; the
-    others let liars move it only so far, at a price: see docs/robust.md. Whoever has a run's address may join."""
-    max_share: Real = Field(default=1.0, gt=0, le=1)
-    """No peer's weight is more than this of a round, whatever it claims; 1: no cap. Where liars may be, 0.2 or so."""
-    worker_momentum: Real = Field(default=0.0, ge=0, lt=1)
-    """Peers send running means of their gradients, which keep so much of themselves each epoch: see docs/robust.md."""
 
 
 class Checkpoints(Section):

@@ -1,4 +1,4 @@
-"""Sections of the run file: what is learnt, from what. Validated here and nowhere else."""
+"""Sections of the run file: what is learnt, from what, and how vectors travel. Validated here and nowhere else."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -123,10 +123,42 @@ class Foreign(Section):
 class ForeignTask(Foreign):
     """A task of somebody's own; see ``collab.tasks.base.Task``."""
 
+    placement: Placement = "shared"
+
 
 Task = Annotated[CausalLMTask | ImageClassificationTask | ForeignTask, Field(discriminator="name")]
 
 
 def placement_of(task: Task) -> Placement:
     """Where the data of a task lies; what every machine has is shared."""
-    return task.data.placement if isinstance(task, CausalLMTask) else "shared"
+    if isinstance(task, CausalLMTask):
+        return task.data.placement
+    return task.placement if isinstance(task, ForeignTask) else "shared"
+
+
+# -- averaging -------------------------------------------------------------------------------------------------------
+
+
+class Averaging(Section):
+    """How vectors travel."""
+
+    compression: Literal["exact", "half", "int8", "int4", "auto", "sparse"] = "auto"
+    """``exact``: float32; ``half``: float16; ``int8``, ``int4``: so many bits for everything, with error feedback;
+    ``auto``: for each peer what its own link needs, with error feedback; ``sparse``: of 4096 elements each peer sends
+    the 64 largest, the others when they have grown."""
+    reduction: Literal["mean", "clipped_mean", "median", "trimmed_mean", "centered_clip"] = "clipped_mean"
+    """How contributions to a part become one. ``mean`` is large-batch training exactly, and one liar can spoil it; the
+    others let liars move it only so far, at a price: see docs/robust.md. Whoever has a run's address may join."""
+    max_share: Real = Field(default=1.0, gt=0, le=1)
+    """No peer's weight is more than this of a round, whatever it claims; 1: no cap. Where liars may be, 0.2 or so."""
+    worker_momentum: Real = Field(default=0.0, ge=0, lt=1)
+    """Peers send running means of their gradients, which keep so much of themselves each epoch: see docs/robust.md."""
+
+    @model_validator(mode="after")
+    def _check_sparse(self) -> "Averaging":
+        if self.compression == "sparse" and self.reduction in ("median", "trimmed_mean"):
+            raise ValueError(
+                f"compression sparse: {self.reduction} takes what few peers send for a lie, and most elements are sent "
+                "by few; choose reduction mean, clipped_mean or centered_clip"
+            )
+        return self

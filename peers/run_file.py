@@ -127,6 +127,8 @@ task:
 #   class_name: MyTask  # required
 ## What it is made with, by name.
 #   options: {}
+## As for text: shared, or local where every site has data of its own that must stay there.
+#   placement: shared
 
 ## -- the global step --------------------------------------------------------------------------------------------
 
@@ -236,6 +238,8 @@ averaging:
   ## How numbers travel. auto: every peer in the encoding that its own link needs, from float32 down to 4 bits; what
   ## rounding loses is sent later. half: float16 for all. exact: float32 for all, four times the bytes of auto and more.
   ## int8, int4: so many bits for everything, also for the means; for diloco, whose steps bear it.
+  ## sparse: the largest 64 of 4096 numbers, the others when they have grown; for windows of many steps (dts),
+  ## not for single gradients (dedloc).
   compression: auto  # default: auto
   ## How contributions become one step. clipped_mean: nobody gains by sending longer vectors. mean, for people who know
   ## each other: large-batch training exactly, but one liar can spoil it. median, trimmed_mean, centered_clip: withstand

@@ -36,7 +36,7 @@ from compression_loss_swarm import MICROBATCH_SIZE, LossSwarm, RunFailed, Setup,
 from collab.averaging.contribution_plan import Policy
 from peers.places import cache_dir
 
-POLICIES: tuple[Policy, ...] = ("exact", "half", "auto")
+POLICIES: tuple[Policy, ...] = ("exact", "half", "auto", "sparse")
 LINKS = "10/50@15,12/50@15,15/50@15,20/50@15,30/50@15,60/100@10"
 """Homes and one better line: slow and unequal enough that ``auto`` takes the coarsest codecs for most. All can send a
 mebibyte in the second of the probe, so that all are measured."""

@@ -51,7 +51,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pace-s", type=float, help="one microbatch of a trainer")
     parser.add_argument("--microbatch", type=int, default=8, help="its samples")
     parser.add_argument("--epoch-s", type=float, help="that the swarm computes for one step")
-    parser.add_argument("--compression", default="auto", choices=("exact", "half", "auto"))
+    parser.add_argument("--compression", default="auto", choices=("exact", "half", "auto", "sparse"))
     parser.add_argument("--warm-up-s", type=float, default=30.0, help="before the fault-free measurement")
     parser.add_argument(
         "--keep", type=Path, help="real peers: directory for their logs and data; default: none is kept"

@@ -163,6 +163,14 @@ def test_an_impossible_value_is_refused_with_its_place(place: str, value: Any) -
     assert place.partition(".")[0] in problem_with(changed(place, value))
 
 
+@pytest.mark.parametrize("reduction", ["median", "trimmed_mean"])
+def test_sparse_vectors_and_a_rule_that_drops_what_few_send_are_refused_together(reduction: str) -> None:
+    content = changed("averaging", {"compression": "sparse", "reduction": reduction})
+    message = problem_with(content)
+    assert "compression sparse" in message
+    assert "choose reduction mean, clipped_mean or centered_clip" in message
+
+
 def test_a_missing_field_is_named() -> None:
     message = problem_with({"run_id": "my-run"})
     assert "task: Field required" in message

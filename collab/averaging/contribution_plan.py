@@ -9,10 +9,19 @@ from typing import Literal
 from collab.averaging.shares import PeerLink, Shares, solve
 from collab.types import PeerId
 
-Policy = Literal["exact", "half", "int8", "int4", "auto"]
+Policy = Literal["exact", "half", "int8", "int4", "auto", "sparse"]
 
-FIXED = {"exact": "none", "half": "float16", "int8": "int8", "int4": "int4"}
-"""The one codec of a policy, of what is sent and of the result; ``auto`` has none."""
+FIXED: Mapping[str, tuple[str, str]] = {
+    "exact": ("none", "none"),
+    "half": ("float16", "float16"),
+    "int8": ("int8", "int8"),
+    "int4": ("int4", "int4"),
+    "sparse": ("topk", "int8"),
+}
+"""The one codec of a policy, of what is sent and of the result; ``auto`` has none. A mean of few elements from each of
+many peers has more elements than any of them, so ``topk`` is for what is sent only."""
+RESULT_CODECS = frozenset(result for _, result in FIXED.values())
+"""Of which each makes another number of bytes of a vector."""
 
 LADDER: tuple[str, ...] = ("none", "float16", "int8", "int4")
 """From the least lossy on; a sender may go down to the end, error feedback makes up for it."""
@@ -86,7 +95,7 @@ def plan_contributions(
     """
     if policy != "auto" and policy not in FIXED:
         raise ValueError(f"unknown policy {policy!r}: choose {', '.join(FIXED)} or auto")
-    needed = {"none", "float16"} if policy == "auto" else {FIXED[policy]}
+    needed = set(FIXED.get(policy, ("none", "float16")))
     if not needed <= bytes_per_element.keys():
         raise ValueError(f"policy {policy} needs the codecs {', '.join(sorted(needed))}")
     round_ = _Round(members, {name: num_elements * size for name, size in bytes_per_element.items()})
@@ -140,10 +149,9 @@ def without_slow_receivers(
 
 def _leanest(policy: Policy, names: Collection[str]) -> tuple[str, str]:
     """The shortest encodings that the policy allows, of what is sent and of the result."""
-    ladder, result_ladder = LADDER, RESULT_LADDER
-    if policy != "auto":
-        ladder = result_ladder = (FIXED[policy],)
-    return [name for name in ladder if name in names][-1], [name for name in result_ladder if name in names][-1]
+    if policy in FIXED:
+        return FIXED[policy]
+    return [name for name in LADDER if name in names][-1], [name for name in RESULT_LADDER if name in names][-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,12 @@ class Encodings:
         self.abort()
         self._keeps_residuals = vector is None or vector.dtype == np.float32
 
-    def part(self, codec: Codec, start: int, values: AnyVector, weight: float) -> Buffer:
-        """Encoding of a part of our vector that begins at element ``start``, with what earlier rounds lost there."""
+    def part(self, codec: Codec, start: int, values: AnyVector, weight: float | Vector) -> Buffer:
+        """Encoding of a part of our vector that begins at element ``start``, with what earlier rounds lost there.
+
+        Args:
+            weight: samples behind it; [part] where they differ.
+        """
         single = values.astype(np.float32, copy=False)
         if self._sent is None:
             if codec.is_exact or not self._keeps_residuals:

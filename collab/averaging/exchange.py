@@ -109,13 +109,13 @@ class Exchange:
         """Length of the encoded result of so many elements."""
         return self._result_codec.encoded_bytes(num_elements)
 
-    def part_bytes(self, num_elements: int, runs: Runs | None) -> int:
-        """Length of an encoded part of ours, with its weights."""
-        return self._codec.encoded_bytes(num_elements) + (len(runs) * 16 if runs else 0)
+    def part_bytes(self, num_elements: int) -> int:
+        """Length of an encoded part of ours, which is what its receiver acknowledges."""
+        return self._codec.encoded_bytes(num_elements)
 
     def encode_part(self, start: int, stop: int) -> Buffer:
         """Our elements ``start .. stop - 1``, encoded."""
-        return self._encodings.part(self._codec, start, self._values(start, stop), self.weight)
+        return self._encodings.part(self._codec, start, self._values(start, stop), self._samples(start, stop))
 
     def runs(self, start: int, stop: int) -> Runs | None:
         """Samples behind them; None: our weight everywhere."""
@@ -150,7 +150,12 @@ class Exchange:
         return self.vector[start:stop]
 
     def _own_part(self, start: int, stop: int) -> Vector:
-        return EXACT.decode(self._encodings.part(EXACT, start, self._values(start, stop), self.weight), stop - start)
+        samples = self._samples(start, stop)
+        return EXACT.decode(self._encodings.part(EXACT, start, self._values(start, stop), samples), stop - start)
+
+    def _samples(self, start: int, stop: int) -> float | Vector:
+        """Behind our elements ``start .. stop - 1``, as a reducer counts them."""
+        return self.weight if self._weights is None else self._weights.dense(start, stop)
 
 
 class Holding:
@@ -236,7 +241,7 @@ class Holding:
         return Part(
             kind="part",
             index=index,
-            num_bytes=self._exchange.part_bytes(stop - start, runs),
+            num_bytes=self._exchange.part_bytes(stop - start),
             encode=lambda: self._exchange.encode_part(start, stop),
             order=(index + self._stagger) / len(self.edges),
             extra={} if runs is None else {"runs": [list(run) for run in runs]},

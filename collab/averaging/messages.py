@@ -25,6 +25,7 @@ from typing import Any
 
 from collab.averaging.agreement import MAX_MARK_CHARACTERS, MAX_MEMBERS as MAX_MEMBERS, MAX_WEIGHT
 from collab.averaging.ballots import Ballot
+from collab.averaging.contribution_plan import RESULT_CODECS
 from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, SMALLEST_PART_ELEMENTS, Span, is_rate, is_tiling
 from collab.compression.base import all_codecs
 from collab.errors import BadMessage
@@ -229,8 +230,8 @@ class Group:
         if not self.contributors or not is_tiling(self.spans, self.num_elements):
             raise BadMessage("begin has no contributor, or spans that do not cover the vector")
         known = {codec.name for codec in all_codecs()}
-        if not {self.result_codec, *(member.codec for member in self.members)} <= known:
-            raise BadMessage("begin names a codec that is not known here")
+        if self.result_codec not in RESULT_CODECS or not {member.codec for member in self.members} <= known:
+            raise BadMessage("begin names a codec that is not known here, or too coarse for a mean")
         if any(member.weight > 0 and not member.receives for member in self.members):
             raise BadMessage("begin has a contributor that does not want the mean")
         if not {span.reducer for span in self.spans} <= set(self.reducers):

@@ -18,7 +18,7 @@ from collab.types import Lineage, PeerId
 
 FAULTS = {
     *("bad_report", SPLIT, "bad_message", "BadMessage"),
-    *("not_finite", "wrong_length", "twice", "no_such_part", "bad_weight", "not_a_contributor"),
+    *("not_finite", "wrong_length", "bad_indices", "twice", "no_such_part", "bad_weight", "not_a_contributor"),
 }
 """Why a peer that comes again is refused, when an attempt has failed: it sent what no honest peer sends.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from collab.averaging.agreement import CommitRecord
-from collab.averaging.contribution_plan import RESULT_LADDER
+from collab.averaging.contribution_plan import RESULT_CODECS
 from collab.averaging.plan import LARGEST_PART_ELEMENTS
 from collab.averaging.reduction import Result, part_edges
 from collab.compression.base import Buffer, Codec, codec_by_name
@@ -24,7 +24,7 @@ class Transcript:
     """What a record does not say of its round's results, and who holds them knows.
 
     Nobody needs to be believed about it: with another encoding, other edges or other gaps the bytes have other digests.
-    For that the encodings of ``RESULT_LADDER`` must differ in length.
+    For that the encodings of ``RESULT_CODECS`` must differ in length.
     """
 
     codec: str
@@ -70,7 +70,7 @@ class Transcript:
         """
         message = Message("transcript", fields)
         codec, part_elements = message.get("codec", str), message.get("part_elements", int)
-        if codec not in RESULT_LADDER or not 0 < part_elements <= LARGEST_PART_ELEMENTS:
+        if codec not in RESULT_CODECS or not 0 < part_elements <= LARGEST_PART_ELEMENTS:
             raise BadMessage(f"results cannot have parts of {part_elements} elements as {codec!r}")
         missing: dict[Place, tuple[int, ...]] = {}
         for piece, part, who in message.rows("missing", int, int, list):

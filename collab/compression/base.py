@@ -36,10 +36,10 @@ class Codec(Protocol):
     def decode(self, data: Buffer, num_elements: int) -> Vector:
         """[num_elements] float32; may share the memory of ``data``, be read-only, and lie at an odd address.
 
-        Bytes of the right length always decode; what a hostile sender makes of them is NaN, Inf or any finite number.
+        What a hostile sender makes of bytes of the right length is NaN, Inf or any finite number, or refused.
 
         Raises:
-            BadPart: ``data`` has another length than ``num_elements`` needs.
+            BadPart: ``data`` has another length than ``num_elements`` needs, or is what no encoding is.
         """
         ...
 
@@ -61,8 +61,9 @@ def all_codecs() -> tuple[Codec, ...]:
     from collab.compression.int4 import Int4
     from collab.compression.int8 import Int8
     from collab.compression.none import NoCompression
+    from collab.compression.topk import TopK
 
-    return (NoCompression(), Float16(), BFloat16(), Int8(), Int4())
+    return (NoCompression(), Float16(), BFloat16(), Int8(), Int4(), TopK())
 
 
 def codec_by_name(name: str) -> Codec:

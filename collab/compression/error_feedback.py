@@ -41,7 +41,7 @@ class ErrorFeedback:
         view.flags.writeable = False
         return view
 
-    def encode(self, codec: Codec, start: int, values: Vector, weight: float) -> Buffer:
+    def encode(self, codec: Codec, start: int, values: Vector, weight: float | Vector) -> Buffer:
         """Encode one part together with what earlier parts lost there.
 
         Encoding an element again, by any codec and in any part, replaces what is pending for it. The residual of a span
@@ -53,7 +53,8 @@ class ErrorFeedback:
         Args:
             start: position of the part in the vector.
             values: [part] contiguous float32; not changed. The encoding may share its memory.
-            weight: samples behind the vector, > 0.
+            weight: samples behind the vector, > 0; [part] where they differ. Where an element has none, nothing that
+                is sent of it counts, and what is owed there stays.
 
         Raises:
             ValueError: the part does not lie within the vector, or the weight is not positive and finite.
@@ -61,14 +62,16 @@ class ErrorFeedback:
         stop = start + len(values)
         if not 0 <= start <= stop <= len(self._residual):
             raise ValueError(f"the part from {start} to {stop} is not within {len(self._residual)} elements")
-        if not (weight > 0 and math.isfinite(weight)):
-            raise ValueError(f"the weight {weight} is not positive and finite")
+        least = weight if isinstance(weight, float | int) else float(weight.min(initial=math.inf))
+        if not (math.isfinite(least) and least >= 0 and (least > 0 or isinstance(weight, np.ndarray))):
+            raise ValueError(f"the weight {least} is not positive and finite")
         owed = self._residual[start:stop]
         with np.errstate(all="ignore"):
             whole = _with_owed(values, owed, weight)
             data = codec.encode(whole)
             self._pending.pop((start, stop), None)  # so that the newest comes last
-            self._pending[start, stop] = None if codec.is_exact else _lost(codec, data, values, owed, weight)
+            is_spent = codec.is_exact and least > 0
+            self._pending[start, stop] = None if is_spent else _lost(codec, data, values, owed, weight)
         return data
 
     def commit(self, spans: Iterable[tuple[int, int]] | None = None) -> None:
@@ -92,11 +95,12 @@ class ErrorFeedback:
         self._pending.clear()
 
 
-def _with_owed(values: Vector, owed: Vector, weight: float) -> Vector:
+def _with_owed(values: Vector, owed: Vector, weight: float | Vector) -> Vector:
     """The part to encode: values + owed / weight, or ``values`` alone where that would overflow and spoil the part."""
     if not owed.any():
         return values
-    whole = owed / np.float32(weight)
+    samples: Vector = np.asarray(weight, np.float32)
+    whole = owed / samples
     whole += values
     is_finite = np.isfinite(whole)
     if not is_finite.all():
@@ -104,10 +108,10 @@ def _with_owed(values: Vector, owed: Vector, weight: float) -> Vector:
     return whole
 
 
-def _lost(codec: Codec, data: Buffer, values: Vector, owed: Vector, weight: float) -> Vector:
+def _lost(codec: Codec, data: Buffer, values: Vector, owed: Vector, weight: float | Vector) -> Vector:
     """What remains owed: weight x (values - decoded) + owed, so that the rounding of the sum is not lost either."""
     lost = values - codec.decode(data, len(values))
-    lost *= np.float32(weight)
+    lost *= np.asarray(weight, np.float32)
     lost += owed
     is_finite = np.isfinite(lost)
     if not is_finite.all():

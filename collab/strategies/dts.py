@@ -25,8 +25,11 @@ class Dts(RoundByRound):
         w <- w - eta (g_n - g_(n-t) + (1 / n) sum_j g_(n-t, j))
 
     Replicas differ by their own pending windows only. With ``delay`` 0 and windows of one step it is synchronous SGD.
-    An inner optimiser that is linear in its gradients (SGD, with or without momentum, at one rate) makes the anchor
-    move by exactly the mean of what the peers' optimisers did; others, as their displacements say.
+    An inner optimiser that is linear in its gradients (SGD, with or without momentum, at whatever rates) makes the
+    anchor move as one optimiser would with the mean gradients; others, as their displacements say.
+
+    Under a lossy encoding the whole window leaves the peer's own displacements, and what was not sent of it is owed by
+    its encodings: it comes to the anchor with a later round, once, and until then is in nobody's parameters.
 
     A lost round: the window stays pending, in the peer's own parameters, and is part of the next one. Whoever missed a
     committed round adds its mean to the anchor as soon as it has it.

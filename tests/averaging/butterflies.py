@@ -12,6 +12,7 @@ from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import Bring
 from collab.averaging.flow import Links
 from collab.averaging.messages import Group, Member
+from collab.averaging.weights import Weights
 from collab.compression.base import codec_by_name
 from collab.net.base import Handler
 from collab.net.wire import Message
@@ -67,6 +68,8 @@ class Swarm:
         self.network, self.names = network, names
         self.peers: dict[str, Peer] = {}
         self.rounds = 0
+        self.weights: dict[str, Weights] = {}
+        """Samples behind each element of a peer's next vector, where they differ."""
 
     async def serve(self) -> None:
         for name in self.names:
@@ -107,7 +110,8 @@ class Swarm:
         everybody: asyncio.Event,
     ) -> None:
         peer = self.peers[name]
-        async with peer.butterfly.session(group, Bring(vectors[name]), peer.encodings) as session:
+        bring = Bring(vectors[name], self.weights.get(name))
+        async with peer.butterfly.session(group, bring, peer.encodings) as session:
             while not session.is_whole and not session.complaints and not everybody.is_set():
                 session.changed.clear()
                 changed, over = asyncio.create_task(session.changed.wait()), asyncio.create_task(everybody.wait())

@@ -13,7 +13,7 @@ from collab.types import PeerId
 
 MBIT = 1e6 / 8
 NUM_ELEMENTS = 2_000_000
-BYTES_PER_ELEMENT = {"none": 4.0, "float16": 2.0, "int8": 1 + 4 / 256, "int4": 0.5 + 2 / 32}
+BYTES_PER_ELEMENT = {"none": 4.0, "float16": 2.0, "int8": 1 + 4 / 256, "int4": 0.5 + 2 / 32, "topk": 3.5 / 64}
 HET = (200.0, 200.0, 20.0, 25.0, 30.0, 35.0, 40.0, 50.0)
 HET_OPTIMUM_S = 3.2
 BITS = {"float16": 16, "int8": 8, "int4": 4}
@@ -74,6 +74,17 @@ def test_policies_but_auto_have_one_encoding_for_everything(policy: Policy, code
     assert set(chosen.codecs.values()) == {chosen.result_codec} == {codec}
     assert len(chosen.codecs) == len(HET)
     assert chosen.seconds == pytest.approx(seconds)
+
+
+def test_sparse_has_the_largest_elements_of_everybody_and_an_int8_mean() -> None:
+    chosen = plan(trainers(HET), "sparse")
+    assert set(chosen.codecs.values()) == {"topk"}
+    assert chosen.result_codec == "int8"
+    members = [trainer(index, 10, 100) for index in range(6)]
+    helped = [*members, replace(trainer(6, 1000, 1000), has_gradient=False, receives=False)]
+    assert plan(helped, "sparse").seconds < 0.2 * plan(helped, "auto").seconds, "with a fat link that reduces"
+    slow = [*trainers([25] * 7), trainer(7, 2, 25, work=1 / 50)]
+    assert not plan(slow, "sparse", accumulate_s=10.0).excluded, "half a second brings all that it has"
 
 
 def test_auto_gives_each_sender_the_codec_that_fits_its_link() -> None:

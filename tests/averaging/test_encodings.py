@@ -7,9 +7,10 @@ from collab.averaging.encodings import Encodings
 from collab.compression.base import Codec, codec_by_name
 from collab.types import Vector
 
-NONE, INT4, INT8, HALF = (codec_by_name(name) for name in ("none", "int4", "int8", "float16"))
+NONE, INT4, INT8, HALF, TOPK = (codec_by_name(name) for name in ("none", "int4", "int8", "float16", "topk"))
 LENGTH = 1000
-LOSSY = pytest.mark.parametrize("codec", [INT4, INT8, HALF], ids=lambda codec: str(codec.name))
+OF_RESULTS = [INT4, INT8, HALF]
+LOSSY = pytest.mark.parametrize("codec", [*OF_RESULTS, TOPK], ids=lambda codec: str(codec.name))
 
 
 def values(seed: int = 1) -> Vector:
@@ -70,7 +71,7 @@ def test_our_own_span_spends_what_earlier_rounds_lost_there(codec: Codec) -> Non
     assert not owed(encodings).any()
 
 
-@LOSSY
+@pytest.mark.parametrize("codec", OF_RESULTS, ids=lambda codec: str(codec.name))
 def test_the_reducer_s_means_make_up_for_what_the_means_before_lost(codec: Codec) -> None:
     encodings = begun()
     total_in, total_out = np.zeros(LENGTH), np.zeros(LENGTH)

@@ -243,7 +243,7 @@ def test_a_hostile_donor_is_passed_over_and_the_next_one_is_asked(answers: list[
     run(main())
 
 
-@pytest.mark.parametrize("codec", ["none", "float16", "int8"])
+@pytest.mark.parametrize("codec", ["none", "float16", "int8", "int4"])
 def test_what_was_encoded_and_what_lacked_somebody_is_served_as_it_travelled(codec: str) -> None:
     async def main() -> None:
         async with FakeNetwork() as network:

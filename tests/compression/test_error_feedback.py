@@ -176,6 +176,28 @@ def test_a_commit_of_no_spans_is_an_abort() -> None:
     assert not feedback.residual.any()
 
 
+# -- weights that differ by element -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", all_codecs(), ids=lambda codec: str(codec.name))
+def test_nothing_is_lost_where_an_earlier_round_has_used_some_elements_and_not_others(codec: Codec) -> None:
+    """Where nothing is left behind an element, what is sent there counts for nothing, and the residual has to stay."""
+    generator, num_elements = np.random.default_rng(9), 300
+    feedback = ErrorFeedback(num_elements)
+    sent, owed = np.zeros(num_elements), np.zeros(num_elements)
+    for number in range(60):
+        weights = np.full(num_elements, 8.0, np.float32)
+        if number % 3 == 1:
+            weights[50:120], weights[200:230] = 0.0, 3.0
+        values = generator.normal(size=num_elements).astype(np.float32)
+        values[weights == 0] = 0.0
+        data = feedback.encode(codec, 0, values, 8.0 if number % 3 == 0 else weights)
+        sent += weights * codec.decode(data, num_elements).astype(np.float64)
+        owed += weights * values.astype(np.float64)
+        feedback.commit()
+    assert np.max(np.abs(sent + feedback.residual - owed)) <= 1e-3
+
+
 # -- exact codecs ---------------------------------------------------------------------------------------------------
 
 

@@ -34,6 +34,8 @@ def test_each_policy_encodes_as_it_says_and_auto_mostly_in_integers(content: dic
     assert auto.get("int4", 0.0) > 0.5
     assert auto.get("int4", 0.0) + auto.get("int8", 0.0) > 0.9
     assert policies["auto"]["sent_mb"] < 0.3 * policies["exact"]["sent_mb"]
+    assert policies["sparse"]["sent_fractions"] == {"topk": 1.0}
+    assert policies["sparse"]["sent_mb"] < policies["auto"]["sent_mb"]
 
 
 def test_every_peer_is_in_every_round_and_ends_with_the_same_parameters(content: dict[str, Any]) -> None:
@@ -47,7 +49,7 @@ def test_every_peer_is_in_every_round_and_ends_with_the_same_parameters(content:
 def test_policies_begin_with_the_same_loss_and_are_compared_with_exact(content: dict[str, Any]) -> None:
     policies, ratios = content["policies"], content["ratios"]
     assert len({found["first_loss"] for found in policies.values()}) == 1
-    assert set(ratios) == {"half", "auto"}
+    assert set(ratios) == {"half", "auto", "sparse"}
     for policy, ratio in ratios.items():
         for name, value in ratio.items():
             assert value == pytest.approx(policies[policy][name] / policies["exact"][name], abs=1e-4)
