@@ -142,7 +142,7 @@ def placement_of(task: Task) -> Placement:
 class Averaging(Section):
     """How vectors travel."""
 
-    compression: Literal["exact", "half", "int8", "int4", "auto", "sparse"] = "auto"
+    compression: Literal["exact", "half", "int8", "int4", "auto", "sparse", "sparse_both"] = "auto"
     """``exact``: float32; ``half``: float16; ``int8``, ``int4``: so many bits for everything, with error feedback;
     ``auto``: for each peer what its own link needs, with error feedback; ``sparse``: of 4096 elements each peer sends
     the 64 largest, the others when they have grown."""

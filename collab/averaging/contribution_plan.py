@@ -9,7 +9,7 @@ from typing import Literal
 from collab.averaging.shares import PeerLink, Shares, solve
 from collab.types import PeerId
 
-Policy = Literal["exact", "half", "int8", "int4", "auto", "sparse"]
+Policy = Literal["exact", "half", "int8", "int4", "auto", "sparse", "sparse_both"]
 
 FIXED: Mapping[str, tuple[str, str]] = {
     "exact": ("none", "none"),
@@ -17,9 +17,10 @@ FIXED: Mapping[str, tuple[str, str]] = {
     "int8": ("int8", "int8"),
     "int4": ("int4", "int4"),
     "sparse": ("topk", "int8"),
+    "sparse_both": ("topk", "topk"),
 }
 """The one codec of a policy, of what is sent and of the result; ``auto`` has none. A mean of few elements from each of
-many peers has more elements than any of them, so ``topk`` is for what is sent only."""
+many peers has more elements than any of them: what ``topk`` leaves out of it is owed by its reducer."""
 RESULT_CODECS = frozenset(result for _, result in FIXED.values())
 """Of which each makes another number of bytes of a vector."""
 
@@ -27,6 +28,7 @@ LADDER: tuple[str, ...] = ("none", "float16", "int8", "int4")
 """From the least lossy on; a sender may go down to the end, error feedback makes up for it."""
 RESULT_LADDER: tuple[str, ...] = ("none", "float16", "int8")
 """What is lost in the result is lost for everybody, so it stops earlier."""
+
 NOTICEABLE = 0.05
 """More exact encodings may cost this much of the shortest possible round: less is lost in the noise of the links."""
 NEGLIGIBLE = 0.1
@@ -34,6 +36,14 @@ NEGLIGIBLE = 0.1
 WORTH = 2.0
 """A peer stays while the time that it costs is at most this much of its part of the work: what is left out comes in by
 another way, and later, so the benefit of the doubt is the peer's."""
+
+
+def allowed_codecs(policy: Policy) -> tuple[frozenset[str], frozenset[str]]:
+    """What a plan of ``policy`` may choose, for what is sent and for the result."""
+    if policy == "auto":
+        return frozenset(LADDER), frozenset(RESULT_LADDER)
+    sent, result = FIXED[policy]
+    return frozenset({sent}), frozenset({result})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from collab.averaging.accounts import check_length
 from collab.averaging.base import Aborted
 from collab.averaging.calls import Call
 from collab.averaging.certificates import Certified
+from collab.averaging.contribution_plan import Policy, allowed_codecs
 from collab.averaging.messages import ROUND_PROTOCOL, Group, Join
 from collab.averaging.silence import Silence
 from collab.averaging.standing import History
@@ -27,10 +28,10 @@ class Entry:
 
     def __init__(
         self, transport: Transport, timeouts: MeasuredTimeouts, verdicts: Verdicts, silence: Silence,
-        clock: Callable[[], float],
+        clock: Callable[[], float], policy: Policy,
     ) -> None:  # fmt: skip
         self._transport, self._timeouts, self._verdicts = transport, timeouts, verdicts
-        self._silence, self._clock = silence, clock
+        self._silence, self._clock, self._policy = silence, clock, policy
         self._idle: dict[PeerId, Stream] = {}
         """For the next round of whoever led the last one."""
         self._waits_for: tuple[PeerId, History] | None = None
@@ -148,6 +149,9 @@ class Entry:
             raise BadMessage(f"leader {leader} began another round than we joined")
         if group.terms != join.terms:
             raise BadMessage(f"leader {leader} began under other orders of the organiser than we joined with")
+        sent, result = allowed_codecs(self._policy)
+        if group.result_codec not in result or any(member.codec not in sent for member in group.contributors):
+            raise BadMessage(f"leader {leader} began with encodings that the run's compression does not have")
         if join.weight > 0 and group.num_elements != join.num_elements:
             raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")
         if join.num_elements == 0:

@@ -231,7 +231,7 @@ class Group:
             raise BadMessage("begin has no contributor, or spans that do not cover the vector")
         known = {codec.name for codec in all_codecs()}
         if self.result_codec not in RESULT_CODECS or not {member.codec for member in self.members} <= known:
-            raise BadMessage("begin names a codec that is not known here, or too coarse for a mean")
+            raise BadMessage("begin names a codec that is not known here, or that is never one of a mean")
         if any(member.weight > 0 and not member.receives for member in self.members):
             raise BadMessage("begin has a contributor that does not want the mean")
         if not {span.reducer for span in self.spans} <= set(self.reducers):

@@ -72,7 +72,9 @@ class RoundEngine:
         self._verdicts = Verdicts(ports.transport, self._times, notary, self._seats, settings.terms)
         self._following = Following(ports, settings, self._times, prepare)
         silence = Silence(self.links.clock, self._times.fixed.silence_s)
-        self._entry = Entry(ports.transport, self._times, self._verdicts, silence, self.links.clock)
+        self._entry = Entry(
+            ports.transport, self._times, self._verdicts, silence, self.links.clock, settings.policy
+        )
         self._desk = Desk(
             me=ports.transport.peer_id,
             timeouts=self._times,

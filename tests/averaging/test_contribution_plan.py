@@ -3,11 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from collab.averaging.contribution_plan import ContributionPlan, Member, Policy, plan_contributions
+from collab.averaging.contribution_plan import (
+    RESULT_CODECS,
+    ContributionPlan,
+    Member,
+    Policy,
+    allowed_codecs,
+    plan_contributions,
+)
 from collab.averaging.shares import PeerLink, solve
 from collab.types import PeerId
 
@@ -85,6 +93,17 @@ def test_sparse_has_the_largest_elements_of_everybody_and_an_int8_mean() -> None
     assert plan(helped, "sparse").seconds < 0.2 * plan(helped, "auto").seconds, "with a fat link that reduces"
     slow = [*trainers([25] * 7), trainer(7, 2, 25, work=1 / 50)]
     assert not plan(slow, "sparse", accumulate_s=10.0).excluded, "half a second brings all that it has"
+
+
+@pytest.mark.parametrize("policy", get_args(Policy))
+def test_no_plan_has_encodings_that_its_policy_does_not_allow(policy: Policy) -> None:
+    sent, result = allowed_codecs(policy)
+    for seed in range(5):
+        for accumulate_s in (None, 0.5, 60.0):
+            chosen = plan(random_trainers(5, seed), policy, accumulate_s)
+            assert set(chosen.codecs.values()) <= sent
+            assert chosen.result_codec in result
+    assert result <= RESULT_CODECS
 
 
 def test_auto_gives_each_sender_the_codec_that_fits_its_link() -> None:

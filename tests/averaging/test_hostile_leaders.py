@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,15 @@ def begin(members: dict[str, float], spans: tuple[tuple[str, int, int], ...]) ->
 
 
 BEGIN = begin({"a": 1.0}, (("a", 0, 100),))
+
+
+def with_codecs(sent: str, result: str) -> dict[str, Any]:
+    """``BEGIN`` with other encodings, and nothing else wrong with it: nobody could hold the leader to its digest."""
+    group = Group.from_message(Message("begin", BEGIN))
+    members = tuple(replace(member, codec=sent) for member in group.members)
+    return dict(replace(group, members=members, result_codec=result).to_message().fields)
+
+
 WITH_ONE_GONE = begin({"a": 1.0, "gone": 0.0}, (("a", 0, 50), ("gone", 50, 100)))
 WITH_A_HELPER = begin({"a": 1.0, "helper": 0.0}, (("helper", 0, 100),))
 RECORD = make_record(
@@ -93,6 +103,8 @@ def led_by_a_liar(talk: Callable[[Stream], Awaitable[None]]) -> None:
         [Message("begin", BEGIN), Message("commit", {"record": {**RECORD, "digests": []}})],
         [Message("begin", BEGIN), Message("abort", {})],
         [Message("begin", BEGIN), Message("nonsense", {})],
+        [Message("begin", with_codecs("none", "topk"))],
+        [Message("begin", with_codecs("int4", "none"))],
         [Message("begin", WITH_ONE_GONE)],
     ],
 )  # fmt: skip
