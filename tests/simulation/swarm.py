@@ -21,13 +21,14 @@ from collab.simulation.world import World
 from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
+from collab.swarm.parameter_store.base import ParameterStore
 from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.swarm.statements import Statement
 from collab.tasks.base import Task
 from collab.tasks.registry import build_task
+from collab.training.copy_layout import CopyLayout
 from collab.training.genesis import build_replica, make_genesis
 from collab.training.judging import evaluate_state
-from collab.training.layout import VectorLayout
 from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import Replica
@@ -103,7 +104,7 @@ class SimSwarm:
         self.replicas: dict[int, Replica] = {}
         self.participants: dict[int, Participant] = {}
         self.backbones: dict[int, Backbone] = {}
-        self.store = InProcessStore()
+        self.store: ParameterStore = InProcessStore()
         """Of all backbones, if the run has parameter servers."""
         self.stops: dict[int, asyncio.Event] = {}
         self.backbones_stay_s = 0.0
@@ -129,7 +130,7 @@ class SimSwarm:
                 make_first_state=None if has_joined else lambda: make_genesis(self.bundle, self.task),
                 checkpoint_files=self.task.checkpoint_files,
                 evaluate=lambda state: evaluate_state(self.task, state),
-                parameter_names=lambda: VectorLayout(self.task.build_model()).names,
+                copied_names=lambda: CopyLayout(self.task.build_model()).names,
             )
             self.backbones[index] = backbone = Backbone(ports, identity, self.bundle, workshop, settings)
             self.stops[index] = asyncio.Event()

@@ -1,0 +1,20 @@
+"""The benchmark of preemptions with real kills, in short."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from vcasgd_live import CONTEXT, LOADED, Course, work_through
+
+
+@pytest.mark.live
+def test_every_unit_is_done_once_while_clients_are_killed_and_each_kill_costs_a_time_out() -> None:
+    CONTEXT.set_forkserver_preload(LOADED)
+    row = work_through(Course(places=2, turns=10, unit_s=0.6, preemption=0.3, waits=True, seed=3))
+    assert row["units"] == 20, "and work_through has seen each of them in the store"
+    assert row["kills"] >= 3
+    assert row["time_out_s"] >= 3 * 0.6
+    assert row["lost_s"] >= 0.9 * row["kills"] * row["time_out_s"] / 2, "of a place"
