@@ -228,8 +228,9 @@ class Participant:
             self._standing.let_go()
             self.membership.ask()
         elif remedy is Remedy.RESYNC and not (self._round.is_under_way or self._renewal.is_under_way):
-            self.vitals.state = PeerState.SYNCING
-            self._renewal.begin()
+            if self._strategy.follows_swarm:  # else what others have is nothing that we should go on from
+                self.vitals.state = PeerState.SYNCING
+                self._renewal.begin()
 
     @property
     def is_checkpoint_due(self) -> bool:

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import torch
 from collab.config import parse_run
 from collab.errors import CollabError
 from collab.metrics.records import EpochFinished, Event, RoundEnded
+from collab.net.base import Transport
 from collab.ports import Ports
 from collab.simulation.churn import Churn
 from collab.simulation.links import Link
@@ -39,6 +41,7 @@ from peers.backbone import Backbone, BackboneSettings
 from peers.workshop import Workshop
 
 E = TypeVar("E", bound=Event)
+Tap = Callable[[Transport], Transport]
 HOME = Link(up_bytes_per_s=2.5e6, down_bytes_per_s=12.5e6, latency_s=0.02)
 """20 Mbit/s up, 100 down, 20 ms one way."""
 RUN = """\
@@ -106,6 +109,8 @@ class SimSwarm:
         self.backbones: dict[int, Backbone] = {}
         self.store: ParameterStore = InProcessStore()
         """Of all backbones, if the run has parameter servers."""
+        self.taps: dict[int, Tap] = {}
+        """Of backbones: what is put around their transports."""
         self.stops: dict[int, asyncio.Event] = {}
         self.backbones_stay_s = 0.0
         """After the last trainer has left."""
@@ -120,6 +125,8 @@ class SimSwarm:
         index = len(self.world.peers)
 
         async def main(ports: Ports) -> None:
+            if index in self.taps:
+                ports = replace(ports, transport=self.taps[index](ports.transport))
             identity = self._identity(index)
             if self.owner is not None:
                 self._show(ports, self.papers("backbone", key=identity, role=Role.BACKBONE))
