@@ -1,4 +1,4 @@
-"""Preemptions with real kills: a backbone and clients as processes on loopback, of which some are killed in their units.
+"""Preemptions with real kills: a backbone and clients as processes on loopback, some of them killed in their units.
 
 Units are paced, so that more clients fit a machine than it has cores. Clients are forked from a process that has loaded
 everything: loading takes longer than a unit.
@@ -44,13 +44,13 @@ checkpoints: {{every_epochs: {shards}, keep: 1}}
 MICROBATCHES = 3
 """Of a unit."""
 PASSES = 2
-NUM_SAMPLES = 1437
+NUM_SAMPLES = 1500
 SLOWEST = 3.0
 """A lease lasts so many times what the slowest unit of late has taken."""
 EARLIEST, LATEST = 0.1, 0.8
 """Share of a unit after which its client is killed, at random between these."""
 START_LIMIT_S, END_LIMIT_S = 120.0, 60.0
-LOADED = ["hivemind", "peers.joining", "peers.machine", "collab.training.trainer", "collab.tasks.image_classification", "sklearn.datasets"]
+LOADED = ["hivemind", "peers.joining", "peers.machine", "collab.training.trainer", "sklearn.datasets"]
 PR_SET_PDEATHSIG = 1
 CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -107,7 +107,8 @@ class Client:
         writer.close()
         self._output = os.fdopen(os.dup(reader.fileno()), encoding="utf-8")
         reader.close()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         with self._output as said:
@@ -119,6 +120,12 @@ class Client:
     def kill(self) -> None:
         """As a preemption without a warning does."""
         self.process.kill()
+
+    def close(self) -> None:
+        """It is gone, and all that it said is read."""
+        self.process.kill()
+        self.process.join(END_LIMIT_S)
+        self._reader.join(END_LIMIT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +219,7 @@ class FleetAtWork:
     def close(self) -> None:
         """Nobody is left."""
         for client in self._clients:
-            client.process.kill()
-            client.process.join(END_LIMIT_S)
+            client.close()
 
     def _start(self, number: int, begins_at_s: float) -> Client:
         name = f"client-{number}-{len(self._clients)}"

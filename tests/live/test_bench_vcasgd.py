@@ -11,6 +11,7 @@ from vcasgd_live import CONTEXT, LOADED, Course, work_through
 
 
 @pytest.mark.live
+@pytest.mark.timeout(240)
 def test_every_unit_is_done_once_while_clients_are_killed_and_each_kill_costs_a_time_out() -> None:
     CONTEXT.set_forkserver_preload(LOADED)
     row = work_through(Course(places=2, turns=10, unit_s=0.6, preemption=0.3, waits=True, seed=3))

@@ -84,8 +84,9 @@ def test_a_push_in_whose_middle_the_store_dies_counts_once(tmp_path: Path, is_ap
         swarm.world.run(until_s=900.0)
     assert store.deaths == 3
     assert_each_unit_counts_once(swarm, store)
-    computed = sum(event.own_samples for each in CLIENTS for event in swarm.events(swarm.world.peers[each], EpochFinished))
-    assert computed == PASSES * swarm.task.num_samples, "each client knows what of its work counts"
+    clients = [swarm.world.peers[index] for index in CLIENTS]
+    counted = sum(event.own_samples for client in clients for event in swarm.events(client, EpochFinished))
+    assert counted == PASSES * swarm.task.num_samples, "each client knows what of its work counts"
 
 
 @pytest.mark.parametrize("forgets", [1, 3, 12])

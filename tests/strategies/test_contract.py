@@ -1,8 +1,8 @@
 """What is asked of every strategy, in whole swarms of real roles in virtual time.
 
 Rules by hand are beside this file, one for each strategy; what one trainer comes to, states that go round and single
-lost rounds are in ``test_contract_alone.py``. Here: who leaves, dies or comes in mid-flight, a backbone that dies, rounds
-and answers that are lost, and runs whose ends are written down.
+lost rounds are in ``test_contract_alone.py``. Here: who leaves, dies or comes in mid-flight, a backbone that dies,
+rounds and answers that are lost, and runs whose ends are written down.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What is asked of every strategy of a single trainer: plain SGD, a state that goes round, and the rounds that it loses.
+"""What is asked of every strategy of a single trainer: plain SGD, a state that goes round, and rounds that are lost.
 
 The same of whole swarms is in ``test_contract.py``.
 """
