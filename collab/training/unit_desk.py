@@ -146,7 +146,7 @@ class UnitDesk:
             await asyncio.sleep(AGAIN_S)
 
     async def _begun(self, granted: Granted) -> Work | None:
-        """A unit with the newest parameters; None: nobody gives them, and it goes back, or it would be ours for ever."""
+        """A unit with the newest parameters; None: nobody gives them, and it goes back: we would keep it for ever."""
         self._held[granted.lease] = granted, self._clock.monotonic() + granted.seconds
         try:
             stored = await self.newest()
