@@ -14,8 +14,9 @@ The last line is one JSON object with a list for each part.
                 n p/(1-p) t_o and the published n p t_o
     live        seconds that preemptions cost a place when real clients are killed with SIGKILL in their units, with
                 probability p, and replaced when the unit's lease is over, or at once; beside the same formulas:
-                ``lost_s`` from the beginning of each unit with a kill to that of the place's next one, ``extra_s`` by
-                how much the run is longer than without any kill
+                ``lost_s`` from the beginning of each unit with a kill to that of the place's next one, ``joining_s``
+                what of that a new client took to join, which the formulas leave out, ``extra_s`` by how much the run is
+                longer than without any kill
     stores      pushes a second of each store, strong and eventual, with 1, 3 and 5 servers on this machine, and the
                 share of the pushes that another one has overwritten
 """

@@ -164,6 +164,10 @@ class Place:
     """When the unit began in which its last client was killed; None: another one has begun."""
     losses_s: list[float] = field(default_factory=list)
     """From the beginning of each unit with a kill to that of the place's next unit."""
+    joins_at_s: float = math.nan
+    """When the present client was allowed to join."""
+    joining_s: list[float] = field(default_factory=list)
+    """Of these losses: from when a new client was allowed to join to its first unit."""
     pushed_s: float = math.nan
     """When it last heard that a push counts."""
 
@@ -191,6 +195,11 @@ class FleetAtWork:
         """What each place lost; one that waited when the run was over lost what was left of it."""
         tails = [self.ended_s - p.preempted_s if p.preempted_s is not None else 0.0 for p in self._places]
         return [sum(place.losses_s) + max(tail, 0.0) for place, tail in zip(self._places, tails, strict=True)]
+
+    @property
+    def joining_s(self) -> list[float]:
+        """What of this each place lost to new clients that joined."""
+        return [sum(place.joining_s) for place in self._places]
 
     @property
     def ended_s(self) -> float:
@@ -251,6 +260,7 @@ class FleetAtWork:
         self.began_s = min(self.began_s, now_s)
         if place.preempted_s is not None:
             place.losses_s.append(now_s - place.preempted_s)
+            place.joining_s.append(now_s - place.joins_at_s)
             place.preempted_s = None
         place.began_s, place.lease_s = now_s, event["lease_s"]
         is_hit, share = place.dice.random() < self._course.preemption, place.dice.uniform(EARLIEST, LATEST)
@@ -267,7 +277,8 @@ class FleetAtWork:
             place.client.kill()
             place.preempted_s = began_s
             self.leases_s.append(place.lease_s)
-            place.client = self._start(number, began_s + place.lease_s if self._course.waits else 0.0)
+            place.joins_at_s = began_s + place.lease_s if self._course.waits else time.time()
+            place.client = self._start(number, place.joins_at_s)
 
 
 def work_through(course: Course) -> dict[str, Any]:
@@ -299,6 +310,7 @@ def work_through(course: Course) -> dict[str, Any]:
         "time_out_s": round(statistics.fmean(fleet.leases_s), 2) if fleet.leases_s else None,
         "unit_s": round(statistics.median(fleet.unit_s), 3),
         "lost_s": round(statistics.fmean(fleet.lost_s), 1),
+        "joining_s": round(statistics.fmean(fleet.joining_s), 1),
         "seconds": round(fleet.ended_s - fleet.began_s, 1),
     }
 

@@ -38,13 +38,10 @@ class UnitReplica(SteppingReplica):
         self._gradient = Accumulator(1, device)
         self._fresh = copy.deepcopy(self.optimizer.state_dict())
         self.copy_layout = CopyLayout(self.model)
-    def _loaded(self, snapshot: Snapshot) -> None:
+        self._begun_with: Vector
+        self._others: dict[str, torch.Tensor]
+        """Buffers that are in no copy, as they were taken over."""
         self._begin_with_present()
-
-    def _begin_with_present(self) -> None:
-        """What the model is now is what a unit would begin with."""
-        self._begun_with = self.copy_layout.vector()
-        self._others = {name: tensor.clone() for name, tensor in self.copy_layout.others().items()}
         self._to_compute = 0
         """Samples of the present unit."""
 
@@ -130,8 +127,6 @@ class UnitReplica(SteppingReplica):
 
     def _begin_with_present(self) -> None:
         """What the model is now is what a unit would begin with."""
-        self._begun_with = self.copy_layout.vector()
-        self._others = {name: tensor.clone() for name, tensor in self.copy_layout.others().items()}
         self._begun_with = self.copy_layout.vector()
         self._others = {name: tensor.clone() for name, tensor in self.copy_layout.others().items()}
 

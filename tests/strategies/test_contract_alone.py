@@ -57,6 +57,17 @@ def one_by_one(model: torch.nn.Module, _: config.Optimizer, optimizer: torch.opt
         optimizer.step()
 
 
+def phase_by_phase(model: torch.nn.Module, _: config.Optimizer, optimizer: torch.optim.Optimizer, number: int) -> None:
+    """Plain SGD, and after each phase an outer step of Nesterov's along all that it has moved."""
+    before = vector_of(model)
+    one_by_one(model, _, optimizer, number)
+    moved = vector_of(model) - before
+    velocity = 0.9 * (np.zeros_like(moved) if number == 0 else optimizer.outer) + moved  # type: ignore[attr-defined]
+    optimizer.outer = velocity  # type: ignore[attr-defined]
+    after = torch.from_numpy(before + 0.7 * (moved + 0.9 * velocity))
+    torch.nn.utils.vector_to_parameters(after, model.parameters())
+
+
 def unit_by_unit(alpha: float | None) -> Plainly:
     """Plain SGD with an optimiser that begins anew, and so much of what was there before kept; None: e/(e+1)."""
 
@@ -95,6 +106,7 @@ class Kind:
 KINDS = [
     Kind("dedloc", f"dedloc, {CLIPPED}", on_all),
     Kind("dts", f"dts, {CLIPPED}", one_by_one, is_optimizer_private=True),
+    Kind("diloco", f"diloco, {CLIPPED}", phase_by_phase, is_optimizer_private=True),
     Kind("vc_asgd", f"{UNITS}, alpha: 0.0", unit_by_unit(0.0), has_rounds=False),
     Kind("vc_asgd-0.7", f"{UNITS}, alpha: 0.7", unit_by_unit(0.7), has_rounds=False),
     Kind("vc_asgd-pass", f"{UNITS}, alpha: pass", unit_by_unit(None), has_rounds=False),
