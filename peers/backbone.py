@@ -88,7 +88,7 @@ class Backbone:
         if self._settings.store is None:
             return StorelessKeeper(self._ports, bundle, workshop, publisher, company)
         storeroom = Storeroom(
-            store=self._settings.store, parameter_names=workshop.parameter_names(), is_vouched=self._is_vouched
+            store=self._settings.store, copied_names=workshop.copied_names(), is_vouched=self._is_vouched
         )
         return ParameterKeeper(self._ports, bundle, workshop, publisher, company, storeroom)
 

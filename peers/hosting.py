@@ -133,7 +133,7 @@ def workshop_of(bundle: Bundle, peer_id: str, options: HostOptions) -> Workshop:
         make_first_state=first_state,
         checkpoint_files=lambda: task().checkpoint_files(),
         evaluate=lambda state: worth_of(task(), state),
-        parameter_names=lambda: names_of(task()),
+        copied_names=lambda: names_of(task()),
     )
 
 

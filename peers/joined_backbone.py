@@ -66,7 +66,7 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
             make_first_state=None,
             checkpoint_files=lambda: task_of(bundle, me, None, options.allowed_modules).checkpoint_files(),
             evaluate=lambda state: worth_of(task_of(bundle, me, None, options.allowed_modules), state),
-            parameter_names=lambda: names_of(task_of(bundle, me, None, options.allowed_modules)),
+            copied_names=lambda: names_of(task_of(bundle, me, None, options.allowed_modules)),
         )
         place = Place(data_dir=data_dir, name=options.name, as_json=options.as_json, store=options.store)
 

@@ -28,7 +28,7 @@ class Storeroom:
     """Where parameters are kept, and in which order."""
 
     store: ParameterStore
-    parameter_names: tuple[str, ...]
+    copied_names: tuple[str, ...]
     """As they follow each other in the vector."""
     is_vouched: Callable[[PeerId], bool]
     """Whose leases on units count."""
@@ -64,7 +64,7 @@ class ParameterKeeper(StateKeeper):
         )
         self._trouble = ""
         """What the store complained of last."""
-        self._store, self._names = store, storeroom.parameter_names
+        self._store, self._names = store, storeroom.copied_names
         self._ledger = UnitLedger(store, section.shards)
         self._every = bundle.run.checkpoints.every_epochs
         self._scheduler = UnitScheduler(ports, plan, store, company.links.timeouts, self._in_charge)

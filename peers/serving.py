@@ -98,10 +98,10 @@ def task_of(
 
 
 def names_of(task: "Task") -> tuple[str, ...]:
-    """Of the model's trainable parameters, in the order of the vector. Imports torch."""
-    from collab.training.layout import VectorLayout
+    """Of what a client's copy of the model is made of, in the order of the vector. Imports torch."""
+    from collab.training.copy_layout import CopyLayout
 
-    return VectorLayout(task.build_model()).names
+    return CopyLayout(task.build_model()).names
 
 
 def worth_of(task: "Task", state: "Snapshot") -> "Evaluation":

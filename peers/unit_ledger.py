@@ -30,6 +30,8 @@ class UnitLedger:
         Raises:
             StateError: there is nothing, or nothing any more.
         """
+        while self.first_open > 1 and len(self._store.done(self.first_open - 1)) < self._shards:
+            self.first_open -= 1  # the store has lost its last pushes
         while len(self._store.done(self.first_open)) == self._shards:
             self.first_open += 1
         last = max(self.first_open, (self._store.version() or 0) // self._shards + 2)

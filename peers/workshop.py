@@ -19,5 +19,5 @@ class Workshop:
     checkpoint_files: Callable[[], Mapping[str, bytes]]
     evaluate: "Callable[[Snapshot], Evaluation] | None" = None
     """What a state is worth on the held-out split; None: this backbone does not measure."""
-    parameter_names: Callable[[], tuple[str, ...]] = tuple
-    """Of the model's trainable parameters, in the order of the vector; for parameter servers."""
+    copied_names: Callable[[], tuple[str, ...]] = tuple
+    """Of what a client's copy of the model is made of, in the order of the vector; for parameter servers."""

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """VC-ASGD measured: what it learns, how it scales, what preemptions cost, and how fast its stores are.
 
-    python scripts/bench_vcasgd.py [--parts alpha,scaling,preemption,stores] [--alphas pass,0.7] [--seeds 5]
-        [--passes 40] [--json]
+    python scripts/bench_vcasgd.py [--parts alpha,scaling,preemption,stores,live] [--alphas pass,0.7] [--seeds 5]
+        [--passes 40] [--turns 40] [--unit-s 1.5] [--json]
 
 The last line is one JSON object with a list for each part.
 
@@ -12,6 +12,11 @@ The last line is one JSON object with a list for each part.
     scaling     seconds until everything is done with 1, 3 and 5 servers on thin links, in virtual time (PnCnTn)
     preemption  minutes that preemptions cost a place in fleets worked through with the units' real bookkeeping, beside
                 n p/(1-p) t_o and the published n p t_o
+    live        seconds that preemptions cost a place when real clients are killed with SIGKILL in their units, with
+                probability p, and replaced when the unit's lease is over, or at once; beside the same formulas:
+                ``lost_s`` from the beginning of each unit with a kill to that of the place's next one, ``joining_s``
+                what of that a new client took to join, which the formulas leave out, ``extra_s`` by how much the run is
+                longer than without any kill
     stores      pushes a second of each store, strong and eventual, with 1, 3 and 5 servers on this machine, and the
                 share of the pushes that another one has overwritten
 """
@@ -30,6 +35,8 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from bench_processes import BenchFailed
+from vcasgd_live import Course as LiveCourse, preempted_live
 from vcasgd_preemption import preempted
 from vcasgd_stores import measure
 from vcasgd_swarm import Course, train, train_serially
@@ -43,6 +50,8 @@ PUBLISHED = Fleet(
 """CIFAR-10 in 50 shards and 40 passes on five clients that train two units each, with a time-out of five minutes: here
 three times what a unit takes."""
 SIMULATED_RUNS = 1000
+PLACES = 3
+"""Real clients at a time, whose units are mostly sleep."""
 STORE_S = 4.0
 STORE_ELEMENTS = 250_000
 """One megabyte."""
@@ -113,11 +122,21 @@ def stores(_options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+def live(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Real clients, and real kills."""
+    calm = LiveCourse(
+        places=PLACES, turns=options.turns, unit_s=options.unit_s, preemption=0.0, waits=True, seed=options.seed
+    )
+    waiting = [(preemption, True) for preemption in options.preemptions]
+    return preempted_live(calm, [*waiting, (max(options.preemptions), False)])
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]] = {
     "alpha": alpha,
     "scaling": scaling,
     "preemption": preemption,
     "stores": stores,
+    "live": live,
 }
 
 
@@ -127,15 +146,26 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--alphas", default=",".join(ALPHAS), help="by commas; pass: e/(e+1) in pass e")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each alpha")
     parser.add_argument("--passes", type=int, default=40, help="over the data, of each of these runs")
-    parser.add_argument("--seed", type=int, default=0, help="of the simulated preemptions")
+    parser.add_argument("--turns", type=int, default=40, help="units for each of the real clients; even")
+    parser.add_argument("--unit-s", type=float, default=1.5, help="what such a unit takes")
+    parser.add_argument("--preemptions", default="0.05,0.2", help="chances that such a client is killed in a unit")
+    parser.add_argument("--seed", type=int, default=0, help="of simulated and real preemptions")
     parser.add_argument("--json", action="store_true", help="the last line of the output is one JSON object")
     options = parser.parse_args()
     options.parts = options.parts.split(",")
     options.alphas = options.alphas.split(",")
+    try:
+        options.preemptions = [float(text) for text in options.preemptions.split(",")]
+    except ValueError:
+        parser.error(f"--preemptions {options.preemptions}: expected chances, by commas")
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"--parts {','.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     if min(options.seeds, options.passes) < 1:
         parser.error("--seeds and --passes must be at least 1")
+    if options.turns < 2 or options.turns % 2 or not options.unit_s > 0:
+        parser.error("--turns is even and at least 2, --unit-s above 0")
+    if not all(0 < chance < 1 for chance in options.preemptions):
+        parser.error("--preemptions are between 0 and 1")
     return options
 
 
@@ -150,8 +180,12 @@ def main() -> int:
         "versions": {"python": platform.python_version(), "torch": version("torch")},
         "machine": {"cores": os.cpu_count(), "system": platform.system(), "load_before": round(load_before, 2)},
     }
-    for part in options.parts:
-        content[part] = PARTS[part](options)
+    try:
+        for part in options.parts:
+            content[part] = PARTS[part](options)
+    except BenchFailed as failure:
+        print(f"error: {failure}", file=sys.stderr)
+        return 1
     for part in options.parts:
         print(part)
         for row in content[part]:

@@ -24,9 +24,9 @@ from collab.swarm.identity import Identity
 from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.tasks.base import Evaluation
 from collab.tasks.registry import build_task
+from collab.training.copy_layout import CopyLayout
 from collab.training.genesis import build_replica, make_genesis
 from collab.training.judging import evaluate_state
-from collab.training.layout import VectorLayout
 from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
 from collab.training.trainer import Trainer
@@ -127,7 +127,7 @@ class Fleet:
         if stored is None:
             raise ValueError("nothing was stored")
         model = self._task.build_model()
-        VectorLayout(model).scatter_parameters(torch.from_numpy(stored.values.copy()))
+        CopyLayout(model).scatter(torch.from_numpy(stored.values.copy()))
         return self._task.evaluate(model)
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Fleet:
                 make_first_state=(lambda: make_genesis(self._bundle, self._task)) if index == 0 else None,
                 checkpoint_files=self._task.checkpoint_files,
                 evaluate=lambda state: evaluate_state(self._task, state),
-                parameter_names=lambda: VectorLayout(self._task.build_model()).names,
+                copied_names=lambda: CopyLayout(self._task.build_model()).names,
             )
             place = self._folder / f"server-{index}"
             settings = BackboneSettings(name=f"server-{index}", checkpoint_dir=place, store=self.store)

@@ -156,6 +156,11 @@ class WorkUnits:
         """Whether every unit of the run is done."""
         return len(self._done) == self._shards * self._passes
 
+    @property
+    def num_done(self) -> int:
+        """Units of all passes that are done."""
+        return len(self._done)
+
     def done_in(self, pass_number: int) -> int:
         """Units of a pass that are done."""
         return sum(unit.pass_number == pass_number for unit in self._done)

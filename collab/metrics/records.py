@@ -194,6 +194,20 @@ class ReachDecided(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnitBegun(Event):
+    """A unit of work that a server has handed out to this peer, which trains it now."""
+
+    pass_number: int
+    """From 1."""
+    shard: int
+    samples: int
+    version: int
+    """Of the parameters that it begins with."""
+    lease_s: float
+    """For which it is this peer's from when it was handed out, unless the peer asks for more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTrained(Event):
     """All samples of a block are in steps, brought by this peer."""
 

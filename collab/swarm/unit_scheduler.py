@@ -57,7 +57,7 @@ class UnitScheduler:
         await self._ports.transport.serve(UNITS_PROTOCOL, self._answer)
 
     def forget(self) -> None:
-        """What is done is not what it was: the store has begun anew."""
+        """What is done is not what it was: the store has begun anew, or has lost something."""
         self._units = None
 
     async def _answer(self, stream: Stream) -> None:
@@ -92,6 +92,8 @@ class UnitScheduler:
             lease = units.take(client, now_s)
             if lease is not None:
                 return self._told(lease, now_s)
+            if not units.out():
+                self.forget()  # all is done as far as we know, and it is not: see ``_current``
         return Message("nothing", {"is_over": self._is_over(version), "again_s": ASK_AGAIN_S})
 
     def _is_over(self, version: int) -> bool:
@@ -112,7 +114,20 @@ class UnitScheduler:
         )
 
     async def _current(self, version: int) -> WorkUnits:
-        """The units, with all that is done noted; after a change of who is in charge what was out goes out again."""
+        """The units, with all that is done noted.
+
+        A store that has come back without its last pushes has fewer of them than units that we know to be done: what
+        was out then goes out again, as what is lost does.
+        """
+        units = await self._noted(version)
+        present = await self._ports.compute.beside(self._store.version)
+        if present is not None and units.num_done > present:
+            self.forget()
+            units = await self._noted(present)
+        return units
+
+    async def _noted(self, version: int) -> WorkUnits:
+        """The units as the store has them; after a change of who is in charge what was out goes out again."""
         shards = self._plan.shards
         if self._units is None:
             begun: Collection[int] = range(1, version // shards + 3)  # passes overlap a little

@@ -227,7 +227,9 @@ class Participant:
         if remedy is Remedy.REJOIN:
             self._standing.let_go()
             self.membership.ask()
-        elif remedy is Remedy.RESYNC and not (self._round.is_under_way or self._renewal.is_under_way):
+        elif self._round.is_under_way or self._renewal.is_under_way:
+            return
+        elif remedy is Remedy.RESYNC and self._strategy.follows_swarm:  # else others' state is nothing to go on from
             self.vitals.state = PeerState.SYNCING
             self._renewal.begin()
 

@@ -85,11 +85,13 @@ class UnitDesk:
     # -- the training loop's -----------------------------------------------------------------------------------------
 
     async def next(self) -> Work | None:
-        """The next unit; None: the run is over. One that was begun and not pushed goes back."""
+        """The next unit; None: the run is over, as far as is known. One that was begun and not pushed goes back."""
         if self._present is not None:
             await self._give_back(self._present.granted)
             self._present = None
         self._present = await self._waiting.get()
+        if self._present is None:
+            self._places.release()  # should we be asked again, a store that has lost its last pushes has units again
         return self._present
 
     async def newest(self, *, is_last: bool = False) -> Stored | None:
@@ -111,10 +113,7 @@ class UnitDesk:
             tasks.create_task(self._keep())
             while True:
                 await self._places.acquire()
-                work = await self._fetch()
-                await self._waiting.put(work)
-                if work is None:
-                    return
+                await self._waiting.put(await self._fetch())
 
     async def close(self) -> None:
         """Give back what was not pushed, so that nobody has to wait for its deadline."""
@@ -140,14 +139,25 @@ class UnitDesk:
                         return None
                     await asyncio.sleep(granted.again_s)
                     continue
-                self._held[granted.lease] = granted, self._clock.monotonic() + granted.seconds
-                stored = await self.newest()
-                if stored is not None:
-                    return Work(granted=granted, stored=stored)
-                await self._give_back(granted)
+                if (work := await self._begun(granted)) is not None:
+                    return work
             except NetworkError as error:
                 logger.info("no unit reason=%s", error)
             await asyncio.sleep(AGAIN_S)
+
+    async def _begun(self, granted: Granted) -> Work | None:
+        """A unit with the newest parameters; None: nobody gives them, and it goes back: we would keep it for ever."""
+        self._held[granted.lease] = granted, self._clock.monotonic() + granted.seconds
+        try:
+            stored = await self.newest()
+        except NetworkError as error:
+            logger.info("no parameters for unit=%s reason=%s", granted.unit, error)
+            stored = None
+        if stored is not None:
+            return Work(granted=granted, stored=stored)
+        del self._held[granted.lease]  # its place is for the next one
+        await self._return(granted)
+        return None
 
     async def _deliver(self, work: Work, copy: HandedOver) -> tuple[HandedOver, Verdict]:
         """Push until a server says what has become of it."""
@@ -179,6 +189,10 @@ class UnitDesk:
 
     async def _give_back(self, granted: Granted) -> None:
         self._settle(granted)
+        await self._return(granted)
+
+    async def _return(self, granted: Granted) -> None:
+        """Somebody else may have it; should nobody hear that, its deadline says so."""
         with suppress(NetworkError):
             await self._client.give_back(granted)
 

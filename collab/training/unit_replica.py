@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from collab.errors import ShapeMismatch
+from collab.errors import ConfigError, ShapeMismatch
 from collab.strategies.base import HandedOver, Spans
 from collab.swarm.parameter_store.base import Stored, lineage_of
 from collab.swarm.snapshots import Snapshot
 from collab.training.accumulator import Accumulator
+from collab.training.copy_layout import COUNT, CopyLayout
 from collab.training.replica import MicrobatchReport
+from collab.training.shared_state import as_numpy
 from collab.training.stepping import SteppingReplica
 from collab.types import Vector
 
@@ -23,9 +25,11 @@ ALL: Spans = ((0, 1),)
 class UnitReplica(SteppingReplica):
     """Parameters are the copy; what is shared is what the unit began with.
 
-    Its epoch is the version of the parameters that the unit began with. Each unit begins with a fresh optimiser.
+    Its epoch is the version of the parameters that the unit began with. Each unit begins with a fresh optimiser. The
+    running statistics of norms are part of the copy; all other buffers are those of the state that was taken over.
 
-    Memory, beside model and optimiser: one vector on the CPU, and one more while a copy is handed over.
+    Memory, beside model and optimiser: one vector on the CPU, one more while a copy is handed over, and the buffers
+    that are in no copy once more.
     """
 
     def __init__(self, *args: Any, device: torch.device, **kwargs: Any) -> None:
@@ -33,7 +37,11 @@ class UnitReplica(SteppingReplica):
         super().__init__(*args, device=device, **kwargs)
         self._gradient = Accumulator(1, device)
         self._fresh = copy.deepcopy(self.optimizer.state_dict())
-        self._begun_with: Vector = self.layout.parameters_vector()
+        self.copy_layout = CopyLayout(self.model)
+        self._begun_with: Vector
+        self._others: dict[str, torch.Tensor]
+        """Buffers that are in no copy, as they were taken over."""
+        self._begin_with_present()
         self._to_compute = 0
         """Samples of the present unit."""
 
@@ -50,15 +58,17 @@ class UnitReplica(SteppingReplica):
         Raises:
             ShapeMismatch: they are those of another model.
         """
-        if stored.values.shape != (self.layout.num_elements,):
+        if stored.values.shape != (self.copy_layout.num_elements,):
             raise ShapeMismatch(
-                f"expected {self.layout.num_elements} parameters, the servers have {len(stored.values)}",
+                f"expected {self.copy_layout.num_elements} parameters, the servers have {len(stored.values)}",
                 hint="they serve another model",
             )
         self._to_compute = num_samples
         with self._changing:
             self._begun_with = stored.values
-            self.layout.scatter_parameters(torch.from_numpy(np.array(stored.values)).to(self._device))
+            self.copy_layout.scatter(torch.from_numpy(np.array(stored.values)).to(self._device))
+            for name, tensor in self.copy_layout.others().items():
+                tensor.copy_(self._others[name])
             self.optimizer.load_state_dict(copy.deepcopy(self._fresh))
             self.epoch, self.lineage = stored.version, lineage_of(stored.version)
 
@@ -72,10 +82,19 @@ class UnitReplica(SteppingReplica):
         return self._add(nothing, sample_ids, known, is_sound=is_sound)
 
     def hand_over(self) -> HandedOver:
-        """The copy, and how many samples have made it. Not beside a microbatch: that changes it."""
+        """The copy, and how many samples have made it. Not beside a microbatch: that changes it.
+
+        Raises:
+            ConfigError: the unit has changed a buffer that no copy has.
+        """
+        self._check_others()
         samples = self._gradient.hand_over().samples
         self.microbatches_beside = 0
-        return HandedOver(self.layout.parameters_vector(), samples)
+        values = self.copy_layout.vector()
+        start = self.copy_layout.num_parameters
+        is_known = np.isfinite(values[start:])  # of norms that a microbatch has passed which was left out
+        values[start:] = np.where(is_known, values[start:], self._begun_with[start:])
+        return HandedOver(values, samples)
 
     def settle(self, used: Spans, round_id: str = "") -> None:
         """What was handed over is in the servers' parameters, or, with nothing used, in nothing, and never will be."""
@@ -84,18 +103,32 @@ class UnitReplica(SteppingReplica):
         else:
             self._gradient.drop()
 
+    def _check_others(self) -> None:
+        for name, tensor in self.copy_layout.others().items():
+            if name.rpartition(".")[2] != COUNT and not torch.equal(tensor, self._others[name]):
+                text = f"training changes the model's buffer {name}, and nobody has said how servers should mix it"
+                hint = "train this model with dedloc, or leave the buffer out of its state: persistent=False"
+                raise ConfigError(f"vc_asgd: {text}", hint=hint)
+
     # -- state -------------------------------------------------------------------------------------------------------
 
     def _shared(self) -> Snapshot:
         """What the unit began with, and nothing of the optimiser."""
         state = super()._shared()
         tensors = {name: tensor for name, tensor in state.tensors.items() if not name.startswith("optimizer.")}
-        for slot in self.layout.slots:
+        for slot in self.copy_layout.slots:
             tensors[f"model.{slot.name}"] = self._begun_with[slot.start : slot.stop].reshape(slot.shape)
+        for name, tensor in self._others.items():
+            tensors[f"model.{name}"] = as_numpy(tensor)
         return Snapshot(epoch=state.epoch, lineage=state.lineage, tensors=tensors, scalars={}, era=state.era)
 
     def _loaded(self, snapshot: Snapshot) -> None:
-        self._begun_with = self.layout.parameters_vector()
+        self._begin_with_present()
+
+    def _begin_with_present(self) -> None:
+        """What the model is now is what a unit would begin with."""
+        self._begun_with = self.copy_layout.vector()
+        self._others = {name: tensor.clone() for name, tensor in self.copy_layout.others().items()}
 
     def _optimizer_state(self, snapshot: Snapshot) -> dict[str, Any]:
         """Fresh: it is private, and lasts for a unit."""

@@ -8,6 +8,7 @@ from collab import config
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.data.work_units import sample_ids_of
 from collab.errors import NetworkError
+from collab.metrics.records import UnitBegun
 from collab.swarm.parameter_store.base import Stored
 from collab.swarm.unit_client import UnitClient
 from collab.tasks.base import Task
@@ -28,7 +29,7 @@ class UnitSupply:
         self._ports, self._replica, self._section = participant.ports, replica, section
         self._membership = participant.membership
         self._seed, self._num_samples = participant.bundle.run.seed, task.num_samples
-        elements = replica.layout.num_elements
+        elements = replica.copy_layout.num_elements
         timeouts = MeasuredTimeouts(self._ports.clock.monotonic, FIRST)
         client = UnitClient(self._ports, participant.bundle.fingerprint, elements, self._servers, timeouts)
         self._desk = UnitDesk(client, self._ports.clock, self._is_computed, at_once=section.units_at_once)
@@ -48,6 +49,8 @@ class UnitSupply:
             self._left = self._samples(work)
             stored = await self._final() if work is None else work.stored
             await self._ports.compute.run(lambda: self._replica.restart(stored, len(self._left)))
+            if work is not None:
+                self._say(work)
         ids, self._left = self._left[:microbatch_size], self._left[microbatch_size:]
         return ids
 
@@ -59,6 +62,18 @@ class UnitSupply:
 
     def _is_computed(self) -> bool:
         return self._replica.is_unit_over
+
+    def _say(self, work: Work) -> None:
+        granted = work.granted
+        begun = UnitBegun(
+            at_s=self._ports.clock.now(),
+            pass_number=granted.unit.pass_number,
+            shard=granted.unit.shard,
+            samples=len(self._left),
+            version=work.stored.version,
+            lease_s=granted.seconds,
+        )
+        self._ports.observer.observe(begun)
 
     def _samples(self, work: Work | None) -> tuple[int, ...]:
         if work is None:

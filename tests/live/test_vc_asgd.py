@@ -7,11 +7,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.live.processes import LiveSwarm, live_swarm, wait_until
 from tests.swarm.parameter_store.test_redis import server
 
 SHARDS = 20
+NUM_SAMPLES = 1500
+"""Of digits, without those that are held out."""
 RUN = """\
 run_id: live-units
 microbatch_size: 8
@@ -56,19 +59,37 @@ def test_no_unit_is_lost_or_counted_twice_while_clients_and_the_server_die(tmp_p
         backbone.leave(signal.SIGTERM)
 
 
+def kept_in_redis(url: str, passes: int) -> tuple[int, list[tuple[int, int]]]:
+    """Version, and the units in the parameters, of the only run in a Redis server."""
+    with contextlib.closing(redis.Redis.from_url(url)) as asked:
+        (key,) = asked.keys("collab:*:version")
+        run = key.decode().removesuffix(":version")
+        shards = {number: asked.hkeys(f"{run}:units:{number}") for number in range(1, passes + 2)}
+        done = sorted((number, int(shard)) for number, found in shards.items() for shard in found)
+        return int(asked.get(key)), done
+
+
 @pytest.mark.timeout(240)
-def test_two_servers_over_redis_and_the_redis_server_is_killed(tmp_path: Path) -> None:
+def test_two_servers_over_redis_and_the_redis_server_is_killed_three_times(tmp_path: Path) -> None:
+    """Every unit is in the parameters once, and each client knows what of its own work is."""
     passes = 8
-    with server() as redis, live_swarm(tmp_path / "run", units(passes=passes)) as swarm:
-        swarm.backbone("--store", redis.url)
-        second = swarm.join_as_backbone("second", "--store", redis.url)
+    with server() as running, live_swarm(tmp_path / "run", units(passes=passes)) as swarm:
+        swarm.backbone("--store", running.url)
+        second = swarm.join_as_backbone("second", "--store", running.url)
         clients = [swarm.join(name) for name in ("one", "two")]
         for peer in clients:
             peer.wait_to_contribute()
-        redis.kill()
-        redis.start()
+        for version in (2 * SHARDS, 4 * SHARDS, 6 * SHARDS):
+            clients[0].wait_for_epoch(version)
+            running.kill()
+            running.start()
         assert {peer.finish()["epoch"] for peer in clients} == {passes * SHARDS}
         assert second.process.poll() is None
+        everything = [(number, shard) for number in range(1, passes + 1) for shard in range(SHARDS)]
+        assert kept_in_redis(running.url, passes) == (passes * SHARDS, everything)
+        trained = sum(unit["samples"] for peer in clients for unit in peer.all("UnitBegun"))
+        counted = sum(step["own_samples"] for peer in clients for step in peer.steps)
+        assert counted == NUM_SAMPLES * passes <= trained
 
 
 def test_a_store_is_refused_where_there_is_nothing_to_keep(tmp_path: Path) -> None:

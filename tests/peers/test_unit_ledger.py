@@ -41,6 +41,15 @@ def test_a_checkpoint_knows_which_units_of_open_passes_are_in_it() -> None:
     assert other.version() == 6
 
 
+def test_a_store_that_has_lost_its_last_pushes_has_an_earlier_pass_open_again() -> None:
+    done = [Unit(1, 0), Unit(1, 1), Unit(1, 2), Unit(2, 0)]
+    ledger = UnitLedger(with_done(*done), SHARDS)
+    ledger.kept()
+    assert ledger.first_open == 2
+    ledger._store = with_done(*done[:2])
+    assert ledger.scalars(ledger.kept()) == {FIRST_OPEN: 1, DONE: [[1, 0, "l0"], [1, 1, "l1"]]}
+
+
 def test_a_store_that_has_something_is_left_alone() -> None:
     store = with_done(Unit(1, 0))
     assert not UnitLedger(store, SHARDS).begin(state(0, {}), VALUES)

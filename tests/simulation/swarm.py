@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import torch
 from collab.config import parse_run
 from collab.errors import CollabError
 from collab.metrics.records import EpochFinished, Event, RoundEnded
+from collab.net.base import Transport
 from collab.ports import Ports
 from collab.simulation.churn import Churn
 from collab.simulation.links import Link
@@ -21,13 +23,14 @@ from collab.simulation.world import World
 from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
+from collab.swarm.parameter_store.base import ParameterStore
 from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.swarm.statements import Statement
 from collab.tasks.base import Task
 from collab.tasks.registry import build_task
+from collab.training.copy_layout import CopyLayout
 from collab.training.genesis import build_replica, make_genesis
 from collab.training.judging import evaluate_state
-from collab.training.layout import VectorLayout
 from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import Replica
@@ -38,6 +41,7 @@ from peers.backbone import Backbone, BackboneSettings
 from peers.workshop import Workshop
 
 E = TypeVar("E", bound=Event)
+Tap = Callable[[Transport], Transport]
 HOME = Link(up_bytes_per_s=2.5e6, down_bytes_per_s=12.5e6, latency_s=0.02)
 """20 Mbit/s up, 100 down, 20 ms one way."""
 RUN = """\
@@ -103,8 +107,10 @@ class SimSwarm:
         self.replicas: dict[int, Replica] = {}
         self.participants: dict[int, Participant] = {}
         self.backbones: dict[int, Backbone] = {}
-        self.store = InProcessStore()
+        self.store: ParameterStore = InProcessStore()
         """Of all backbones, if the run has parameter servers."""
+        self.taps: dict[int, Tap] = {}
+        """Of backbones: what is put around their transports."""
         self.stops: dict[int, asyncio.Event] = {}
         self.backbones_stay_s = 0.0
         """After the last trainer has left."""
@@ -119,6 +125,8 @@ class SimSwarm:
         index = len(self.world.peers)
 
         async def main(ports: Ports) -> None:
+            if index in self.taps:
+                ports = replace(ports, transport=self.taps[index](ports.transport))
             identity = self._identity(index)
             if self.owner is not None:
                 self._show(ports, self.papers("backbone", key=identity, role=Role.BACKBONE))
@@ -129,7 +137,7 @@ class SimSwarm:
                 make_first_state=None if has_joined else lambda: make_genesis(self.bundle, self.task),
                 checkpoint_files=self.task.checkpoint_files,
                 evaluate=lambda state: evaluate_state(self.task, state),
-                parameter_names=lambda: VectorLayout(self.task.build_model()).names,
+                copied_names=lambda: CopyLayout(self.task.build_model()).names,
             )
             self.backbones[index] = backbone = Backbone(ports, identity, self.bundle, workshop, settings)
             self.stops[index] = asyncio.Event()

@@ -1,12 +1,17 @@
 """VC-ASGD in a whole swarm, in virtual time: clients work on units, and nobody waits for anybody."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from collab.metrics.records import EvaluationDone, Notice
 from collab.swarm.identity import Identity
 from collab.swarm.snapshots import unpack
+from collab.tasks.base import Batch, Evaluation, Task
+from collab.training.copy_layout import CopyLayout
+from collab.training.judging import evaluate_state
 from collab.training.layout import VectorLayout
 from tests.simulation.swarm import SimSwarm
 
@@ -169,3 +174,63 @@ def test_a_backbone_without_the_store_never_hands_out_units(tmp_path: Path) -> N
     assert done_once(swarm, 6)
     assert swarm.backbones[1].keeper.shelf.saved_epoch == 6 * SHARDS
     assert [e.text for e in swarm.events(swarm.world.peers[1], Notice) if "takes no pushes" in e.text]
+
+
+class Far(torch.nn.Module):
+    """Pixels that are far from the statistics of a fresh norm."""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return 40.0 * pixels + 300.0
+
+
+class Normed:
+    """A task whose model has a norm with running statistics in front."""
+
+    def __init__(self, task: Task) -> None:
+        self._task, self.num_samples = task, task.num_samples
+
+    def build_model(self) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.BatchNorm1d(64), self._task.build_model())
+
+    def batch(self, sample_ids: tuple[int, ...]) -> Batch:
+        found = self._task.batch(sample_ids)
+        return Batch(sample_ids=sample_ids, tensors={**found.tensors, "pixels": Far()(found.tensors["pixels"])})
+
+    def loss(self, model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return self._task.loss(model, tensors)
+
+    def evaluate(self, model: torch.nn.Module) -> Evaluation:
+        return self._task.evaluate(torch.nn.Sequential(Far(), model))
+
+    def checkpoint_files(self) -> Mapping[str, bytes]:
+        return self._task.checkpoint_files()
+
+
+def test_statistics_of_norms_are_mixed_and_in_the_checkpoint_and_with_every_client(tmp_path: Path) -> None:
+    """With the statistics of a fresh norm the state would be worth nothing."""
+    swarm = SimSwarm(
+        tmp_path, strategy="vc_asgd", until=4 * SHARDS, units=f"shards: {SHARDS}, alpha: 0.5", every=SHARDS
+    )
+    swarm.task = Normed(swarm.task)
+    swarm.add_backbone()
+    for _ in range(3):
+        swarm.add_trainer()
+    swarm.backbones_stay_s = 30.0
+    with swarm.world:
+        swarm.world.run(until_s=400.0)
+    packed, stored = swarm.backbones[0].keeper.packed, swarm.store.read()
+    assert packed is not None
+    assert stored is not None
+    assert packed.manifest.epoch == stored.version == 4 * SHARDS
+    saved = unpack(packed)
+    names = CopyLayout(swarm.task.build_model()).names
+    assert {"0.running_mean", "0.running_var"} <= set(names)
+    vector = np.concatenate([saved.tensors[f"model.{name}"].reshape(-1) for name in names])
+    assert vector.tobytes() == stored.values.tobytes()
+    means = saved.tensors["model.0.running_mean"]
+    everything = swarm.task.batch(tuple(range(swarm.task.num_samples))).tensors["pixels"].mean(0).numpy()
+    assert np.abs(means - everything).max() < 40.0, "they began at 0"
+    for index in swarm.participants:
+        replica = swarm.replicas[index]
+        assert CopyLayout(replica.model).vector().tobytes() == stored.values.tobytes()
+    assert evaluate_state(swarm.task, saved).loss < 2.0

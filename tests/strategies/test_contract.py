@@ -1,19 +1,38 @@
 """What is asked of every strategy, in whole swarms of real roles in virtual time.
 
-Rules by hand and their agreement with plain SGD are beside this file, one for each strategy. Here: who leaves, dies or
-comes in mid-flight, a backbone that dies, and runs whose ends are written down.
+Rules by hand are beside this file, one for each strategy; what one trainer comes to, states that go round and single
+lost rounds are in ``test_contract_alone.py``. Here: who leaves, dies or comes in mid-flight, a backbone that dies,
+rounds and answers that are lost, and runs whose ends are written down.
 """
 
+import asyncio
 import hashlib
+import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from collab.metrics.records import EpochFinished, EvaluationDone, MicrobatchDone, SamplesUsed
+from collab.averaging.base import Aborted, Outcome, Superseded
+from collab.metrics.records import (
+    EpochFinished,
+    EvaluationDone,
+    Event,
+    MicrobatchDone,
+    Phase,
+    PhaseReached,
+    SamplesUsed,
+)
+from collab.net.base import Transport
+from collab.net.wire import Message
 from collab.simulation.peer import SimPeer
+from collab.strategies.base import Decision, Replica, Swarm
+from collab.strategies.rounds import RoundByRound
+from collab.types import PeerId
 from tests.simulation.swarm import SimSwarm
+from tests.simulation.tapped import TappedTransport
 from tests.strategies.rule_from_docs import installed
 
 SHARDS = 8
@@ -156,3 +175,90 @@ def test_a_backbone_that_dies_and_comes_back_costs_nothing(
     swarm.churn.fail_at(peer=0, time_s=moment_s, restart_after_s=8.0)
     run(swarm)
     assert_ends_well(swarm, kind, trainers_of(swarm))
+
+
+# -- lost rounds, lost answers -----------------------------------------------------------------------------------------
+
+ROUNDS = [kind for kind in KINDS if kind.name in ("dedloc", "dts", "own")]
+EACH_ALONE = ((0,), (1,), (2,), (3,))
+PUSHES = [kind for kind in KINDS if kind.name == "vc_asgd"]
+ANSWERS = ("unit", "extended", "parameters", "send", "answer")
+"""Of a server to a client."""
+
+
+def kind_of(outcome: Outcome) -> str:
+    if isinstance(outcome, Aborted):
+        return "in doubt" if outcome.rounds else "aborted"
+    return "superseded" if isinstance(outcome, Superseded) else "committed"
+
+
+@pytest.fixture
+def outcomes(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How the rounds of all trainers ended."""
+    seen: Counter[str] = Counter()
+    ordinary = RoundByRound.take
+
+    async def taking(self: RoundByRound, replica: Replica, swarm: Swarm, outcome: Outcome) -> Decision:
+        seen[kind_of(outcome)] += 1
+        return await ordinary(self, replica, swarm, outcome)
+
+    monkeypatch.setattr(RoundByRound, "take", taking)
+    return seen
+
+
+def cut_when(swarm: SimSwarm, phase: Phase, epoch: int) -> None:
+    """Everybody is alone for 20 s from when the leader is about to do that."""
+
+    def look(peer: SimPeer, event: Event) -> None:
+        if isinstance(event, PhaseReached) and (peer.index, event.phase, event.epoch) == (0, phase, epoch):
+            swarm.churn.partition_at(EACH_ALONE, time_s=swarm.world.time_s, for_s=20.0)
+
+    swarm.world.subscribe(look)
+
+
+@pytest.mark.parametrize("kind", ROUNDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("lost", ["aborted", "in doubt", "superseded"])
+def test_a_lost_round_of_each_kind_costs_nobody_its_work(
+    tmp_path: Path, rule: str, kind: Kind, lost: str, outcomes: "Counter[str]"
+) -> None:
+    """Everybody is alone for a while; so they are when the votes are on their way; or one is frozen as it sends."""
+    swarm = swarm_of(tmp_path / "run", kind, rule)
+    if lost == "aborted":
+        swarm.churn.partition_at(EACH_ALONE, time_s=9.0, for_s=20.0)
+    elif lost == "in doubt":
+        cut_when(swarm, Phase.COMMIT, epoch=12)
+    else:
+        swarm.churn.freeze_at(peer=2, epoch=6, phase=Phase.SEND_PARTS, for_s=15.0)
+    run(swarm)
+    assert outcomes[lost]
+    assert not swarm.churn.unfired()
+    assert_ends_well(swarm, kind, trainers_of(swarm))
+
+
+@pytest.mark.parametrize("kind", PUSHES, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("how", ["lost", "late", "twice"])
+def test_units_count_once_whatever_becomes_of_a_servers_answers(
+    tmp_path: Path, rule: str, kind: Kind, how: str
+) -> None:
+    swarm, dice, spoilt = swarm_of(tmp_path / "run", kind, rule), random.Random(how), Counter[str]()
+
+    async def passing(_: PeerId, message: Message) -> list[Message]:
+        if message.kind not in ANSWERS or dice.random() > 0.15:
+            return [message]
+        spoilt[message.kind] += 1
+        if how == "late":
+            await asyncio.sleep(dice.uniform(1.0, 60.0))
+        return {"lost": [], "late": [message], "twice": [message, message]}[how]
+
+    async def passed(_: PeerId, __: Message) -> None:
+        pass
+
+    def tap(transport: Transport) -> Transport:
+        return TappedTransport(transport, passing, passed)
+
+    swarm.taps[0] = tap
+    run(swarm)
+    assert_ends_well(swarm, kind, trainers_of(swarm))
+    assert min(spoilt[kind] for kind in ("unit", "parameters", "send", "answer")) > 0
+    used = sum(event.own_samples for peer in trainers_of(swarm) for event in swarm.events(peer, EpochFinished))
+    assert used == 6 * swarm.task.num_samples, "each client knows what of its work counts"

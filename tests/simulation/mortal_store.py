@@ -1,0 +1,115 @@
+"""A parameter store that dies and comes back, as a Redis server does: with what it had persisted, and nothing else."""
+
+from collections.abc import Callable, Iterable
+
+from collab.errors import StateError
+from collab.simulation.world import World
+from collab.swarm.parameter_store.base import Assimilated, Kept, Push, Stored, Verdict
+from collab.swarm.parameter_store.in_process import InProcessStore
+
+
+class MortalStore:
+    """Implements ``ParameterStore`` over one in memory; while it is down every call fails, as a connection does."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._inner = world, InProcessStore()
+        self._first: Kept | None = None
+        self.pushes: list[Push] = []
+        """All that are in the parameters, in order."""
+        self.is_down, self.deaths = False, 0
+        self._dies_in_a_push: Callable[[], None] | None = None
+        """What then happens."""
+        self._is_applied = False
+        """Of the push in which it dies, whether that was persisted before; nobody hears of it."""
+
+    # -- the script --------------------------------------------------------------------------------------------------
+
+    def fail_at(self, time_s: float, *, for_s: float, forgets: int = 0) -> None:
+        """It is killed, and started again after so long.
+
+        Args:
+            forgets: that many of the last pushes were not on the disk yet when the power failed.
+        """
+        self._world.call_at(time_s, lambda: self._die(for_s, forgets))
+
+    def fail_in_a_push_after(self, time_s: float, *, for_s: float, is_applied: bool) -> None:
+        """It is killed in the middle of the next push: who pushed cannot know whether it counts."""
+
+        def arm() -> None:
+            self._is_applied, self._dies_in_a_push = is_applied, lambda: self._die(for_s, 0)
+
+        self._world.call_at(time_s, arm)
+
+    def _die(self, for_s: float, forgets: int) -> None:
+        self.is_down, self.deaths = True, self.deaths + 1
+        self._world.call_at(self._world.time_s + for_s, lambda: self._rise(forgets))
+
+    def _rise(self, forgets: int) -> None:
+        self.is_down = False
+        if not forgets or self._first is None:
+            return
+        kept, self.pushes, self._inner = self.pushes[:-forgets], [], InProcessStore()
+        self._inner.begin(self._first)
+        for push in kept:
+            self._assimilate(push)
+
+    # -- ParameterStore ----------------------------------------------------------------------------------------------
+
+    def begin(self, first: Kept) -> bool:
+        self._check()
+        is_first = self._inner.begin(first)
+        if is_first:
+            self._first = first
+        return is_first
+
+    def read(self, known: int | None = None) -> Stored | None:
+        self._check()
+        return self._inner.read(known)
+
+    def version(self) -> int | None:
+        self._check()
+        return self._inner.version()
+
+    def assimilate(self, push: Push) -> Assimilated:
+        self._check()
+        if self._dies_in_a_push is None:
+            return self._assimilate(push)
+        die, self._dies_in_a_push = self._dies_in_a_push, None
+        if self._is_applied:
+            self._assimilate(push)
+        die()
+        raise StateError("the parameter store: the connection broke")
+
+    def done(self, pass_number: int) -> dict[int, str]:
+        self._check()
+        return self._inner.done(pass_number)
+
+    def keep(self, passes: Iterable[int]) -> Kept | None:
+        self._check()
+        return self._inner.keep(passes)
+
+    def close(self) -> None:
+        pass
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _assimilate(self, push: Push) -> Assimilated:
+        answer = self._inner.assimilate(push)
+        if answer.verdict is Verdict.TAKEN:
+            self.pushes.append(push)
+        return answer
+
+    def _check(self) -> None:
+        if self.is_down:
+            raise StateError("the parameter store: nobody answers", hint="does the server run?")
+
+    def replayed(self) -> Stored:
+        """What all pushes that are in the parameters come to, one after the other."""
+        again = InProcessStore()
+        assert self._first is not None
+        again.begin(self._first)
+        for push in self.pushes:
+            assert again.assimilate(push).verdict is Verdict.TAKEN, f"{push.unit} is in the parameters twice"
+        stored = again.read()
+        assert stored is not None
+        return stored
