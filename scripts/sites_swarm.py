@@ -22,7 +22,6 @@ from collab.tasks.base import Batch, Evaluation
 from collab.tasks.image_classification import ImageClassification
 from collab.training.genesis import build_replica, make_genesis
 from collab.training.judging import evaluate_state
-from collab.training.layout import VectorLayout
 from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import Replica
@@ -178,7 +177,6 @@ class Sites:
                 make_first_state=lambda: make_genesis(self._bundle, task),
                 checkpoint_files=task.checkpoint_files,
                 evaluate=lambda state: evaluate_state(task, state),
-                parameter_names=lambda: VectorLayout(task.build_model()).names,
             )
             settings = BackboneSettings(name="backbone", checkpoint_dir=self._folder / "checkpoints")
             backbone = Backbone(ports, self.world.peers[0].identity, self._bundle, workshop, settings)
