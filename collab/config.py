@@ -6,12 +6,12 @@ What is local to a machine (device, data directory, name, microbatch) is a flag 
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from collab.errors import ConfigError
+from collab.section_text import read_section
 from collab.sections import (
     Averaging as Averaging,
     BuiltinData as BuiltinData,
@@ -28,7 +28,6 @@ from collab.sections import (
     Whole as Whole,
     placement_of as placement_of,
 )
-from collab.yaml_text import read_yaml
 
 # -- optimisation ----------------------------------------------------------------------------------------------------
 
@@ -225,23 +224,13 @@ def parse_run(text: str, *, origin: str) -> Run:
     Raises:
         ConfigError: not YAML, or a field is unknown, missing, of a wrong type or impossible; every problem is listed.
     """
-    try:
-        content = read_yaml(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that cannot be
-        raise ConfigError(f"{origin} is not YAML: {error}", hint="fix the line named above") from error
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"{origin} should be a map of fields, got {type(content).__name__}",
-            hint="start from the file that 'collab-peer init DIR' writes",
-        )
-    try:
-        return Run.model_validate(content)
-    except ValidationError as error:
-        problems = "\n".join(f"  {_place(item['loc'])}: {_problem(item)}" for item in error.errors())
-        raise ConfigError(
-            f"{origin} cannot be used:\n{problems}",
-            hint="fix the fields named above; 'collab-peer init DIR' documents every one",
-        ) from error
+    return read_section(
+        Run,
+        text,
+        origin=origin,
+        where_from="start from the file that 'collab-peer init DIR' writes",
+        where_explained="'collab-peer init DIR' documents every one",
+    )
 
 
 def load_run(path: Path) -> Run:
@@ -257,17 +246,6 @@ def load_run(path: Path) -> Run:
             f"cannot read the run file {path}: {error}", hint="make one with 'collab-peer init DIR'"
         ) from error
     return parse_run(text, origin=str(path))
-
-
-def _place(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in location) or "run file"
-
-
-def _problem(item: Any) -> str:
-    if item["type"] == "extra_forbidden":
-        return "unknown field (misspelt?)"
-    got = "" if item["type"] == "missing" else f", got {item['input']!r:.80}"
-    return f"{item['msg']}{got}"
 
 
 def fingerprint(run: Run, assets: dict[str, str], owner: str = "") -> str:

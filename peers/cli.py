@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peers import cli_owner, cli_plan
+from peers import cli_owner, cli_plan, cli_simulate
 
 if TYPE_CHECKING:
     import asyncio
@@ -192,6 +192,7 @@ def demo(
 
 cli_owner.register(app)
 cli_plan.register(app)
+cli_simulate.register(app)
 
 
 def main() -> None:

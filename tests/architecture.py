@@ -17,6 +17,7 @@ LAYERS = {
     "collab.errors": PURE,
     "collab.config": PURE,
     "collab.sections": PURE,
+    "collab.section_text": PURE,
     "collab.yaml_text": PURE,
     "collab.foreign": PURE,
     "collab.concurrency": PURE,

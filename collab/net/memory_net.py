@@ -10,6 +10,9 @@ import random
 from collections.abc import Callable
 from contextvars import Context
 
+from collab.averaging.history import RESULTS_PROTOCOL
+from collab.averaging.messages import PARTS_PROTOCOL
+from collab.averaging.probe import PROBE_PROTOCOL
 from collab.errors import NetworkError, PeerUnreachable, TimedOut
 from collab.net.base import Entry, Handler
 from collab.net.memory_directory import LOOKUP_S, MemoryDirectory
@@ -17,6 +20,9 @@ from collab.net.memory_stream import MemoryStream
 from collab.net.quotas import LIMITS
 from collab.simulation.links import Access, Fabric, Link
 from collab.simulation.virtual_time import OWNER, VirtualLoop
+from collab.swarm.donation import STATE_PROTOCOL
+from collab.swarm.handover import HANDOVER_PROTOCOL
+from collab.swarm.unit_leases import PARAMETERS_PROTOCOL
 from collab.types import PeerId
 
 __all__ = ["MemoryDirectory", "MemoryNetwork", "MemoryStream", "MemoryTransport"]
@@ -31,6 +37,10 @@ Tamper = Callable[[str, bytes], bytes]
 Table = dict[str, dict[str, Entry]]
 """Records by key and subkey."""
 WHOLE = 0
+BULK = frozenset(
+    {PARTS_PROTOCOL, RESULTS_PROTOCOL, PROBE_PROTOCOL, STATE_PROTOCOL, HANDOVER_PROTOCOL, PARAMETERS_PROTOCOL}
+)
+"""What carries vectors, or measures links for them."""
 
 
 class MemoryNetwork:
@@ -40,6 +50,8 @@ class MemoryNetwork:
         self.loop = loop
         self.fabric = Fabric(loop, random.Random(f"links {seed}"))
         self.endpoints: dict[PeerId, MemoryTransport] = {}
+        self.bulk_weight = 1
+        """Bytes on the links for each byte of a vector: vectors may stand for longer ones."""
         self._tables: dict[int, Table] = {WHOLE: {}}
         """By group; the whole network, and who is in no group of a partition, is group 0."""
         self.on_delivery: Delivery | None = None
@@ -60,6 +72,10 @@ class MemoryNetwork:
         endpoint.access.group = earlier.access.group if earlier is not None else 0
         self.endpoints[peer_id] = endpoint
         return endpoint
+
+    def weight_of(self, protocol: str) -> int:
+        """Bytes on the links for each byte of a stream."""
+        return self.bulk_weight if protocol in BULK else 1
 
     def split(self, groups: list[list["MemoryTransport"]]) -> None:
         """Partition the network; endpoints in no group form one more."""

@@ -76,7 +76,7 @@ class MemoryStream:
         self.far = far
         self.protocol = protocol
         self._largest = largest
-        self.flow = Flow(near.access, far.access)
+        self.flow = Flow(near.access, far.access, network.weight_of(protocol))
         self._other: MemoryStream | None = None
         self._opening: asyncio.Future[Any] | None = None
         self._frames: deque[_Frame] = deque()

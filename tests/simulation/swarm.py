@@ -1,17 +1,12 @@
 """A simulated swarm of real roles: the very trainers and backbone of a real run, in virtual time."""
 
-import asyncio
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from collab.config import parse_run
-from collab.errors import CollabError
 from collab.metrics.records import EpochFinished, Event, RoundEnded
 from collab.net.base import Transport
 from collab.ports import Ports
@@ -20,25 +15,16 @@ from collab.simulation.links import Link
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
 from collab.simulation.world import World
-from collab.swarm.access import Grant, Papers, pack_grant
+from collab.swarm.access import Papers
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
 from collab.swarm.parameter_store.base import ParameterStore
-from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.swarm.statements import Statement
 from collab.tasks.base import Task
 from collab.tasks.registry import build_task
-from collab.training.copy_layout import CopyLayout
-from collab.training.genesis import build_replica, make_genesis
-from collab.training.judging import evaluate_state
-from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
-from collab.training.replica import Replica
-from collab.training.trainer import Trainer
-from collab.types import PeerId, Reachability, Role
-from peers.auxiliary import Auxiliary, AuxiliarySettings
-from peers.backbone import Backbone, BackboneSettings
-from peers.workshop import Workshop
+from collab.types import PeerId, Reachability
+from peers.simulated_roles import SimulatedRoles, TrainerLife
 
 E = TypeVar("E", bound=Event)
 Tap = Callable[[Transport], Transport]
@@ -104,16 +90,22 @@ class SimSwarm:
         self.task = build_task(self.bundle.run, assets={}, cache_dir=directory, peer_id="")
         self.world = World(seed)
         self.churn = Churn(self.world)
-        self.replicas: dict[int, Replica] = {}
-        self.participants: dict[int, Participant] = {}
-        self.backbones: dict[int, Backbone] = {}
-        self.store: ParameterStore = InProcessStore()
-        """Of all backbones, if the run has parameter servers."""
         self.taps: dict[int, Tap] = {}
         """Of backbones: what is put around their transports."""
-        self.stops: dict[int, asyncio.Event] = {}
+        self.roles = roles = SimulatedRoles(self.world, self.bundle, self.task, directory, owner=owner)
+        self.replicas, self.participants, self.backbones = roles.replicas, roles.participants, roles.backbones
+        self.stops, self.papers = roles.stops, roles.papers
         self.backbones_stay_s = 0.0
         """After the last trainer has left."""
+
+    @property
+    def store(self) -> ParameterStore:
+        """Of all backbones, if the run has parameter servers."""
+        return self.roles.store
+
+    @store.setter
+    def store(self, store: ParameterStore) -> None:
+        self.roles.store = store
 
     def add_backbone(self, *, has_joined: bool = False, has_store: bool = True) -> SimPeer:
         """A backbone on a good link; it ends when all trainers have.
@@ -127,22 +119,7 @@ class SimSwarm:
         async def main(ports: Ports) -> None:
             if index in self.taps:
                 ports = replace(ports, transport=self.taps[index](ports.transport))
-            identity = self._identity(index)
-            if self.owner is not None:
-                self._show(ports, self.papers("backbone", key=identity, role=Role.BACKBONE))
-            place = self.directory / f"checkpoints-{index}"
-            store, owner = self.store if has_store else None, None if has_joined else self.owner
-            settings = BackboneSettings(name="backbone", checkpoint_dir=place, store=store, owner=owner)
-            workshop = Workshop(
-                make_first_state=None if has_joined else lambda: make_genesis(self.bundle, self.task),
-                checkpoint_files=self.task.checkpoint_files,
-                evaluate=lambda state: evaluate_state(self.task, state),
-                copied_names=lambda: CopyLayout(self.task.build_model()).names,
-            )
-            self.backbones[index] = backbone = Backbone(ports, identity, self.bundle, workshop, settings)
-            self.stops[index] = asyncio.Event()
-            await backbone.begin()
-            await backbone.run(self.stops[index])
+            await self.roles.serve(ports, index, has_joined=has_joined, has_store=has_store)
 
         return self.world.add_peer(main, link=Link(up_bytes_per_s=25e6, down_bytes_per_s=25e6, latency_s=0.01))
 
@@ -164,8 +141,6 @@ class SimSwarm:
         index = len(self.world.peers)
 
         async def main(ports: Ports) -> dict[str, Any]:
-            self._show(ports, papers)
-            self.replicas[index] = replica = build_replica(self.bundle, self.task, torch.device("cpu"))
             settings = ParticipantSettings(
                 name=f"trainer-{index}",
                 reach=Reachability.CLIENT if client_mode else Reachability.DIRECT,
@@ -173,11 +148,10 @@ class SimSwarm:
                 state_dir=state_dir,
                 allowed_modules=allowed_modules,
             )
-            self.participants[index] = Participant(ports, self._identity(index), self.bundle, replica, settings)
-            self.stops[index] = asyncio.Event()
-            trainer = Trainer(self.participants[index], task or self.task, microbatch_size=microbatch_size)
-            with suppress(*(() if is_welcome else (CollabError,))):
-                await trainer.run(self.stops[index])
+            life = TrainerLife(
+                microbatch_size=microbatch_size, settings=settings, task=task, papers=papers, is_welcome=is_welcome
+            )
+            replica = await self.roles.train(ports, index, life)
             self._stop_backbones_when_alone(index)
             return {"epoch": replica.epoch, "lineage": replica.lineage}
 
@@ -188,39 +162,9 @@ class SimSwarm:
         index = len(self.world.peers)
 
         async def main(ports: Ports) -> int:
-            auxiliary = Auxiliary(ports, self._identity(index), self.bundle, AuxiliarySettings("auxiliary"))
-            self.stops[index] = asyncio.Event()
-            await auxiliary.run(self.stops[index])
-            return auxiliary.assistant.rounds_committed
+            return await self.roles.assist(ports, index)
 
         return self.world.add_peer(main)
-
-    def papers(
-        self,
-        person: str,
-        *,
-        key: Identity,
-        role: Role = Role.TRAINER,
-        devices: int = 5,
-        ends_s: float = 1e9,
-        signer: Identity | None = None,
-    ) -> Papers:
-        """What the owner, or a forger, gives to one person; ``ends_s`` in virtual seconds."""
-        owner = signer or self.owner
-        assert owner is not None
-        grant = Grant(
-            fingerprint=self.bundle.fingerprint,
-            key=key.peer_id,
-            person=person,
-            devices=devices,
-            expires_at=EPOCH_S + ends_s,
-            role=role,
-        )
-        return Papers(grant=pack_grant(grant, owner), key=key)
-
-    def _show(self, ports: Ports, papers: Papers | None) -> None:
-        if papers is not None:
-            ports.entrance.credential = papers.credentials(ports.transport.peer_id, ports.clock.now).current
 
     def order(self, what: Statement, *, backbone: int = 0) -> None:
         """The organiser gives an order to a backbone, as its commands do."""
@@ -231,9 +175,6 @@ class SimSwarm:
     def ask_to_leave(self, peer: SimPeer) -> None:
         """As Ctrl+C does."""
         self.stops[peer.index].set()
-
-    def _identity(self, index: int) -> Identity:
-        return self.world.peers[index].identity
 
     def _stop_backbones_when_alone(self, index: int) -> None:
         others = [i for i in self.participants if i != index and self.world.peers[i].is_alive]
