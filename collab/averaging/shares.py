@@ -129,6 +129,13 @@ def solve(links: Sequence[PeerLink], result_bytes: float) -> Shares:
     return Shares(seconds=float(times.of(shares).max()), shares=tuple(shares.tolist()))
 
 
+def link_seconds(links: Sequence[PeerLink], shares: Sequence[float], result_bytes: float) -> tuple[Floats, Floats]:
+    """[num_peers] each: how long every uplink and every downlink is busy in a round with these shares."""
+    times = _times(links, result_bytes)
+    up, down = times.fixed + times.per_share * np.asarray(shares)
+    return up, down
+
+
 def _times(links: Sequence[PeerLink], result_bytes: float) -> _Times:
     rates = np.array([[link.up_bytes_per_s for link in links], [link.down_bytes_per_s for link in links]])
     payloads = np.array([link.payload_bytes for link in links])
