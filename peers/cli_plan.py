@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,12 @@ if TYPE_CHECKING:
 
 
 def plan(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[SWARM.yaml]", help="What to forecast: see docs/simulator.md.")
+    ] = None,
+    suggest: Annotated[
+        bool, typer.Option("--suggest", help="Propose strategy, compression, target batch and delay for the swarm.")
+    ] = False,
     cost: Annotated[bool, typer.Option("--cost", help="Time and money of a fleet, staying and preemptible.")] = False,
     units: Annotated[int | None, typer.Option(help="Work units of the whole run: shards times passes.")] = None,
     clients: Annotated[int | None, typer.Option(help="Machines that train; a preempted one is replaced.")] = None,
@@ -24,9 +31,14 @@ def plan(
     server_price: Annotated[float, typer.Option(help="Per hour, of each.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Expected time and cost of a fleet that works through leased units, staying and preemptible."""
-    if not cost:
-        raise typer.BadParameter("what should be planned? --cost: time and money of a fleet")
+    """Forecast a described swarm (SWARM.yaml), or the time and cost of a preemptible fleet (--cost)."""
+    if cost == (file is not None):
+        raise typer.BadParameter("what should be planned? SWARM.yaml: a swarm; --cost: time and money of a fleet")
+    if file is not None:
+        from peers.forecasting import run_forecast
+        from peers.process import run_plain
+
+        return run_plain(lambda: run_forecast(file, with_suggestion=suggest, as_json=as_json))
     from collab.fleet_cost import Fleet, compare
 
     given = {
@@ -41,7 +53,7 @@ def plan(
         found = compare(fleet)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    typer.echo(_for_programs(fleet, found) if as_json else _for_people(fleet, found))
+    return typer.echo(_for_programs(fleet, found) if as_json else _for_people(fleet, found))
 
 
 def _for_programs(fleet: "Fleet", found: "Comparison") -> str:

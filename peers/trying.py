@@ -67,7 +67,7 @@ def simulate(
     """
     torch.set_num_threads(1)  # the order of sums does not depend on the machine then
     outcomes = []
-    task, assets = _learnt(swarm, base_dir)
+    task, assets = learnt(swarm, base_dir)
     settle_heap()
     for contender in swarm.contenders(titles):
         began_s = time.monotonic()
@@ -78,7 +78,7 @@ def simulate(
     return outcomes
 
 
-def _learnt(swarm: SwarmFile, base_dir: Path) -> tuple[Task, Mapping[str, bytes]]:
+def learnt(swarm: SwarmFile, base_dir: Path) -> tuple[Task, Mapping[str, bytes]]:
     """The task that all contenders share, and what travels with it."""
     if isinstance(swarm.task, NoTask):
         return SyntheticTask(swarm.task), {}

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""How near forecasts come to simulations, on random swarms, and suggestions to the best of a grid.
+
+    python scripts/bench_forecast.py [--swarms 20] [--grids 3] [--seed 0] [--json]
+
+Each swarm is drawn: its machines, their speeds and links, the length of the vector, and how it trains. It is forecast,
+and then simulated: the roles of a real run in virtual time, with vectors of zeros. Compared are samples committed per
+second, and the time of a step, after the first quarter of the steps. For some of the swarms every candidate of
+``collab-peer plan --suggest`` is simulated, too: how good is the one that is suggested? Its score is samples committed
+per second, times what a sample is worth (``collab/simulation/alternatives.py``).
+"""
+
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from collab import config
+from collab.config import Averaging, Optimizer
+from collab.simulation.alternatives import candidates, suggest
+from collab.simulation.forecast import Model, forecast
+from collab.simulation.swarm_file import Contender, Group, NoTask, SwarmFile
+from peers.simulating import Figures
+from peers.trying import simulate
+
+COMPUTED_ELEMENTS = 60_000
+"""Of each vector; a longer one is thinned to about so many, so that a swarm is simulated in seconds."""
+STEPS = 24
+"""That each simulation has time for."""
+MICROBATCH = 8
+OPTIMIZER = Optimizer(name="sgd", learning_rate=1e-6)
+"""Parameters stay near zero: nothing is learnt."""
+
+
+def random_swarm(number: int, *, seed: int) -> SwarmFile:
+    """One swarm, and how it trains."""
+    rng = random.Random(f"forecast {seed} {number}")
+    groups = [
+        Group(name="backbone", role="backbone", up_mbit_per_s=rng.choice((100, 200, 1000)),
+              down_mbit_per_s=rng.choice((200, 1000)), latency_ms=rng.uniform(2, 30))
+    ]  # fmt: skip
+    if rng.random() < 0.3:
+        groups.append(Group(name="auxiliary", role="auxiliary", up_mbit_per_s=200, down_mbit_per_s=200, latency_ms=10))
+    microbatch_s = math.exp(rng.uniform(math.log(0.3), math.log(5.0)))
+    for index in range(rng.randint(1, 3)):
+        up = math.exp(rng.uniform(math.log(10), math.log(200)))
+        groups.append(
+            Group(
+                name=f"homes {index}",
+                count=rng.randint(2, 6),
+                seconds_per_microbatch=microbatch_s * rng.uniform(0.6, 1.8),
+                spread=rng.choice((0.0, 0.1, 0.3)),
+                up_mbit_per_s=up,
+                down_mbit_per_s=up * rng.choice((1, 2, 5)),
+                latency_ms=rng.uniform(5, 60),
+                client_mode=index > 0 and rng.random() < 0.2,
+            )
+        )
+    trainers = sum(group.count for group in groups if group.role == "trainer")
+    elements = int(math.exp(rng.uniform(math.log(3e5), math.log(1e7))))
+    task = NoTask(name="none", num_elements=elements, thinned=max(elements // COMPUTED_ELEMENTS, 1), samples=4000)
+    swarm = SwarmFile(
+        seed=number,
+        minutes=1.0,
+        microbatch_size=MICROBATCH,
+        task=task,
+        optimizer=OPTIMIZER,
+        averaging=Averaging(compression=rng.choice(("half", "auto")), reduction="mean"),
+        strategies=(Contender(strategy=_rule(rng, trainers)),),
+        groups=tuple(groups),
+    )
+    return long_enough(swarm, swarm.strategies[0])
+
+
+def _rule(rng: random.Random, trainers: int) -> config.Strategy:
+    target, delay = trainers * MICROBATCH * rng.randint(2, 16), rng.choice((0, 1))
+    if (name := rng.choice(("dedloc", "dedloc", "dts", "diloco", "vc_asgd"))) == "dedloc":
+        return config.Dedloc(name="dedloc", target_batch_size=target, delay=1 if delay else 0)
+    if name == "dts":
+        return config.Dts(name="dts", target_batch_size=target)
+    if name == "diloco":
+        return config.Diloco(name="diloco", target_batch_size=4 * target, delay=1 if delay else 0)
+    return config.VcAsgd(name="vc_asgd", shards=rng.choice((50, 100)))
+
+
+def long_enough(swarm: SwarmFile, contender: Contender) -> SwarmFile:
+    """The same swarm, for as long as so many steps of one contender take; at least some minutes, to settle."""
+    step_s = forecast(swarm, contender, model_of(swarm)).step_s
+    if isinstance(contender.strategy, config.VcAsgd):
+        step_s *= sum(group.count for group in swarm.groups if group.role == "trainer")
+    return swarm.model_copy(update={"minutes": max(STEPS * step_s / 60.0 + 0.5, 3.0)})
+
+
+def model_of(swarm: SwarmFile) -> Model:
+    """Of the vector that is meant."""
+    assert isinstance(swarm.task, NoTask)  # noqa: S101 - made above
+    return Model(num_elements=swarm.task.num_elements, num_samples=swarm.task.samples)
+
+
+def simulated(swarm: SwarmFile) -> Figures:
+    """Of the swarm's one contender."""
+    (outcome,) = simulate(swarm)
+    return outcome.figures
+
+
+def compare(swarm: SwarmFile) -> dict[str, Any]:
+    """Forecast and simulation of one swarm."""
+    began_s = time.monotonic()
+    contender = swarm.strategies[0]
+    expected, found = forecast(swarm, contender, model_of(swarm)), simulated(swarm)
+    rule = contender.strategy
+    return {
+        "strategy": rule.name, "delay": getattr(rule, "delay", 0), "target": rule.target_batch_size,
+        "trainers": sum(group.count for group in swarm.groups if group.role == "trainer"),
+        "elements": model_of(swarm).num_elements, "minutes": round(swarm.minutes or 0.0, 1), "steps": found.steps,
+        "samples_per_s": {"forecast": expected.samples_per_s, "simulation": found.samples_per_s},
+        "step_s": {"forecast": expected.step_s, "simulation": found.step_s},
+        "round_s": {"forecast": expected.round_s, "simulation": found.round_s},
+        "compute_use": {"forecast": expected.compute_use, "simulation": found.compute_use},
+        "off": off(expected.samples_per_s, found.samples_per_s), "step_off": off(expected.step_s, found.step_s),
+        "bottleneck": expected.bottleneck, "seconds": round(time.monotonic() - began_s, 1),
+    }  # fmt: skip
+
+
+def off(expected: float, found: float) -> float:
+    """By what part of the simulation the forecast is too high; negative: too low."""
+    return expected / found - 1.0
+
+
+def grid(swarm: SwarmFile) -> dict[str, Any]:
+    """The suggestion for one swarm beside every candidate, simulated."""
+    began_s, proposed, scores = time.monotonic(), suggest(swarm, model_of(swarm)), {}
+    for candidate in candidates(swarm):
+        one = long_enough(swarm.model_copy(update={"strategies": (candidate.contender,)}), candidate.contender)
+        scores[candidate.contender.title] = simulated(one).samples_per_s * candidate.worth
+    title = proposed.candidate.contender.title
+    best = max(scores, key=lambda name: scores[name])
+    return {
+        "suggested": title, "score": scores[title], "best": best, "best_score": scores[best],
+        "of_best": scores[title] / scores[best], "candidates": len(scores), "reasons": proposed.reasons,
+        "seconds": round(time.monotonic() - began_s, 1),
+    }  # fmt: skip
+
+
+def summary(found: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """How far off forecasts are."""
+    worst = [max(abs(one["off"]), abs(one["step_off"])) for one in found]
+    return {
+        "worst": max(worst), "median": statistics.median(worst), "within_15_percent": sum(w <= 0.15 for w in worst),
+        "swarms": len(worst),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--swarms", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="number of the first swarm")
+    parser.add_argument("--grids", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="only the JSON object")
+    options = parser.parse_args()
+
+    def tell(what: dict[str, Any]) -> None:
+        if not options.json:
+            print(json.dumps(what), file=sys.stderr, flush=True)
+
+    compared, grids = [], []
+    for number in range(options.first, options.first + options.swarms):
+        compared.append({"swarm": number, **compare(random_swarm(number, seed=options.seed))})
+        tell(compared[-1])
+    for number in range(options.first, options.first + options.grids):
+        grids.append({"swarm": number, **grid(random_swarm(number, seed=options.seed))})
+        tell(grids[-1])
+    setup = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), "seed": options.seed, "steps": STEPS}
+    result = {"setup": setup, "compared": compared, "grids": grids}
+    print(json.dumps(result | ({"summary": summary(compared)} if compared else {})))
+
+
+if __name__ == "__main__":
+    main()
