@@ -58,7 +58,7 @@ def _for_programs(model: Model, found: Found, proposed: Suggestion | None) -> st
         result["suggestion"] = {
             "strategy": contender.strategy.model_dump(),
             "compression": proposed.candidate.codec,
-            "worth_of_a_sample": proposed.candidate.worth,
+            "score": proposed.candidate.score(proposed.forecast.samples_per_s, proposed.forecast.step_s),
             "forecast": asdict(proposed.forecast),
             "reasons": list(proposed.reasons),
         }

@@ -138,7 +138,8 @@ def grid(swarm: SwarmFile) -> dict[str, Any]:
     began_s, proposed, scores = time.monotonic(), suggest(swarm, model_of(swarm)), {}
     for candidate in candidates(swarm):
         one = long_enough(swarm.model_copy(update={"strategies": (candidate.contender,)}), candidate.contender)
-        scores[candidate.contender.title] = simulated(one).samples_per_s * candidate.worth
+        found = simulated(one)
+        scores[candidate.contender.title] = candidate.score(found.samples_per_s, found.step_s)
     title = proposed.candidate.contender.title
     best = max(scores, key=lambda name: scores[name])
     return {

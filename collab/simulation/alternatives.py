@@ -20,9 +20,12 @@ INNER_STEPS = (30, 100, 300)
 
 # What a sample is worth beside one of large-batch training with the file's own target batch. These are rules of thumb,
 # said in docs/simulator.md: what they are for a model is found out by training it.
-WORTH_OF_DOUBLING = 0.95
+NOISE = 8.0
+"""Target batches at which a step of large-batch training is as long as noise allows: n samples in a step are worth
+1 / (1 + n / noise) each. Source: McCandlish et al., "An Empirical Model of Large-Batch Training" (2018)."""
 WORTH_OF_DELAY = 0.97
-WORTH_OF_DILOCO = {30: 0.92, 100: 0.87, 300: 0.80}
+WORTH_OF_PHASES, SHORT_PHASE, WORTH_OF_LONGER_PHASES = 0.92, 30, 0.96
+"""Of diloco's with so many inner steps, and for each doubling of these."""
 WORTH_OF_CODEC: dict[str, float] = {"exact": 1.0, "half": 1.0, "auto": 0.99, "int8": 0.99, "int4": 0.97}
 
 
@@ -42,16 +45,24 @@ class Candidate:
     contender: Contender
     codec: Policy
     delay: int
-    inner_steps: int
-    """Of a trainer, between two exchanges; 0: it takes none of its own."""
-    doublings: int
-    """Of the target batch."""
+    base: int
+    """Samples behind a step with which the worth of a sample is compared."""
 
-    @property
-    def worth(self) -> float:
-        """Of a sample, 0 to 1."""
-        found = WORTH_OF_CODEC[self.codec] * WORTH_OF_DELAY**self.delay * WORTH_OF_DOUBLING**self.doublings
-        return found * WORTH_OF_DILOCO[self.inner_steps] if self.inner_steps else found
+    def worth(self, samples: float) -> float:
+        """Of a sample, 0 to 1.
+
+        Args:
+            samples: in a step: rounds that take longer than a batch make it more than the target.
+        """
+        found = WORTH_OF_CODEC[self.codec] * WORTH_OF_DELAY**self.delay
+        more = max(samples / self.base, 1.0)
+        if isinstance(self.contender.strategy, config.Diloco):
+            return float(found * WORTH_OF_PHASES * WORTH_OF_LONGER_PHASES ** math.log2(more))
+        return found * (1.0 + 1.0 / NOISE) / (1.0 + more / NOISE)
+
+    def score(self, samples_per_s: float, step_s: float) -> float:
+        """Samples per second, each by what it is worth."""
+        return self.worth(max(samples_per_s * step_s, 1.0)) * samples_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,19 +123,17 @@ def candidates(swarm: SwarmFile) -> Iterator[Candidate]:
                 rule: config.Strategy = config.Dedloc(
                     name="dedloc", target_batch_size=base << doublings, delay=0 if delay == 0 else 1
                 )
-                yield _candidate(swarm, rule, policy, delay, doublings=doublings)
+                yield _candidate(swarm, rule, policy, delay, base)
             for inner in INNER_STEPS:
                 rule = config.Diloco(
                     name="diloco",
                     target_batch_size=inner * trainers * swarm.microbatch_size,
                     delay=0 if delay == 0 else 1,
                 )
-                yield _candidate(swarm, rule, policy, delay, inner_steps=inner)
+                yield _candidate(swarm, rule, policy, delay, SHORT_PHASE * trainers * swarm.microbatch_size)
 
 
-def _candidate(
-    swarm: SwarmFile, rule: config.Strategy, policy: Policy, delay: int, *, inner_steps: int = 0, doublings: int = 0
-) -> Candidate:
+def _candidate(swarm: SwarmFile, rule: config.Strategy, policy: Policy, delay: int, base: int) -> Candidate:
     averaging = swarm.averaging.model_copy(update={"compression": policy})
     return Candidate(
         contender=Contender(
@@ -132,8 +141,7 @@ def _candidate(
         ),
         codec=policy,
         delay=delay,
-        inner_steps=inner_steps,
-        doublings=doublings,
+        base=base,
     )
 
 
@@ -142,7 +150,7 @@ def suggest(swarm: SwarmFile, model: Model) -> Suggestion:
     tried = [(candidate, forecast(swarm, candidate.contender, model)) for candidate in candidates(swarm)]
 
     def score(one: tuple[Candidate, Forecast]) -> float:
-        return one[0].worth * one[1].samples_per_s
+        return one[0].score(one[1].samples_per_s, one[1].step_s)
 
     best = max(tried, key=score)
     chosen, found = best

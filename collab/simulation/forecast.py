@@ -13,7 +13,9 @@ from collab.simulation.swarm_file import Contender, SwarmFile
 FLOAT_BYTES = 4
 DAY_S = 86_400.0
 """Over which comings and goings are averaged where no minutes are given."""
-NO_ROUND = RoundForecast(seconds=0.0, bytes_s=0.0, holds_up="", codecs=(), left_out=(), uplink_use=0.0)
+UNIT_TRIPS = 8.0
+"""Ways between a client and a server for each unit: asking for it, parameters, pushing, and the answer, each over a stream
+that is opened for it. From ``scripts/bench_forecast.py``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,7 @@ def _units(here: Sequence[Resident], strategy: config.VcAsgd, model: Model, micr
     for client in clients:
         compute_s = samples / client.samples_per_s
         up_s, down_s = num_bytes / client.link.up_bytes_per_s, num_bytes / client.link.down_bytes_per_s
-        carry_s = up_s + down_s
+        carry_s = up_s + down_s + UNIT_TRIPS * (client.link.latency_s + min(s.link.latency_s for s in servers))
         unit_s = compute_s + carry_s if strategy.units_at_once == 1 else max(compute_s, up_s, down_s)
         units_per_s.append(1.0 / unit_s)
         busy.append(compute_s / unit_s)

@@ -6,13 +6,15 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collab.averaging.deadlines import FLOOR_S, REMEMBERED, outlier
+from collab.averaging.deadlines import ENOUGH, FLOOR_S, REMEMBERED, outlier
 from collab.averaging.forecast import Pace, batch_due_s
 
 STEPS, SETTLED = 16, 4
 """That are played, and that do not count: all begin at once, and know nothing of each other."""
 CROWD = 64
 """Trainers from which nobody waits for a batch that is nearly there: one more microbatch is nothing then."""
+NEAR = 4
+"""Microbatches of everybody, from which on a batch is played; until then all just compute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +60,34 @@ class _Play:
 
     def batch(self) -> float:
         """When the swarm has its samples."""
+        self._compute_on()
         while True:
             now_s, index = heapq.heappop(self._ends)
             trainer = self._trainers[index]
             trainer.held, trainer.ends_s = trainer.held + self._microbatch, math.inf
-            if sum(other.held for other in self._trainers) >= self._target:
+            missing = self._target - sum(other.held for other in self._trainers)
+            if missing <= 0:
                 return now_s
-            if not self._ends or self._due_s(index, now_s) > trainer.microbatch_s / 2:
+            if not self._ends or self._due_s(index, now_s, missing) > trainer.microbatch_s / 2:
                 self._begin(index, now_s)
 
-    def _due_s(self, index: int, now_s: float) -> float:
-        if len(self._trainers) > CROWD:
+    def _compute_on(self) -> None:
+        """To where the batch is near: nothing is decided before."""
+        speed = sum(self._microbatch / trainer.microbatch_s for trainer in self._trainers)
+        held = sum(trainer.held for trainer in self._trainers)
+        far_s = (self._target - held - NEAR * len(self._trainers) * self._microbatch) / speed
+        if far_s <= 0:
+            return
+        for trainer in self._trainers:
+            count = math.floor(far_s / trainer.microbatch_s)
+            trainer.held += count * self._microbatch
+            trainer.ends_s += count * trainer.microbatch_s
+            self.busy_s += count * trainer.microbatch_s
+        self._ends = [(trainer.ends_s, index) for index, trainer in enumerate(self._trainers)]
+        heapq.heapify(self._ends)
+
+    def _due_s(self, index: int, now_s: float, missing: float) -> float:
+        if len(self._trainers) > CROWD or missing > 2 * len(self._trainers) * self._microbatch:
             return math.inf
         paces = [self._pace(trainer, now_s) for trainer in self._trainers]
         others = [pace for number, pace in enumerate(paces) if number != index]
@@ -82,8 +101,8 @@ class _Play:
     def round(self, called_s: float) -> tuple[float, int]:
         """Until whoever is waited for has come, and with how many samples; then everybody goes on after the round."""
         left_s = {i: t.ends_s - called_s for i, t in enumerate(self._trainers) if t.ends_s < math.inf}
-        self._residuals.extend(left_s.values())
-        limit_s = max(outlier(self._residuals), FLOOR_S) if len(self._residuals) >= 2 else math.inf
+        self._residuals.extend(left_s.get(index, 0.0) for index in range(len(self._trainers)))
+        limit_s = max(outlier(self._residuals), FLOOR_S) if len(self._residuals) >= ENOUGH else math.inf
         gather_s = max((seconds for seconds in left_s.values() if seconds <= limit_s), default=0.0)
         over_s, samples, ends = called_s + gather_s + self._round_s, 0, []
         for index, trainer in enumerate(self._trainers):

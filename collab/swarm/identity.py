@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import base58
@@ -17,7 +18,7 @@ PUBLIC_PREFIX = bytes((0x00, 0x24, 0x08, 0x01, 0x12, 0x20))
 """Identity multihash of 36 bytes holding libp2p's protobuf for an Ed25519 public key of 32 bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, which would leave no place for what is computed once
 class Identity:
     """A key pair. Never logged, never sent. Implements ``Keys``."""
 
@@ -28,9 +29,9 @@ class Identity:
         """Identity of a 32-byte seed; the simulation derives these from its own."""
         return cls(Ed25519PrivateKey.from_private_bytes(seed))
 
-    @property
+    @cached_property
     def peer_id(self) -> PeerId:
-        """libp2p peer id in base58."""
+        """libp2p peer id in base58. Computed once: it is asked for with every record."""
         return PeerId(base58.b58encode(PUBLIC_PREFIX + self.key.public_key().public_bytes_raw()).decode())
 
     def sign(self, content: bytes) -> bytes:

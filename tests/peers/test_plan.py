@@ -1,6 +1,7 @@
 """``collab-peer plan --cost``."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -41,3 +42,56 @@ def test_what_cannot_be_planned_is_refused_with_a_reason(arguments: list[str], c
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert complaint in result.output
+
+
+# -- plan SWARM.yaml -------------------------------------------------------------------------------------------------
+
+SWARM = """\
+minutes: 10
+task: {name: none, num_elements: 5000000}
+averaging: {compression: half}
+strategies:
+  - strategy: {name: dedloc, target_batch_size: 256}
+  - strategy: {name: vc_asgd}
+groups:
+  - {name: backbone, role: backbone, up_mbit_per_s: 40, down_mbit_per_s: 40}
+  - {name: homes, count: 6, samples_per_s: 16, up_mbit_per_s: 20, down_mbit_per_s: 100}
+"""
+
+
+def test_a_swarm_is_forecast_in_words_with_what_holds_it_up(tmp_path: Path) -> None:
+    file = tmp_path / "swarm.yaml"
+    file.write_text(SWARM)
+    result = CliRunner().invoke(app, ["plan", str(file), "--suggest"])
+    assert result.exit_code == 0
+    assert "what holds it up: the round, by the uplink of homes" in result.output
+    assert "one more backbone: a step in" in result.output
+    assert "compression: auto: a step in" in result.output
+    assert "delay 1: with 0 it would train" in result.output
+
+
+def test_the_same_forecast_for_programs(tmp_path: Path) -> None:
+    file = tmp_path / "swarm.yaml"
+    file.write_text(SWARM)
+    found = json.loads(CliRunner().invoke(app, ["plan", str(file), "--suggest", "--json"]).output)
+    dedloc, vc_asgd = found["strategies"]
+    assert found["model"] == {"num_elements": 5_000_000, "num_samples": 100_000}
+    assert dedloc["step_s"] == pytest.approx(dedloc["batch_s"] + dedloc["wait_s"] + dedloc["round_s"])
+    assert 0 < dedloc["compute_use"] < 1
+    more_backbones = dedloc["changes"][0]
+    assert more_backbones["what"] == "one more backbone"
+    assert more_backbones["samples_per_s"] > 1.05 * dedloc["samples_per_s"], "it reduces for homes"
+    assert vc_asgd["round_s"] == 0
+    assert found["suggestion"]["strategy"]["delay"] == 1
+    assert len(found["suggestion"]["reasons"]) == 4
+
+
+def test_a_swarm_and_a_fleet_are_not_planned_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "swarm.yaml"
+    file.write_text(SWARM)
+    result = CliRunner().invoke(app, ["plan", str(file), "--cost"])
+    assert result.exit_code == 2
+    file.write_text(SWARM.replace("minutes", "hours"))
+    result = CliRunner().invoke(app, ["plan", str(file)])
+    assert result.exit_code == 1
+    assert "hours: unknown field" in result.stderr

@@ -1,0 +1,116 @@
+"""``collab-peer simulate``: strategies on described swarms, in virtual time."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from collab.simulation.swarm_file import parse_swarm
+from peers.cli import app
+from peers.simulating import Figures
+from peers.trying import simulate
+
+SMALL: dict[str, Any] = {
+    "seed": 3,
+    "minutes": 1,
+    "target_loss": 1.5,
+    "task": {"name": "image_classification", "hidden_sizes": [16]},
+    "optimizer": {"name": "sgd", "learning_rate": 0.2},
+    "averaging": {"reduction": "mean"},
+    "strategies": [{"strategy": {"name": "dedloc", "target_batch_size": 128}}],
+    "groups": [
+        {"name": "backbone", "role": "backbone", "up_mbit_per_s": 200, "down_mbit_per_s": 200, "price_per_hour": 0.6},
+        {"name": "homes", "count": 3, "seconds_per_microbatch": 0.5, "price_per_hour": 1.2},
+    ],
+}
+SYNTHETIC: dict[str, Any] = {
+    **{name: value for name, value in SMALL.items() if name != "target_loss"},
+    "task": {"name": "none", "num_elements": 1_000_000, "thinned": 50, "samples": 4000},
+    "optimizer": {"name": "sgd", "learning_rate": 1e-6},
+    "averaging": {"compression": "half", "reduction": "mean"},
+}
+
+
+def figures_of(content: dict[str, Any]) -> list[Figures]:
+    return [outcome.figures for outcome in simulate(parse_swarm(json.dumps(content), origin="the test"))]
+
+
+def test_the_command_answers_with_one_object_and_pictures_and_the_same_digest_again(tmp_path: Path) -> None:
+    file = tmp_path / "swarm.yaml"
+    strategies = [*SMALL["strategies"], {"label": "alone", "strategy": {"name": "solo", "target_batch_size": 32}}]
+    file.write_text(json.dumps({**SMALL, "strategies": strategies}))
+    results = [
+        CliRunner().invoke(app, ["simulate", str(file), "--json", *more])
+        for more in (["--out", str(tmp_path / "out")], [])
+    ]
+    assert [result.exit_code for result in results] == [0, 0]
+    first, second = (json.loads(result.stdout) for result in results)
+    assert first == second
+    assert len(first["digest"]) == 64
+    assert first["seed"] == first["setup"]["seed"] == 3
+    dedloc, alone = first["strategies"]
+    assert (dedloc["title"], alone["title"]) == ("dedloc", "alone")
+    assert dedloc["steps"] > 10
+    assert dedloc["held_out_loss"] < dedloc["looks"][1]["loss"]
+    assert 0 < dedloc["seconds_to_loss"] <= 60
+    assert dedloc["lost_share"] == 0
+    assert dedloc["money"] == pytest.approx((0.6 + 3 * 1.2) / 60)
+    assert alone["sent_bytes"] < dedloc["sent_bytes"]
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"report.json", "loss_by_time.svg", "loss_by_samples.svg", "loss_by_bytes.svg"}
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == first
+
+
+def test_the_table_has_a_line_for_each_strategy_that_was_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "swarm.yaml"
+    strategies = [*SYNTHETIC["strategies"], {"strategy": {"name": "dts", "target_batch_size": 128}}]
+    file.write_text(json.dumps({**SYNTHETIC, "strategies": strategies}))
+    result = CliRunner().invoke(app, ["simulate", str(file), "--strategies", "dts"])
+    assert result.exit_code == 0
+    head, line, digest = result.stdout.splitlines()
+    assert "held out" not in head, "nothing is learnt"
+    assert line.split()[0] == "dts"
+    assert digest.startswith("seed 3, digest ")
+    refused = CliRunner().invoke(app, ["simulate", str(file), "--strategies", "solo"])
+    assert refused.exit_code == 1
+    assert "it has dedloc, dts" in refused.stderr
+
+
+def test_bytes_of_a_thinned_vector_weigh_as_those_of_the_whole_one() -> None:
+    """A round of 4 trainers in float16 over 20 Mbit/s: each sends 1.5 of its vector's 2 MB, so that it takes 1.2 s."""
+    groups = [SMALL["groups"][0], {**SMALL["groups"][1], "count": 4, "down_mbit_per_s": 20}]
+    (found,) = figures_of({**SYNTHETIC, "groups": groups})
+    assert 1.0 < found.round_s < 1.7
+    each = found.sent_bytes_of_a_trainer / found.steps
+    assert 1.2e6 < each < 2.6e6
+
+
+def test_who_comes_and_goes_is_counted_while_it_is_there_and_nothing_is_lost_by_leaving() -> None:
+    happenings = [
+        {"peer": 0, "at_s": 20, "what": "leave"},
+        {"peer": 0, "at_s": 35, "what": "join"},
+        {"peer": 1, "at_s": 30, "what": "join"},
+    ]
+    part_time = {**SMALL["groups"][1], "name": "part-time", "count": 2}
+    churn = {"kind": "trace", "happenings": happenings}
+    (found,) = figures_of({**SMALL, "groups": [*SMALL["groups"], {**part_time, "churn": churn}]})
+    assert found.money == pytest.approx((0.6 + 3 * 1.2 + (45 + 30) / 60 * 1.2) / 60)
+    assert found.lost_share < 0.01
+    assert 0.4 < found.compute_use < 1.0
+
+
+def test_epochs_end_a_simulation_before_its_minutes() -> None:
+    (found,) = figures_of({**SMALL, "minutes": 30, "epochs": 6})
+    assert found.steps == 6
+    assert found.virtual_s < 120
+
+
+def test_equal_shares_wait_for_the_thinnest_link() -> None:
+    thin = {**SMALL["groups"][1], "name": "thin", "count": 1, "up_mbit_per_s": 4, "down_mbit_per_s": 4}
+    fast = {**SMALL["groups"][1], "up_mbit_per_s": 100}
+    rule = SYNTHETIC["strategies"][0]
+    strategies = [{**rule, "label": "equal", "equal_shares": True}, {**rule, "label": "by links"}]
+    equal, by_links = figures_of({**SYNTHETIC, "strategies": strategies, "groups": [SMALL["groups"][0], fast, thin]})
+    assert equal.step_s > 1.15 * by_links.step_s
