@@ -75,7 +75,8 @@ def _for_people(model: Model, found: Found, proposed: Suggestion | None) -> str:
     if proposed is not None:
         strategy = proposed.candidate.contender.strategy
         fields = ", ".join(f"{name}: {json.dumps(value)}" for name, value in strategy.model_dump().items())
-        lines += ["", "suggested", f"  strategy: {{{fields}}}", f"  averaging: {{compression: {proposed.candidate.codec}}}"]
+        lines += ["", "suggested", f"  strategy: {{{fields}}}"]
+        lines.append(f"  averaging: {{compression: {proposed.candidate.codec}}}")
         lines += [f"  {reason}" for reason in proposed.reasons]
     return "\n".join(lines)
 

@@ -113,6 +113,7 @@ class Simulation:
         self.end_s = swarm.minutes * 60.0 if swarm.minutes is not None else LONGEST_S
         self.residents = residents_of(swarm, end_s=self.end_s)
         self.world = World(swarm.seed)
+        self.world.place = str(folder)
         if isinstance(swarm.task, NoTask):
             self.world.network.bulk_weight = swarm.task.thinned
         self.roles = SimulatedRoles(self.world, bundle, task, folder, owner=owner)

@@ -29,7 +29,7 @@ from collab.simulation.swarm_file import Contender, Group, NoTask, SwarmFile
 from peers.simulating import Figures
 from peers.trying import simulate
 
-COMPUTED_ELEMENTS = 60_000
+COMPUTED_ELEMENTS = 400_000
 """Of each vector; a longer one is thinned to about so many, so that a swarm is simulated in seconds."""
 STEPS = 24
 """That each simulation has time for."""
@@ -63,8 +63,9 @@ def random_swarm(number: int, *, seed: int) -> SwarmFile:
             )
         )
     trainers = sum(group.count for group in groups if group.role == "trainer")
-    elements = int(math.exp(rng.uniform(math.log(3e5), math.log(1e7))))
-    task = NoTask(name="none", num_elements=elements, thinned=max(elements // COMPUTED_ELEMENTS, 1), samples=4000)
+    elements = int(math.exp(rng.uniform(math.log(3e5), math.log(4e6))))
+    thinned = -(-elements // COMPUTED_ELEMENTS)
+    task = NoTask(name="none", num_elements=elements, thinned=thinned, samples=4000)
     swarm = SwarmFile(
         seed=number,
         minutes=1.0,

@@ -1,4 +1,4 @@
-"""What a simulated swarm has come to: samples computed and committed, steps, bytes and losses, counted as they happen."""
+"""What a simulated swarm has come to: samples, steps, bytes and losses, counted as they happen."""
 
 import math
 from collections import deque

@@ -83,9 +83,11 @@ def changes(swarm: SwarmFile, contender: Contender, model: Model) -> tuple[Chang
     found = [_change("one more backbone", with_backbone(swarm), contender, model)]
     if not isinstance(contender.strategy, config.Solo | config.VcAsgd):
         present = (contender.averaging or swarm.averaging).compression
-        for policy in POLICIES:
-            if policy != present:
-                found.append(_change(f"compression: {policy}", swarm, with_codec(swarm, contender, policy), model))
+        found += [
+            _change(f"compression: {policy}", swarm, with_codec(swarm, contender, policy), model)
+            for policy in POLICIES
+            if policy != present
+        ]
     return tuple(found)
 
 
@@ -113,7 +115,8 @@ def with_codec(swarm: SwarmFile, contender: Contender, policy: Policy) -> Conten
 
 def candidates(swarm: SwarmFile) -> Iterator[Candidate]:
     """All ways of training among which a suggestion chooses."""
-    base = next((c.strategy.target_batch_size for c in swarm.strategies if isinstance(c.strategy, config.Dedloc)), TARGET)
+    given = [c.strategy.target_batch_size for c in swarm.strategies if isinstance(c.strategy, config.Dedloc)]
+    base = given[0] if given else TARGET
     trainers = sum(group.count for group in swarm.groups if group.role == "trainer")
     for policy in POLICIES:
         if policy == "exact":
@@ -146,7 +149,7 @@ def _candidate(swarm: SwarmFile, rule: config.Strategy, policy: Policy, delay: i
 
 
 def suggest(swarm: SwarmFile, model: Model) -> Suggestion:
-    """The candidate that trains most samples a second, each by its worth; of equals the first, which is the plainest."""
+    """The candidate that trains most samples a second, each by its worth; of equals the plainest, which comes first."""
     tried = [(candidate, forecast(swarm, candidate.contender, model)) for candidate in candidates(swarm)]
 
     def score(one: tuple[Candidate, Forecast]) -> float:

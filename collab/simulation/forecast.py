@@ -1,4 +1,4 @@
-"""What a swarm will do, by calculation: the closed forms by which rounds are planned, and each strategy's time model."""
+"""What a swarm will do, by calculation: rounds as leaders plan them, and each strategy's time model."""
 
 import math
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ FLOAT_BYTES = 4
 DAY_S = 86_400.0
 """Over which comings and goings are averaged where no minutes are given."""
 UNIT_TRIPS = 8.0
-"""Ways between a client and a server for each unit: asking for it, parameters, pushing, and the answer, each over a stream
-that is opened for it. From ``scripts/bench_forecast.py``."""
+"""Ways between a client and a server for each unit: asking for it, parameters, pushing, and the answer, each over a
+stream that is opened for it. From ``scripts/bench_forecast.py``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def forecast(swarm: SwarmFile, contender: Contender, model: Model) -> Forecast:
         raise ValueError("on average no trainer is there")
     strategy = contender.strategy
     if isinstance(strategy, config.VcAsgd):
-        return _units(here, strategy, model, swarm.microbatch_size)
+        return _units(here, strategy, model)
     if isinstance(strategy, config.Solo):
         step_s = strategy.target_batch_size / max(speeds)
         return Forecast(
@@ -96,7 +96,7 @@ def forecast(swarm: SwarmFile, contender: Contender, model: Model) -> Forecast:
 
 
 def _synchronous(speeds: Sequence[float], target: float, microbatch: int, round_: RoundForecast) -> Forecast:
-    """batch + what the slowest that is waited for still computes + round, one after the other."""
+    """Batch + what the slowest that is waited for still computes + round, one after the other."""
     pace = pacing.synchronous(speeds, microbatch=microbatch, target=target, round_s=round_.seconds)
     step_s = pace.batch_s + pace.gather_s + round_.seconds
     if round_.seconds > pace.batch_s + pace.gather_s:
@@ -140,7 +140,7 @@ def _beside(speeds: Sequence[float], target: float, microbatch: int, round_: Rou
     )
 
 
-def _units(here: Sequence[Resident], strategy: config.VcAsgd, model: Model, microbatch: int) -> Forecast:
+def _units(here: Sequence[Resident], strategy: config.VcAsgd, model: Model) -> Forecast:
     """Each client computes a unit and carries parameters to a server and back, as fast as servers' links allow."""
     samples = model.num_samples / strategy.shards
     num_bytes = FLOAT_BYTES * model.num_elements
@@ -156,12 +156,12 @@ def _units(here: Sequence[Resident], strategy: config.VcAsgd, model: Model, micr
         busy.append(compute_s / unit_s)
         sending.append(up_s / unit_s)
     wanted = math.fsum(units_per_s)
-    up, down = (math.fsum(rates) for rates in zip(*((s.link.up_bytes_per_s, s.link.down_bytes_per_s) for s in servers)))
-    possible = min(up, down) / num_bytes
+    up = math.fsum(server.link.up_bytes_per_s for server in servers)
+    possible = min(up, math.fsum(server.link.down_bytes_per_s for server in servers)) / num_bytes
     share = min(possible / wanted, 1.0)
     use = share * math.fsum(busy) / len(busy)
     if share < 1.0:
-        bottleneck = f"the links of the {len(servers)} servers: clients could bring {wanted / possible:.1f} times as much"
+        bottleneck = f"the links of {len(servers)} servers: clients would bring {wanted / possible:.1f} times as much"
     elif use < 0.5:
         bottleneck = "the clients' links: carrying parameters takes longer than computing a unit"
     else:

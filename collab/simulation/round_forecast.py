@@ -12,10 +12,11 @@ from collab.simulation.swarm_file import BITS, MEGA
 from collab.types import PeerId
 
 TRIPS = 12.0
-"""Ways between the furthest trainer and the leader that follow one another in a round, beside those of its bytes: word of
-the batch, call, answer; opening a stream, joining, BEGIN; done, PREPARE, vote, COMMIT. ``scripts/bench_forecast.py``."""
+"""Ways between the furthest trainer and the leader that follow one another in a round, beside those of its bytes: word
+of the batch, call, answer; opening a stream, joining, BEGIN; done, PREPARE, vote, COMMIT. As near as
+``scripts/bench_forecast.py`` can tell."""
 FRAMING = 1.06
-"""Of the bytes' time: heads, links that fill at the beginning of a round and empty at its end. From the same program."""
+"""Of the bytes' time: heads, links that fill at the beginning of a round and empty at its end. Found likewise."""
 SAMPLE = 1 << 20
 """Elements over which the size of an encoding is taken."""
 

@@ -27,8 +27,9 @@ class NoTask(Section):
     num_elements: Whole = Field(ge=1, le=2**33)
     """Parameters of the model that is meant."""
     thinned: Whole = Field(default=1, ge=1)
-    """Every so many elements are computed with as one, and their bytes weigh so much more on the links: for vectors that
-    would fill this machine's memory. Parts of a round get coarser by it."""
+    """Every so many elements are computed with as one, and their bytes weigh so much more on the links: for vectors
+    that would fill this machine's memory. Parts of a round get coarser by it: keep some ten thousands for each reducer.
+    """
     samples: Whole = Field(default=100_000, ge=1)
     """In one pass over the data."""
 

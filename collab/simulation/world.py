@@ -61,6 +61,8 @@ class World:
         self.peers: list[SimPeer] = []
         self.limits = LIMITS
         """Of every peer's guard, as of when the peer starts."""
+        self.place = ""
+        """A path of this machine, which is left out of the digest; empty: none is in any event."""
         self._listeners: list[Listener] = []
         self._trace = hashlib.sha256()
         self._num_running = 0
@@ -200,7 +202,8 @@ class World:
 
     def note(self, index: int, event: Event) -> None:
         """Keep an event of a peer, and show it to the listeners."""
-        self._trace.update(_TRACED_AT.pack(self.loop.time(), index) + repr(event).encode())
+        text = repr(event).replace(self.place, "") if self.place else repr(event)
+        self._trace.update(_TRACED_AT.pack(self.loop.time(), index) + text.encode())
         peer = self.peers[index]
         peer.events.append(event)
         for listener in self._listeners:

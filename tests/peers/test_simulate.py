@@ -15,7 +15,7 @@ from peers.trying import simulate
 SMALL: dict[str, Any] = {
     "seed": 3,
     "minutes": 1,
-    "target_loss": 1.5,
+    "target_loss": 2.2,
     "task": {"name": "image_classification", "hidden_sizes": [16]},
     "optimizer": {"name": "sgd", "learning_rate": 0.2},
     "averaging": {"reduction": "mean"},
@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {
 }
 SYNTHETIC: dict[str, Any] = {
     **{name: value for name, value in SMALL.items() if name != "target_loss"},
-    "task": {"name": "none", "num_elements": 1_000_000, "thinned": 50, "samples": 4000},
+    "task": {"name": "none", "num_elements": 1_000_000, "thinned": 4, "samples": 4000},
     "optimizer": {"name": "sgd", "learning_rate": 1e-6},
     "averaging": {"compression": "half", "reduction": "mean"},
 }
@@ -53,7 +53,8 @@ def test_the_command_answers_with_one_object_and_pictures_and_the_same_digest_ag
     dedloc, alone = first["strategies"]
     assert (dedloc["title"], alone["title"]) == ("dedloc", "alone")
     assert dedloc["steps"] > 10
-    assert dedloc["held_out_loss"] < dedloc["looks"][1]["loss"]
+    losses = [look["loss"] for look in dedloc["looks"] if look["loss"] is not None]
+    assert dedloc["held_out_loss"] == losses[-1] < losses[0]
     assert 0 < dedloc["seconds_to_loss"] <= 60
     assert dedloc["lost_share"] == 0
     assert dedloc["money"] == pytest.approx((0.6 + 3 * 1.2) / 60)
@@ -79,12 +80,12 @@ def test_the_table_has_a_line_for_each_strategy_that_was_asked_for(tmp_path: Pat
 
 
 def test_bytes_of_a_thinned_vector_weigh_as_those_of_the_whole_one() -> None:
-    """A round of 4 trainers in float16 over 20 Mbit/s: each sends 1.5 of its vector's 2 MB, so that it takes 1.2 s."""
+    """A round of 4 trainers in float16 over 20 Mbit/s: each sends its vector's 2 MB to a fast backbone, in 0.8 s."""
     groups = [SMALL["groups"][0], {**SMALL["groups"][1], "count": 4, "down_mbit_per_s": 20}]
     (found,) = figures_of({**SYNTHETIC, "groups": groups})
-    assert 1.0 < found.round_s < 1.7
+    assert 0.8 < found.round_s < 1.6
     each = found.sent_bytes_of_a_trainer / found.steps
-    assert 1.2e6 < each < 2.6e6
+    assert 1.9e6 < each < 3e6, "its vector, and now and then a state"
 
 
 def test_who_comes_and_goes_is_counted_while_it_is_there_and_nothing_is_lost_by_leaving() -> None:

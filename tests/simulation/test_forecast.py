@@ -93,7 +93,7 @@ def test_servers_links_bound_what_clients_can_bring() -> None:
     """A unit moves 20 MB each way: over the backbone's 10 Mbit/s one every 16 s."""
     found = forecast_of({"name": "vc_asgd", "shards": 100}, count=8, up_mbit_per_s=200, down_mbit_per_s=200)
     assert found.step_s == pytest.approx(16.0)
-    assert "the links of the 1 servers" in found.bottleneck
+    assert "the links of 1 servers" in found.bottleneck
 
 
 def test_who_is_there_half_of_the_time_counts_half() -> None:
