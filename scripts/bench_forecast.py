@@ -29,9 +29,7 @@ from collab.simulation.swarm_file import Contender, Group, NoTask, SwarmFile
 from peers.simulating import Figures
 from peers.trying import simulate
 
-COMPUTED_ELEMENTS = 400_000
-"""Of each vector; a longer one is thinned to about so many, so that a swarm is simulated in seconds."""
-STEPS = 24
+STEPS = 20
 """That each simulation has time for."""
 MICROBATCH = 8
 OPTIMIZER = Optimizer(name="sgd", learning_rate=1e-6)
@@ -42,14 +40,14 @@ def random_swarm(number: int, *, seed: int) -> SwarmFile:
     """One swarm, and how it trains."""
     rng = random.Random(f"forecast {seed} {number}")
     groups = [
-        Group(name="backbone", role="backbone", up_mbit_per_s=rng.choice((100, 200, 1000)),
-              down_mbit_per_s=rng.choice((200, 1000)), latency_ms=rng.uniform(2, 30))
+        Group(name="backbone", role="backbone", up_mbit_per_s=rng.choice((20, 50, 200)),
+              down_mbit_per_s=rng.choice((50, 200)), latency_ms=rng.uniform(2, 30))
     ]  # fmt: skip
     if rng.random() < 0.3:
-        groups.append(Group(name="auxiliary", role="auxiliary", up_mbit_per_s=200, down_mbit_per_s=200, latency_ms=10))
+        groups.append(Group(name="auxiliary", role="auxiliary", up_mbit_per_s=50, down_mbit_per_s=50, latency_ms=10))
     microbatch_s = math.exp(rng.uniform(math.log(0.3), math.log(5.0)))
     for index in range(rng.randint(1, 3)):
-        up = math.exp(rng.uniform(math.log(10), math.log(200)))
+        up = math.exp(rng.uniform(math.log(2), math.log(40)))
         groups.append(
             Group(
                 name=f"homes {index}",
@@ -63,9 +61,8 @@ def random_swarm(number: int, *, seed: int) -> SwarmFile:
             )
         )
     trainers = sum(group.count for group in groups if group.role == "trainer")
-    elements = int(math.exp(rng.uniform(math.log(3e5), math.log(4e6))))
-    thinned = -(-elements // COMPUTED_ELEMENTS)
-    task = NoTask(name="none", num_elements=elements, thinned=thinned, samples=4000)
+    elements = int(math.exp(rng.uniform(math.log(1e5), math.log(6e5))))
+    task = NoTask(name="none", num_elements=elements, samples=4000)
     swarm = SwarmFile(
         seed=number,
         minutes=1.0,
@@ -95,7 +92,7 @@ def long_enough(swarm: SwarmFile, contender: Contender) -> SwarmFile:
     step_s = forecast(swarm, contender, model_of(swarm)).step_s
     if isinstance(contender.strategy, config.VcAsgd):
         step_s *= sum(group.count for group in swarm.groups if group.role == "trainer")
-    return swarm.model_copy(update={"minutes": max(STEPS * step_s / 60.0 + 0.5, 3.0)})
+    return swarm.model_copy(update={"minutes": max(STEPS * step_s / 60.0 + 0.5, 2.0)})
 
 
 def model_of(swarm: SwarmFile) -> Model:

@@ -108,10 +108,11 @@ def test_epochs_end_a_simulation_before_its_minutes() -> None:
     assert found.virtual_s < 120
 
 
-def test_equal_shares_wait_for_the_thinnest_link() -> None:
+def test_equal_shares_make_rounds_longer_where_one_link_is_thin() -> None:
+    """Not by as much as an all-reduce would: what a slow reducer has not done is taken over by others."""
     thin = {**SMALL["groups"][1], "name": "thin", "count": 1, "up_mbit_per_s": 4, "down_mbit_per_s": 4}
     fast = {**SMALL["groups"][1], "up_mbit_per_s": 100}
     rule = SYNTHETIC["strategies"][0]
     strategies = [{**rule, "label": "equal", "equal_shares": True}, {**rule, "label": "by links"}]
     equal, by_links = figures_of({**SYNTHETIC, "strategies": strategies, "groups": [SMALL["groups"][0], fast, thin]})
-    assert equal.step_s > 1.15 * by_links.step_s
+    assert equal.round_s > 1.2 * by_links.round_s
