@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """How near forecasts come to simulations, on random swarms, and suggestions to the best of a grid.
 
-    python scripts/bench_forecast.py [--swarms 20] [--grids 3] [--seed 0] [--json]
+    python scripts/bench_forecast.py [--swarms 20] [--first 0] [--grids 2,4] [--seed 0] [--json]
 
 Each swarm is drawn: its machines, their speeds and links, the length of the vector, and how it trains. It is forecast,
-and then simulated: the roles of a real run in virtual time, with vectors of zeros. Compared are samples committed per
-second, and the time of a step, after the first quarter of the steps. For some of the swarms every candidate of
-``collab-peer plan --suggest`` is simulated, too: how good is the one that is suggested? Its score is samples committed
-per second, times what a sample is worth (``collab/simulation/alternatives.py``).
+and then simulated: the roles of a real run in virtual time, with vectors in which nothing is learnt. Compared are
+samples committed per second, and the time of a step, after the first quarter of the steps. For some of the swarms a
+grid of what ``collab-peer plan --suggest`` chooses from is simulated, too: dedloc with 1 and 4 times the target batch,
+diloco with phases of 30 and 100 steps, half and auto, with and without delay. How good is what is suggested beside the
+best of them? The score is samples committed per second, times what a sample is worth
+(``collab/simulation/alternatives.py``).
 """
 
 import argparse
@@ -23,13 +25,13 @@ from typing import Any
 
 from collab import config
 from collab.config import Averaging, Optimizer
-from collab.simulation.alternatives import candidates, suggest
+from collab.simulation.alternatives import Candidate, candidates, suggest
 from collab.simulation.forecast import Model, forecast
 from collab.simulation.swarm_file import Contender, Group, NoTask, SwarmFile
 from peers.simulating import Figures
 from peers.trying import simulate
 
-STEPS = 20
+STEPS, STEPS_IN_GRID = 20, 8
 """That each simulation has time for."""
 MICROBATCH = 8
 OPTIMIZER = Optimizer(name="sgd", learning_rate=1e-6)
@@ -87,12 +89,12 @@ def _rule(rng: random.Random, trainers: int) -> config.Strategy:
     return config.VcAsgd(name="vc_asgd", shards=rng.choice((50, 100)))
 
 
-def long_enough(swarm: SwarmFile, contender: Contender) -> SwarmFile:
+def long_enough(swarm: SwarmFile, contender: Contender, steps: int = STEPS) -> SwarmFile:
     """The same swarm, for as long as so many steps of one contender take; at least some minutes, to settle."""
     step_s = forecast(swarm, contender, model_of(swarm)).step_s
     if isinstance(contender.strategy, config.VcAsgd):
         step_s *= sum(group.count for group in swarm.groups if group.role == "trainer")
-    return swarm.model_copy(update={"minutes": max(STEPS * step_s / 60.0 + 0.5, 2.0)})
+    return swarm.model_copy(update={"minutes": max(steps * step_s / 60.0 + 0.5, 2.0)})
 
 
 def model_of(swarm: SwarmFile) -> Model:
@@ -131,12 +133,21 @@ def off(expected: float, found: float) -> float:
     return expected / found - 1.0
 
 
+def in_grid(candidate: Candidate) -> bool:
+    """Whether it is simulated in any case."""
+    target = candidate.contender.strategy.target_batch_size / candidate.base
+    is_chosen = target < 4 if candidate.contender.strategy.name == "diloco" else target in (1, 4)
+    return is_chosen and candidate.codec in ("half", "auto")
+
+
 def grid(swarm: SwarmFile) -> dict[str, Any]:
-    """The suggestion for one swarm beside every candidate, simulated."""
+    """The suggestion for one swarm beside a grid of candidates, all simulated."""
     began_s, proposed, scores = time.monotonic(), suggest(swarm, model_of(swarm)), {}
     for candidate in candidates(swarm):
-        one = long_enough(swarm.model_copy(update={"strategies": (candidate.contender,)}), candidate.contender)
-        found = simulated(one)
+        if not (in_grid(candidate) or candidate.contender == proposed.candidate.contender):
+            continue
+        one = swarm.model_copy(update={"strategies": (candidate.contender,)})
+        found = simulated(long_enough(one, candidate.contender, STEPS_IN_GRID))
         scores[candidate.contender.title] = candidate.score(found.samples_per_s, found.step_s)
     title = proposed.candidate.contender.title
     best = max(scores, key=lambda name: scores[name])
@@ -160,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--swarms", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="number of the first swarm")
-    parser.add_argument("--grids", type=int, default=3)
+    parser.add_argument("--grids", default="2,4", help="numbers of the swarms whose grid is simulated")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="only the JSON object")
     options = parser.parse_args()
@@ -173,7 +184,7 @@ def main() -> None:
     for number in range(options.first, options.first + options.swarms):
         compared.append({"swarm": number, **compare(random_swarm(number, seed=options.seed))})
         tell(compared[-1])
-    for number in range(options.first, options.first + options.grids):
+    for number in (int(text) for text in options.grids.split(",") if text):
         grids.append({"swarm": number, **grid(random_swarm(number, seed=options.seed))})
         tell(grids[-1])
     setup = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), "seed": options.seed, "steps": STEPS}
