@@ -86,17 +86,35 @@ class SimSwarm:
         rules = {"access": access, "orphan_after_h": orphan_after_h, "when_alone": when_alone}
         text = RUN.format(optimizer=optimizer, strategy=strategy, max_share=max_share, **sends, **sizes, **rules)
         self.directory, self.owner = directory, owner
-        self.bundle = Bundle(parse_run(text + goal, origin="the test"), {}, owner.peer_id if owner else PeerId(""))
-        self.task = build_task(self.bundle.run, assets={}, cache_dir=directory, peer_id="")
+        bundle = Bundle(parse_run(text + goal, origin="the test"), {}, owner.peer_id if owner else PeerId(""))
+        task = build_task(bundle.run, assets={}, cache_dir=directory, peer_id="")
         self.world = World(seed)
         self.churn = Churn(self.world)
         self.taps: dict[int, Tap] = {}
         """Of backbones: what is put around their transports."""
-        self.roles = roles = SimulatedRoles(self.world, self.bundle, self.task, directory, owner=owner)
+        self.roles = roles = SimulatedRoles(self.world, bundle, task, directory, owner=owner)
         self.replicas, self.participants, self.backbones = roles.replicas, roles.participants, roles.backbones
         self.stops, self.papers = roles.stops, roles.papers
         self.backbones_stay_s = 0.0
         """After the last trainer has left."""
+
+    @property
+    def bundle(self) -> Bundle:
+        """The run, until somebody puts another one in its place, before anybody is there."""
+        return self.roles.bundle
+
+    @bundle.setter
+    def bundle(self, bundle: Bundle) -> None:
+        self.roles.bundle = bundle
+
+    @property
+    def task(self) -> Task:
+        """As the run says."""
+        return self.roles.task
+
+    @task.setter
+    def task(self, task: Task) -> None:
+        self.roles.task = task
 
     @property
     def store(self) -> ParameterStore:
