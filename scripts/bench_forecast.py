@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How near forecasts come to simulations, on random swarms, and suggestions to the best of a grid.
 
-    python scripts/bench_forecast.py [--swarms 20] [--first 0] [--grids 2,4] [--seed 0] [--json]
+    python scripts/bench_forecast.py [--swarms 20] [--first 0] [--grids 4,18] [--links 1] [--seed 0] [--json]
 
 Each swarm is drawn: its machines, their speeds and links, the length of the vector, and how it trains. It is forecast,
 and then simulated: the roles of a real run in virtual time, with vectors in which nothing is learnt. Compared are
@@ -76,6 +76,17 @@ def random_swarm(number: int, *, seed: int) -> SwarmFile:
         groups=tuple(groups),
     )
     return long_enough(swarm, swarm.strategies[0])
+
+
+def with_links(swarm: SwarmFile, factor: float) -> SwarmFile:
+    """The same swarm with all links so many times as fast."""
+    groups = tuple(
+        group.model_copy(
+            update={"up_mbit_per_s": factor * group.up_mbit_per_s, "down_mbit_per_s": factor * group.down_mbit_per_s}
+        )
+        for group in swarm.groups
+    )
+    return swarm.model_copy(update={"groups": groups})
 
 
 def _rule(rng: random.Random, trainers: int) -> config.Strategy:
@@ -171,7 +182,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--swarms", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="number of the first swarm")
-    parser.add_argument("--grids", default="2,4", help="numbers of the swarms whose grid is simulated")
+    parser.add_argument("--grids", default="4,18", help="numbers of the swarms whose grid is simulated")
+    parser.add_argument("--links", type=float, default=1.0, help="rates of all links, times as much as drawn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="only the JSON object")
     options = parser.parse_args()
@@ -180,14 +192,19 @@ def main() -> None:
         if not options.json:
             print(json.dumps(what), file=sys.stderr, flush=True)
 
+    def swarm(number: int) -> SwarmFile:
+        drawn = random_swarm(number, seed=options.seed)
+        return long_enough(with_links(drawn, options.links), drawn.strategies[0])
+
     compared, grids = [], []
     for number in range(options.first, options.first + options.swarms):
-        compared.append({"swarm": number, **compare(random_swarm(number, seed=options.seed))})
+        compared.append({"swarm": number, **compare(swarm(number))})
         tell(compared[-1])
     for number in (int(text) for text in options.grids.split(",") if text):
-        grids.append({"swarm": number, **grid(random_swarm(number, seed=options.seed))})
+        grids.append({"swarm": number, **grid(swarm(number))})
         tell(grids[-1])
-    setup = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), "seed": options.seed, "steps": STEPS}
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    setup = {"date": date, "seed": options.seed, "links": options.links, "steps": STEPS}
     result = {"setup": setup, "compared": compared, "grids": grids}
     print(json.dumps(result | ({"summary": summary(compared)} if compared else {})))
 

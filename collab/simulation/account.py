@@ -4,7 +4,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from collab.metrics.records import EpochFinished, Event, MicrobatchDone, RoundEnded
+from collab.metrics.records import EpochFinished, Event, MicrobatchDone, RoundEnded, SamplesUsed
 from collab.simulation.links import Access
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
@@ -43,7 +43,10 @@ class Account:
         """
         self._world, self._has_rounds = world, has_rounds
         self.tallies: dict[int, Tally] = {}
-        self.steps, self.committed_samples, self.computed_samples = 0, 0.0, 0
+        self.steps, self.computed_samples = 0, 0
+        self.committed_samples = 0.0
+        """As their peers have told; one that is killed before it hears of its last step tells nothing of that. Samples
+        of which a step has some elements count by these, as what is left of them goes into a later step."""
         self.rounds_committed, self.rounds_lost = 0, 0
         """As each member saw them."""
         self.round_s: list[float] = []
@@ -67,7 +70,10 @@ class Account:
             self.computed_samples += event.samples
             self._losses.append((event.at_s - EPOCH_S, event.loss, event.samples))
         elif isinstance(event, EpochFinished):
+            self.committed_samples += event.own_weight
             self._note_step(event)
+        elif isinstance(event, SamplesUsed):
+            self.committed_samples += event.weight
         elif isinstance(event, RoundEnded):
             self.rounds_committed += event.committed
             self.rounds_lost += not event.committed
@@ -76,14 +82,13 @@ class Account:
         peer.events.clear()
 
     def _note_step(self, event: EpochFinished) -> None:
-        """A step of all counts once, whoever tells of it; what others of an old one know only now is there already."""
+        """A step of all counts once, whoever tells of it."""
         if self._has_rounds:
             step = event.epoch, event.lineage
             if step in self._seen:
                 return
             self._seen.append(step)
         self.steps += 1
-        self.committed_samples += event.swarm_samples
         self._steps.append((event.at_s - EPOCH_S, self.committed_samples))
 
     def pace(self, settled: float) -> tuple[float, float]:

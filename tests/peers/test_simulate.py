@@ -99,6 +99,7 @@ def test_who_comes_and_goes_is_counted_while_it_is_there_and_nothing_is_lost_by_
     (found,) = figures_of({**SMALL, "groups": [*SMALL["groups"], {**part_time, "churn": churn}]})
     assert found.money == pytest.approx((0.6 + 3 * 1.2 + (45 + 30) / 60 * 1.2) / 60)
     assert found.lost_share < 0.01
+    assert found.committed_samples + found.held_samples <= found.computed_samples, "nothing counts twice"
     assert 0.4 < found.compute_use < 1.0
 
 
