@@ -27,6 +27,7 @@ from collab import config
 from collab.config import Averaging, Optimizer
 from collab.simulation.alternatives import Candidate, candidates, suggest
 from collab.simulation.forecast import Model, forecast
+from collab.simulation.residents import link_of
 from collab.simulation.swarm_file import Contender, Group, NoTask, SwarmFile
 from peers.simulating import Figures
 from peers.trying import simulate
@@ -100,12 +101,12 @@ def _rule(rng: random.Random, trainers: int) -> config.Strategy:
     return config.VcAsgd(name="vc_asgd", shards=rng.choice((50, 100)))
 
 
-def long_enough(swarm: SwarmFile, contender: Contender, steps: int = STEPS) -> SwarmFile:
+def long_enough(swarm: SwarmFile, contender: Contender, steps: int = STEPS, joining_s: float = 30.0) -> SwarmFile:
     """The same swarm, for as long as so many steps of one contender take; at least some minutes, to settle."""
     step_s = forecast(swarm, contender, model_of(swarm)).step_s
     if isinstance(contender.strategy, config.VcAsgd):
         step_s *= sum(group.count for group in swarm.groups if group.role == "trainer")
-    return swarm.model_copy(update={"minutes": max(steps * step_s / 60.0 + 0.5, 2.0)})
+    return swarm.model_copy(update={"minutes": max((steps * step_s + joining_s) / 60.0, 2.0)})
 
 
 def model_of(swarm: SwarmFile) -> Model:
@@ -151,6 +152,13 @@ def in_grid(candidate: Candidate) -> bool:
     return is_chosen and candidate.codec in ("half", "auto")
 
 
+def joining_s(swarm: SwarmFile) -> float:
+    """Until everybody has fetched the state, at the latest."""
+    links = [link_of(group) for group in swarm.groups]
+    slowest = min(min(link.up_bytes_per_s, link.down_bytes_per_s) for link in links)
+    return 30.0 + 4.0 * model_of(swarm).num_elements / slowest
+
+
 def grid(swarm: SwarmFile) -> dict[str, Any]:
     """The suggestion for one swarm beside a grid of candidates, all simulated."""
     began_s, proposed, scores = time.monotonic(), suggest(swarm, model_of(swarm)), {}
@@ -158,8 +166,9 @@ def grid(swarm: SwarmFile) -> dict[str, Any]:
         if not (in_grid(candidate) or candidate.contender == proposed.candidate.contender):
             continue
         one = swarm.model_copy(update={"strategies": (candidate.contender,)})
-        found = simulated(long_enough(one, candidate.contender, STEPS_IN_GRID))
-        scores[candidate.contender.title] = candidate.score(found.samples_per_s, found.step_s)
+        found = simulated(long_enough(one, candidate.contender, STEPS_IN_GRID, joining_s(swarm)))
+        score = candidate.score(found.samples_per_s, found.step_s)
+        scores[candidate.contender.title] = 0.0 if math.isnan(score) else score  # too few steps in the time
     title = proposed.candidate.contender.title
     best = max(scores, key=lambda name: scores[name])
     return {
