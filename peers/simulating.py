@@ -21,8 +21,8 @@ from collab.simulation.world import World
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
 from collab.tasks.base import Evaluation, Task
+from collab.training.copy_layout import CopyLayout
 from collab.training.judging import evaluate_state
-from collab.training.layout import VectorLayout
 from collab.training.participant_settings import ParticipantSettings
 from collab.types import Reachability
 from peers.simulated_roles import SimulatedRoles, TrainerLife
@@ -224,7 +224,7 @@ class Simulation:
             if stored is None:
                 return Evaluation(math.nan)
             model = self._task.build_model()
-            VectorLayout(model).scatter_parameters(torch.tensor(stored.values))
+            CopyLayout(model).scatter(torch.tensor(stored.values))
             return self._task.evaluate(model)
         with_state = [replica for replica in self.roles.replicas.values() if replica.lineage]
         if not with_state:

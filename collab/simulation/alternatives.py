@@ -10,7 +10,6 @@ from collab.averaging.contribution_plan import Policy
 from collab.simulation.forecast import Forecast, Model, forecast
 from collab.simulation.swarm_file import Contender, SwarmFile
 
-POLICIES: tuple[Policy, ...] = get_args(Policy)
 TARGET = 256
 """Samples of a step, where the file has no dedloc that says it."""
 DOUBLINGS = 3
@@ -27,6 +26,10 @@ WORTH_OF_DELAY = 0.97
 WORTH_OF_PHASES, SHORT_PHASE, WORTH_OF_LONGER_PHASES = 0.92, 30, 0.96
 """Of diloco's with so many inner steps, and for each doubling of these."""
 WORTH_OF_CODEC: dict[str, float] = {"exact": 1.0, "half": 1.0, "auto": 0.99, "int8": 0.99, "int4": 0.97}
+
+
+POLICIES: tuple[Policy, ...] = tuple(policy for policy in get_args(Policy) if policy in WORTH_OF_CODEC)
+"""Those with a worth; ``sparse`` has other rules for what travels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
