@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from collab.concurrency import run_until_first
 from collab.ports import Clock
 
 T = TypeVar("T")
@@ -53,7 +54,9 @@ class Beside(Generic[T]):
         """Whether work was begun whose result nobody has taken."""
 
     def begin(self) -> None:
-        """Begin; nothing may be under way."""
+        """Begin, unless something is under way: others may have begun while somebody looked whether it is time."""
+        if self.is_under_way:
+            return
         self.is_under_way, self._began_s = True, self._clock.monotonic()
         self._over.clear()
         self._wanted.set()
@@ -77,19 +80,36 @@ class Beside(Generic[T]):
         """Returns when there is a result of what is under way; never, if nothing is."""
         await (self._over if self.is_under_way else asyncio.Event()).wait()
 
-    async def result(self, patience_s: float = math.inf) -> T | None:
+    async def result(self, patience_s: float = math.inf, sooner: asyncio.Event | None = None) -> T | None:
         """Of what was begun; None: nothing was, or it goes on.
 
         Args:
             patience_s: since it was begun; whoever has waited so long looks again after the next microbatch.
+            sooner: does not wait any longer when this is set; None: nothing else is waited for.
         """
         if not self.is_under_way:
             return None
         left_s = self._began_s + patience_s - self._clock.monotonic()
+        if sooner is not None and left_s <= 0 and not self._over.is_set():
+            return None
         try:
             async with asyncio.timeout(left_s if math.isfinite(left_s) else None):
-                await self._over.wait()
+                if sooner is None:
+                    await self._over.wait()
+                elif not self._over.is_set():
+                    await run_until_first(self._over.wait(), sooner.wait())
         except TimeoutError:
+            return None
+        if not self._over.is_set():
             return None
         result, self._result, self.is_under_way = self._result, None, False
         return result
+
+    async def result_or_news(self, patience_s: Callable[[], float], news: asyncio.Event | None) -> T | None:
+        """As ``result``; how long to wait is asked again whenever there are ``news``."""
+        while news is not None:
+            news.clear()
+            result = await self.result(patience_s(), news)
+            if result is not None or not news.is_set():
+                return result
+        return await self.result(patience_s())

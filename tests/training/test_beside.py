@@ -94,3 +94,41 @@ def test_the_first_round_is_waited_for_and_later_ones_as_long_as_undisturbed_one
     for _ in range(100):
         patience.add(0.001)
     assert patience.limit_s() == 0.3
+
+
+def test_whoever_begins_what_is_under_way_begins_nothing() -> None:
+    """The swarm calls while the strategy looks whether it is time: else a second round would follow, with the first
+    one's result taken for its own.
+    """
+
+    async def test(thing: Beside[str], now) -> None:
+        thing.begin()
+        await asyncio.sleep(TOOK_S / 2)
+        thing.begin()
+        assert await thing.result() == "done"
+        await asyncio.sleep(2 * TOOK_S)
+        assert not thing.goes_on
+        assert await thing.result() is None
+
+    beside(test)
+
+
+def test_how_long_to_wait_is_asked_again_when_there_are_news() -> None:
+    async def test(thing: Beside[str], now) -> None:
+        news, patience_s = asyncio.Event(), math.inf
+
+        def less() -> None:
+            nonlocal patience_s
+            patience_s = 0.0
+            news.set()
+
+        thing.begin()
+        asyncio.get_running_loop().call_later(0.5, news.set)
+        asyncio.get_running_loop().call_later(1.5, less)
+        assert await thing.result_or_news(lambda: patience_s, news) is None
+        assert (now(), thing.goes_on) == (1.5, True)
+        patience_s = math.inf
+        assert await thing.result_or_news(lambda: patience_s, news) == "done"
+        assert now() == TOOK_S
+
+    beside(test)
