@@ -15,6 +15,7 @@ from collab.errors import ConfigError
 from collab.sections import (
     BuiltinData as BuiltinData,
     CausalLMTask as CausalLMTask,
+    Checkpoints as Checkpoints,
     Data as Data,
     FilesData as FilesData,
     Foreign as Foreign,
@@ -86,6 +87,8 @@ class Dts(Section):
     """Samples that all trainers compute, in steps of their own, until they average what these steps have come to."""
     delay: Whole | None = Field(default=None, ge=0)
     """Steps that a trainer takes while that is under way, at most; null: as many as it takes, nobody ever waits."""
+    windows: Whole = Field(default=1, ge=1, le=256)
+    """That one round averages, each as it is over: then the mean of a window is here after a way there and one back."""
     max_gradient_norm: Real | None = Field(default=1.0, gt=0)
     """Clip the gradient of each step to this norm; null: do not clip."""
 
@@ -179,13 +182,6 @@ class Averaging(Section):
     """Peers send running means of their gradients, which keep so much of themselves each epoch: see docs/robust.md."""
 
 
-class Checkpoints(Section):
-    """What the backbone writes to its disk."""
-
-    every_epochs: Whole = Field(default=10, ge=1)
-    keep: Whole = Field(default=3, ge=1)
-
-
 # -- the run ---------------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +219,8 @@ class Run(Section):
 
     @model_validator(mode="after")
     def _check_momentum(self) -> "Run":
+        if isinstance(self.strategy, Dts) and self.strategy.windows > 1 and self.averaging.reduction != "mean":
+            raise ValueError("strategy.windows above 1 may be empty: set averaging.reduction: mean, or windows: 1")
         if isinstance(self.strategy, Dts | Diloco | VcAsgd) and self.averaging.worker_momentum:
             name = self.strategy.name
             raise ValueError(f"averaging.worker_momentum is of gradients; with {name} set optimizer.momentum instead")

@@ -1,4 +1,4 @@
-"""Sections of the run file: what is learnt, from what. Validated here and nowhere else."""
+"""Sections of the run file: what is learnt, from what, and what is kept. Validated here and nowhere else."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -130,3 +130,13 @@ Task = Annotated[CausalLMTask | ImageClassificationTask | ForeignTask, Field(dis
 def placement_of(task: Task) -> Placement:
     """Where the data of a task lies; what every machine has is shared."""
     return task.data.placement if isinstance(task, CausalLMTask) else "shared"
+
+
+# -- what is kept ----------------------------------------------------------------------------------------------------
+
+
+class Checkpoints(Section):
+    """What the backbone writes to its disk."""
+
+    every_epochs: Whole = Field(default=10, ge=1)
+    keep: Whole = Field(default=3, ge=1)

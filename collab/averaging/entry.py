@@ -148,7 +148,8 @@ class Entry:
             raise BadMessage(f"leader {leader} began another round than we joined")
         if group.terms != join.terms:
             raise BadMessage(f"leader {leader} began under other orders of the organiser than we joined with")
-        if join.weight > 0 and group.num_elements != join.num_elements:
-            raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")
+        if join.weight > 0 and (group.num_elements, group.rows) != (join.num_elements, join.rows):
+            theirs, ours_have = f"{group.num_elements} in {group.rows} rows", f"{join.num_elements} in {join.rows}"
+            raise BadMessage(f"leader {leader} began with elements {theirs}, we have {ours_have}")
         if join.num_elements == 0:
             check_length(group, self._verdicts.leading_to(group.lineage))

@@ -74,7 +74,7 @@ class UnitReplica(SteppingReplica):
     def hand_over(self) -> HandedOver:
         """The copy, and how many samples have made it. Not beside a microbatch: that changes it."""
         samples = self._gradient.hand_over().samples
-        self.microbatches_beside = 0
+        self._beside = 0
         return HandedOver(self.layout.parameters_vector(), samples)
 
     def settle(self, used: Spans, round_id: str = "") -> None:
