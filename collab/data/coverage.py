@@ -16,9 +16,9 @@ from collab.swarm.records import MAX_PASS
 
 logger = logging.getLogger(__name__)
 
-KEPT_PASSES, KEPT_PAGES = 4, 512
+KEPT_PASSES, KEPT_PAGES = 4, 64
 """Newest passes: the present one, and those before whose last blocks somebody still holds; more of short ones."""
-FORMAT = 2
+FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
