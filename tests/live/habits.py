@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -34,6 +35,21 @@ def rest_while_there_is(path: str) -> None:
         return await ordinary(self)
 
     _replace(Trainer, "_samples_or_news", rested)
+
+
+def compute_slowly(seconds: float, habit: Callable[[], None] | None = None) -> None:
+    """Each microbatch takes so much longer, so that a step takes seconds on a fast machine, too: where rounds fill the
+    links all the time, newcomers hardly get any state. Then ``habit``, if there is one.
+    """
+    ordinary = Trainer._samples_or_news
+
+    async def slow(self: Trainer) -> tuple[int, ...]:
+        await asyncio.sleep(seconds)
+        return await ordinary(self)
+
+    _replace(Trainer, "_samples_or_news", slow)
+    if habit is not None:
+        habit()
 
 
 @dataclass(frozen=True)

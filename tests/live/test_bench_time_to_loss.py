@@ -23,5 +23,6 @@ def test_two_engines_train_on_the_same_links_and_are_compared_at_the_same_loss()
     assert set(seconds) == set(content["bytes_to_loss"]) == {"dedloc", "diloco"}
     assert all(0 < each < 20 for each in seconds.values()), "the slowest engine's best is the target, so both reach it"
     assert content["target_loss"] == max(content["best_loss"].values()) < content["curves"]["dedloc"][0][1]
-    assert steps["dedloc"]["epochs"] > 3 * steps["diloco"]["epochs"] > 0
+    assert steps["diloco"]["own_microbatches"] > steps["dedloc"]["own_microbatches"] > 0, "it waits for no round"
+    assert steps["dedloc"]["epochs"] > 0 < steps["diloco"]["epochs"]
     assert content["speedup"]["dedloc"] == 1.0

@@ -70,8 +70,8 @@ def copies_agree(swarm: LiveSwarm, *names: str) -> None:
 @pytest.mark.timeout(180)
 def test_a_donor_dies_one_corrupts_the_newcomer_is_killed_and_goes_on_where_it_was(tmp_path: Path) -> None:
     hold, found = tmp_path / "hold", tmp_path / "corrupt"
-    resting = partial(habits.rest_while_there_is, str(hold))
-    corrupting = partial(habits.corrupt_chunks, str(hold), str(found))
+    resting = partial(habits.compute_slowly, 0.06, partial(habits.rest_while_there_is, str(hold)))
+    corrupting = partial(habits.compute_slowly, 0.06, partial(habits.corrupt_chunks, str(hold), str(found)))
     with live_swarm(tmp_path / "run", run_of(width=1400, target=1200)) as swarm:
         swarm.backbone()
         slow = ("--max-upload", "20")
@@ -106,10 +106,12 @@ def test_a_donor_dies_one_corrupts_the_newcomer_is_killed_and_goes_on_where_it_w
 @pytest.mark.timeout(180)
 def test_liars_one_that_works_and_three_that_do_not_lead_no_newcomer_astray(tmp_path: Path) -> None:
     log = tmp_path / "lies"
-    lying, lying_only = partial(habits.lie_about_the_state, str(log)), partial(habits.lie_and_do_nothing_else, str(log))
+    slowly = partial(partial, habits.compute_slowly, 0.03)
+    lying, late = slowly(partial(habits.lie_about_the_state, str(log))), slowly(habits.give_late)
+    lying_only = partial(habits.lie_and_do_nothing_else, str(log))
     with live_swarm(tmp_path / "run", run_of(width=64, target=1500)) as swarm:
         swarm.backbone()
-        one, two = (swarm.join(name, habits=habits.give_late) for name in ("one", "two"))
+        one, two = (swarm.join(name, habits=late) for name in ("one", "two"))
         liar = swarm.join("liar", habits=lying)
         for peer in (one, two, liar):
             peer.wait_to_contribute()
@@ -132,7 +134,7 @@ def test_liars_one_that_works_and_three_that_do_not_lead_no_newcomer_astray(tmp_
 @pytest.mark.timeout(180)
 def test_a_newcomer_never_sees_two_steps_in_one_state_while_rounds_go_on(tmp_path: Path) -> None:
     log = tmp_path / "loads"
-    counting = partial(habits.count_steps_in_parameters, str(log))
+    counting = partial(habits.compute_slowly, 0.06, partial(habits.count_steps_in_parameters, str(log)))
     with live_swarm(tmp_path / "run", run_of(width=500, target=800, rate=habits.LEARNING_RATE)) as swarm:
         swarm.backbone()
         donors = [swarm.join(name, "--max-upload", "16", habits=counting) for name in ("one", "two", "three")]
