@@ -1,5 +1,4 @@
-"""Sections of the run file: what is learnt, from what, how vectors travel, and what is kept. Validated here and nowhere
-else."""
+"""Sections of the run file: what is learnt, from what, how vectors travel, what is kept. Validated here and only here."""
 
 import json
 from typing import Annotated, Any, Literal
