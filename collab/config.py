@@ -210,8 +210,8 @@ class Run(Section):
             raise ValueError("strategy.windows above 1 may be empty: set averaging.reduction: mean, or windows: 1")
         if self.averaging.compression in ("sparse", "sparse_both"):
             raise ValueError(
-                f"averaging.compression: {self.averaging.compression} leaves most of a window to later rounds, and with "
-                "strategy.windows above 1 a round takes seconds: set another compression, or windows: 1"
+                f"averaging.compression: {self.averaging.compression} leaves most of a window to later rounds, and "
+                "with strategy.windows above 1 a round takes seconds: set another compression, or windows: 1"
             )
         return self
 

@@ -1,4 +1,4 @@
-"""Sections of the run file: what is learnt, from what, how vectors travel, what is kept. Validated here and only here."""
+"""Sections of the run file: what is learnt, from what, how vectors travel, what is kept. Validated only here."""
 
 import json
 from typing import Annotated, Any, Literal
