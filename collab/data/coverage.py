@@ -16,9 +16,9 @@ from collab.swarm.records import MAX_PASS
 
 logger = logging.getLogger(__name__)
 
-KEPT_PASSES, KEPT_PAGES = 4, 64
+KEPT_PASSES, KEPT_PAGES = 4, 512
 """Newest passes: the present one, and those before whose last blocks somebody still holds; more of short ones."""
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,19 +41,24 @@ class Pace:
         return self.speeds.get(peer, self.usual or None)
 
     @property
+    def trainers(self) -> int:
+        """Who is there."""
+        return len(self.speeds) + self.num_unknown
+
+    @property
     def together(self) -> float:
         """Samples per second of all."""
         return max(math.fsum(self.speeds.values()) + self.num_unknown * self.usual, 1e-9)
 
     def most_blocks(self, peer: PeerId, plan: BlockPlan, slack: float = SLACK) -> int:
         """What ``peer`` may hold at once: work for ``AHEAD_S`` and for what waits for its step, and no more than its
-        share of a pass.
+        share of two passes: at the end of one the next has begun.
         """
         speed = self.speed_of(peer)
         if speed is None:
             return 0
         needed = speed * (AHEAD_S + self.step_s) / plan.block_samples
-        share = plan.num_blocks * speed / self.together
+        share = 2 * plan.num_blocks * speed / self.together
         spare = SPARE_BLOCKS if plan.num_samples is not None else SPARE_SHARDS
         return spare + math.ceil(slack * min(needed, share, MAX_BLOCKS))
 

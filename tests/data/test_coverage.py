@@ -15,7 +15,7 @@ def test_coverage_counts_blocks_and_samples_trained_once_and_more_often() -> Non
     coverage = Coverage(PLAN)
     coverage.note_ours(BlockId(0, 3))
     coverage.note(0, 0, 0b11000)
-    coverage.note(0, 1, BlockId(0, 187).bit)
+    coverage.note(0, BlockId(0, 187).page, BlockId(0, 187).bit)
     covered = coverage.covered(0)
     assert (covered.trained, covered.again, covered.blocks) == (3, 1, 188)
     assert (covered.samples, covered.samples_again) == (8 + 8 + 4, 8), "the last block has four samples"
@@ -37,7 +37,7 @@ def test_the_oldest_pass_is_forgotten_for_a_new_one() -> None:
 def test_what_was_written_is_there_in_the_next_life(tmp_path: Path) -> None:
     coverage = Coverage(PLAN)
     coverage.note_ours(BlockId(2, 150))
-    coverage.note(2, 1, BlockId(2, 150).bit)
+    coverage.note(2, BlockId(2, 150).page, BlockId(2, 150).bit)
     save_coverage(tmp_path / "new" / "coverage.json", coverage.to_values())
     restored = Coverage(PLAN)
     assert load_coverage(tmp_path / "new" / "coverage.json", restored)
