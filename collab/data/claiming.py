@@ -38,7 +38,7 @@ class Claims:
         self.ready: deque[BlockId] = deque()
         """Those of earlier passes first."""
         self.arrived = asyncio.Event()
-        """Set when there is a lease more."""
+        """Set when there is a lease more, or none is to be waited for."""
         self.claim_s = FIRST_CLAIM_S
         """What a claim takes."""
 

@@ -49,6 +49,8 @@ class Leases:
         self._looks = 0
         """At pages that we wanted nothing of."""
         self._failed_s = board.monotonic() - RETRY_S
+        self._is_silent = False
+        """Whether the directory did not answer when it was asked last: a trainer waits for no claim until it does."""
         self._wanted = asyncio.Event()
         self._is_awaited = False
         """Whether the trainer waits for a lease."""
@@ -114,7 +116,7 @@ class Leases:
 
     def _patience_s(self) -> float:
         """For a claim that is under way."""
-        if self._board.monotonic() - self._failed_s < RETRY_S:
+        if self._is_silent:
             return 0.0
         return max(SHORTEST_PATIENCE_S, 3 * self._claims.claim_s)
 
@@ -139,8 +141,10 @@ class Leases:
                 if self._board.monotonic() - self._failed_s >= RETRY_S:
                     async with self._attending:
                         await self._attend()
+                    self._is_silent = False
             except NetworkError as error:
-                self._failed_s = self._board.monotonic()
+                self._failed_s, self._is_silent = self._board.monotonic(), True
+                self._claims.arrived.set()  # nothing will
                 logger.info("leases: the directory does not answer; training goes on without: %s", error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):

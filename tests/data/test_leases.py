@@ -1,6 +1,7 @@
 """Leases of few peers over one directory, moment by moment."""
 
 import asyncio
+import math
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
@@ -158,6 +159,35 @@ def test_without_a_directory_training_goes_on_with_blocks_that_should_be_ours() 
         assert len(taken) == len(set(taken))
 
     with_peers(["a", "b", "c"], main, directory)
+
+
+def test_a_directory_that_has_not_answered_is_not_waited_for_until_it_does() -> None:
+    directory = FakeDirectory()
+
+    async def main(peer: Peer) -> None:
+        clock = asyncio.get_running_loop().time
+
+        async def waits_s(number: int) -> list[float]:
+            waits = []
+            for _ in range(number):
+                asked_s = clock()
+                await peer.take(1)
+                waits.append(clock() - asked_s)
+                await asyncio.sleep(1.0)
+            return waits
+
+        await waits_s(5)
+        directory.answers_after_s = math.inf
+        waits = await waits_s(60)
+        assert peer.leases.unleased > 20
+        assert sum(waits) < 0.1
+        directory.answers_after_s = 0.0
+        await waits_s(20)
+        before = peer.leases.unleased
+        await waits_s(5)
+        assert peer.leases.unleased == before, "and leases come back with it"
+
+    with_peers(["a"], main, directory)
 
 
 def test_leases_of_a_peer_that_is_gone_are_issued_again() -> None:
