@@ -85,7 +85,7 @@ class CoverageKeeper:
         for key in sorted(keys, key=holders.read_at_s)[:PAGES_A_LOOK]:
             holders.take_in(key, await board.read(key, roughly=True), self._ports.clock.now())
         holders.forget(min(coverage.passes))
-        await keep_coverage(self._ports.compute, self._path, coverage)
+        await keep_coverage(self._ports.compute, self._path, coverage, self._ledger)
         self._ports.observer.observe(coverage.report(newest, self._ports.clock.now()))
 
     def _incomplete(self, coverage: Coverage, pass_number: int) -> Iterator[int]:
@@ -107,7 +107,7 @@ class CoverageKeeper:
         coverage = Coverage(plan)
         if (path := self._path) is not None:
             try:
-                await self._ports.compute.beside(lambda: load_coverage(path, coverage))
+                await self._ports.compute.beside(lambda: load_coverage(path, coverage, self._ledger))
             except StateError as error:
                 logger.info("coverage of earlier is not used: %s", error.message)
         able = [record.peer for record in self._view().all_trainers() if record.can_be_dialled]
