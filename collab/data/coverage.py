@@ -1,4 +1,4 @@
-"""Which blocks of which pass have been trained, and how often: kept, merged, and written to the disk with the ledger."""
+"""Which blocks of which pass have been trained, and how often: kept, merged, and written down with the ledger."""
 
 import json
 import logging

@@ -188,7 +188,7 @@ class Holders:
             self._lines.setdefault(peer, deque()).extend((key, block) for block in blocks_in(new, key[1]))
 
     def _prove(self, peer: PeerId) -> None:
-        """A peer has trained what it says, as far as committed rounds show samples of it; what we heard of first, first.
+        """A peer has trained what it says, as far as committed rounds show samples of it; the oldest word first.
 
         Whatever page it is on: we may have seen less of a peer than it has done, for good (after a restart of everybody
         the ledger is new, and its marks are not). All its marks are then late by as much, and none is left for ever.

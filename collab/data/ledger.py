@@ -157,7 +157,7 @@ class Ledger:
         return {peer: list(astuple(account)) for peer, account in list(self._accounts.items())[-WRITTEN_PEERS:]}
 
     def restore(self, accounts: Mapping[PeerId, Account]) -> None:
-        """Take over what an earlier life has written: what was committed and of no block then, as we had read by then."""
+        """Take over what an earlier life has written, and what was committed since with it."""
         for peer, account in accounts.items():
             if (since := self._accounts.get(peer)) is not None:  # a round was quicker than the disk
                 account.samples += since.samples

@@ -60,7 +60,10 @@ def test_what_was_written_is_there_in_the_next_life(tmp_path: Path) -> None:
     assert not load_coverage(tmp_path / "none.json", restored, accounts)
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", "{}", "other data", "too many pages", "no such block", "text", "account"])
+DAMAGES = ["{", "[]", "{}", "other data", "too many pages", "no such block", "text", "account"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_file_that_cannot_be_used_changes_nothing(tmp_path: Path, damage: str) -> None:
     coverage = Coverage(PLAN)
     coverage.note_ours(BlockId(0, 1))
