@@ -191,7 +191,7 @@ class Holders:
         """A peer has trained what it says, as far as committed rounds show samples of it; the oldest word first.
 
         Whatever page it is on: we may have seen less of a peer than it has done, for good (after a restart of everybody
-        the ledger is new, and its marks are not). All its marks are then late by as much, and none is left for ever.
+        we know of rounds until we last wrote). All its marks are then late by as much, and none is left for ever.
         """
         line = self._lines.get(peer, deque())
         while line:
