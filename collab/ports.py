@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from collab.metrics.records import Event
 from collab.net.base import Directory, Door, Transport
+from collab.net.errands import Errands
 from collab.net.lookups import Lookups
 from collab.types import PeerId
 
@@ -112,6 +113,8 @@ class Ports:
     rng: random.Random
     lookups: Lookups = field(default_factory=Lookups)
     """How long ``directory`` is waited for; one for all who ask it, since they learn from each other's questions."""
+    errands: Errands = field(default_factory=Errands)
+    """The same of other peers, outside rounds."""
     limits: LinkLimits = NO_LIMITS
     """Of this machine's link; ``transport`` keeps to them, rounds are planned with them."""
     entrance: Entrance = field(default_factory=Entrance)

@@ -148,7 +148,7 @@ class Session:
         taken = False
         for peer in sorted(peers):
             try:
-                await exchange(self.started.ports.transport, peer, self.mandate)
+                await exchange(self.started.ports.transport, self.started.ports.errands, peer, self.mandate)
                 taken = True
             except NetworkError:
                 continue  # the others hand it on
@@ -174,7 +174,7 @@ async def open_session(directory: Path) -> AsyncIterator[Session]:
         try:
             async with start_peer(settings, Relay()) as started:
                 for peer in started.bootstrap_peers:
-                    await exchange(started.ports.transport, peer, mandate)
+                    await exchange(started.ports.transport, started.ports.errands, peer, mandate)
                 board = ProgressBoard(started.ports, started.identity, estate.bundle.fingerprint)
                 yield Session(estate, mandate, await board.refresh(), started, board)
         except BootstrapFailed:

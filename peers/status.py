@@ -14,6 +14,7 @@ from collab.data.ledger import Ledger
 from collab.errors import NetworkError
 from collab.metrics.refusals import Refused
 from collab.net.base import Transport
+from collab.net.errands import Errands
 from collab.net.refusal_report import fetch_report
 from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
@@ -77,8 +78,9 @@ async def ask_how_far(transport: Transport, bundle: Bundle, view: SwarmView) -> 
         coverage = Coverage(BlockPlan.read(name, seed=run.seed, microbatch_size=run.microbatch_size))
     except ValueError:
         return None
-    words = await ask_for_coverage(transport, bundle.fingerprint, backbones)
-    words = words or await ask_for_coverage(transport, bundle.fingerprint, trainers)
+    errands = Errands()
+    words = await ask_for_coverage(transport, errands, bundle.fingerprint, backbones)
+    words = words or await ask_for_coverage(transport, errands, bundle.fingerprint, trainers)
     if not merge(words, coverage, Ledger.for_batches_of(run.strategy.target_batch_size), view.at_s):
         return None
     report = coverage.report(max(coverage.passes, default=0), view.at_s)

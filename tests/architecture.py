@@ -39,6 +39,7 @@ LAYERS = {
     "collab.clock": PORTS,
     "collab.compute": PORTS,
     "collab.net.base": PORTS,
+    "collab.net.errands": PORTS,
     "collab.net.lookups": PORTS,
     "collab.net.pieces": PORTS,
     "collab.averaging": SERVICES,

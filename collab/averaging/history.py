@@ -35,7 +35,6 @@ KEPT_BYTES = 128 << 20
 is not much more than two of them."""
 KEPT_ROUNDS = 8
 """As far back as a peer can be and still catch up step by step."""
-TIMEOUT_S = 20.0
 SOON_S = 1.0
 """For the end of a round that somebody asks for while it goes on. Where rounds take longer so do the pauses between
 them, in which whoever is a round behind has the time to get it."""
@@ -76,6 +75,11 @@ class History:
         """Rounds that we are in."""
         self._news = asyncio.Event()
         """One of these is over."""
+
+    @property
+    def _limit_s(self) -> float:
+        """Of each message: those who bring a mean are in rounds meanwhile, whose parts go first."""
+        return SOON_S + self._links.timeouts.part_s
 
     async def serve(self) -> None:
         """Begin to answer peers that missed a round."""
@@ -143,11 +147,11 @@ class History:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _fetch_from(self, donor: "_Donor", instance: Instance, num_elements: int, *, waits: bool) -> Missed:
-        stream = donor.heard(await self._transport.open(donor.peer, RESULTS_PROTOCOL, timeout_s=TIMEOUT_S))
+        stream = donor.heard(await self._transport.open(donor.peer, RESULTS_PROTOCOL, timeout_s=self._limit_s))
         try:
             fields = {"fingerprint": self._fingerprint, "epoch": instance[0], "lineage": instance[1], "waits": waits}
-            await stream.send(Message("get", fields), timeout_s=TIMEOUT_S)
-            answer = await stream.receive(timeout_s=TIMEOUT_S)
+            await stream.send(Message("get", fields), timeout_s=self._limit_s)
+            answer = await stream.receive(timeout_s=self._limit_s)
             if answer.kind != "result":
                 raise BadMessage(f"{donor.peer} does not have the round after epoch {instance[0]}")
             certified = await self._believe(donor.peer, answer, instance)
@@ -155,8 +159,8 @@ class History:
             if record.num_elements != num_elements:
                 raise BadMessage(f"{donor.peer} sent {record.num_elements} elements of {num_elements}")
             transcript = Transcript.from_fields(answer.get("transcript", dict))
-            mean = await _receive_results(stream, record, transcript)
-            await stream.send(Message("thanks"), timeout_s=TIMEOUT_S)
+            mean = await _receive_results(stream, record, transcript, self._limit_s)
+            await stream.send(Message("thanks"), timeout_s=self._limit_s)
             return Missed(mean=mean, record=certified.record, was_awaited=answer.get("was_awaited", bool))
         finally:
             stream.close()
@@ -173,19 +177,19 @@ class History:
         return self._rounds.get(instance)
 
     async def _answer(self, stream: Stream) -> None:
-        request = await stream.receive(timeout_s=TIMEOUT_S)
+        request = await stream.receive(timeout_s=self._limit_s)
         instance = request.get("epoch", int), Lineage(request.get("lineage", str))
         was_there = instance in self._rounds
         kept = await self._over(instance, waits=request.get("waits", bool))
         if kept is None or request.get("fingerprint", str) != self._fingerprint:
-            await stream.send(Message("unknown"), timeout_s=TIMEOUT_S)
+            await stream.send(Message("unknown"), timeout_s=self._limit_s)
             return
         words = {"transcript": kept.transcript.to_fields(), "was_awaited": not was_there}
         fields = {**kept.certified.to_fields(), **words}
-        await stream.send(Message("result", fields), timeout_s=TIMEOUT_S)
+        await stream.send(Message("result", fields), timeout_s=self._limit_s)
         for result in kept.transcript.results(kept.certified.record, kept.mean):
-            await send_bytes(stream, result.data, timeout_s=TIMEOUT_S)
-        await stream.receive(timeout_s=TIMEOUT_S)  # "thanks": everything arrived
+            await send_bytes(stream, result.data, timeout_s=self._limit_s)
+        await stream.receive(timeout_s=self._limit_s)  # "thanks": everything arrived
 
 
 class _Donor:
@@ -233,7 +237,9 @@ class _WatchedStream:
         self._inner.close()
 
 
-async def _receive_results(stream: Stream, record: CommitRecord, transcript: Transcript) -> Vector:
+async def _receive_results(
+    stream: Stream, record: CommitRecord, transcript: Transcript, limit_s: float
+) -> Vector:
     """[num_elements] of what the record is about.
 
     Raises:
@@ -242,7 +248,7 @@ async def _receive_results(stream: Stream, record: CommitRecord, transcript: Tra
     mean, codec = np.empty(record.num_elements, np.float32), transcript.encoding()
     digests: list[list[bytes]] = [[] for _ in record.pieces]
     for place, start, stop in transcript.parts(record):
-        data = await receive_bytes(stream, codec.encoded_bytes(stop - start), timeout_s=TIMEOUT_S)
+        data = await receive_bytes(stream, codec.encoded_bytes(stop - start), timeout_s=limit_s)
         digests[place[0]].append(Result(data, transcript.missing.get(place, ())).digest())
         mean[start:stop] = codec.decode(data, stop - start)
         if not np.isfinite(mean[start:stop]).all():

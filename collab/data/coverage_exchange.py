@@ -15,6 +15,7 @@ from collab.data.lease_records import PAGE_BYTES
 from collab.data.ledger import Ledger
 from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream, Transport
+from collab.net.errands import Errands
 from collab.net.wire import Message
 from collab.swarm.records import MAX_DATA_CHARACTERS, MAX_PASS
 from collab.types import PeerId
@@ -22,7 +23,6 @@ from collab.types import PeerId
 COVERAGE_PROTOCOL = "collab/coverage/1"
 ASKED = 8
 """As many as are asked for a state."""
-TIMEOUT_S = 3.0
 MAX_WORD_BYTES = 128 << 10
 """Of an answer: four passes of 4,096 blocks are 4 KB, the accounts of 512 peers 40 KB."""
 MAX_WORD_PASSES = 64
@@ -46,38 +46,43 @@ Keeper = Callable[[], tuple[Coverage, Ledger] | None]
 """What we know ourselves; None: nothing yet."""
 
 
-async def serve_coverage(transport: Transport, fingerprint: str, keeper: Keeper, now: Callable[[], float]) -> None:
+async def serve_coverage(
+    transport: Transport, errands: Errands, fingerprint: str, keeper: Keeper, now: Callable[[], float]
+) -> None:
     """Answer whoever asks what has been trained."""
 
     async def answer(stream: Stream) -> None:
-        question = await stream.receive(timeout_s=TIMEOUT_S)
+        question = await stream.receive(timeout_s=errands.limit_s())
         known = keeper() if question.get("fingerprint", str) == fingerprint else None
         if known is None:
-            await stream.send(Message("unknown"), timeout_s=TIMEOUT_S)
+            await stream.send(Message("unknown"), timeout_s=errands.limit_s())
         else:
-            await stream.send(Message("coverage", payload=_pack(*known, now())), timeout_s=TIMEOUT_S)
-        await stream.receive(timeout_s=TIMEOUT_S)  # "thanks": everything arrived
+            await stream.send(Message("coverage", payload=_pack(*known, now())), timeout_s=errands.limit_s())
+        await stream.receive(timeout_s=errands.limit_s())  # "thanks": everything arrived
 
     await transport.serve(COVERAGE_PROTOCOL, answer)
 
 
-async def ask_for_coverage(transport: Transport, fingerprint: str, peers: Sequence[PeerId]) -> list[Word]:
+async def ask_for_coverage(
+    transport: Transport, errands: Errands, fingerprint: str, peers: Sequence[PeerId]
+) -> list[Word]:
     """What each of ``peers`` says, of those that answer and know anything."""
-    answers = await asyncio.gather(*(_ask(transport, fingerprint, peer) for peer in peers[:ASKED]))
+    answers = await asyncio.gather(*(_ask(transport, errands, fingerprint, peer) for peer in peers[:ASKED]))
     return [word for word in answers if word is not None]
 
 
-async def _ask(transport: Transport, fingerprint: str, peer: PeerId) -> Word | None:
+async def _ask(transport: Transport, errands: Errands, fingerprint: str, peer: PeerId) -> Word | None:
     try:
-        stream = await transport.open(peer, COVERAGE_PROTOCOL, timeout_s=TIMEOUT_S)
-        try:
-            await stream.send(Message("coverage?", {"fingerprint": fingerprint}), timeout_s=TIMEOUT_S)
-            answer = await stream.receive(timeout_s=TIMEOUT_S)
-            word = _unpack(bytes(answer.payload)) if answer.kind == "coverage" else None
-            await stream.send(Message("thanks"), timeout_s=TIMEOUT_S)
-            return word
-        finally:
-            stream.close()
+        with errands.asking(peer) as limit_s:
+            stream = await transport.open(peer, COVERAGE_PROTOCOL, timeout_s=limit_s)
+            try:
+                await stream.send(Message("coverage?", {"fingerprint": fingerprint}), timeout_s=limit_s)
+                answer = await stream.receive(timeout_s=limit_s)
+                word = _unpack(bytes(answer.payload)) if answer.kind == "coverage" else None
+                await stream.send(Message("thanks"), timeout_s=limit_s)
+                return word
+            finally:
+                stream.close()
     except NetworkError:
         return None
 

@@ -49,7 +49,8 @@ class CoverageKeeper:
     async def serve(self) -> None:
         """Answer whoever asks."""
         fingerprint = self._bundle.fingerprint
-        await serve_coverage(self._ports.transport, fingerprint, self._known, self._ports.clock.now)
+        ports = self._ports
+        await serve_coverage(ports.transport, ports.errands, fingerprint, self._known, ports.clock.now)
 
     async def run(self) -> None:
         """Look how far the swarm is, until cancelled."""
@@ -111,7 +112,7 @@ class CoverageKeeper:
             except StateError as error:
                 logger.info("coverage of earlier is not used: %s", error.message)
         able = [record.peer for record in self._view().all_trainers() if record.can_be_dialled]
-        words = await ask_for_coverage(self._ports.transport, self._bundle.fingerprint, able)
+        words = await ask_for_coverage(self._ports.transport, self._ports.errands, self._bundle.fingerprint, able)
         merge(words, coverage, self._ledger, self._ports.clock.now())
         self._coverage = coverage
         self._holders = Holders(self._ports.transport.peer_id, coverage, self._ledger)

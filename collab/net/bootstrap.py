@@ -12,6 +12,7 @@ from collab.types import PeerId
 logger = logging.getLogger(__name__)
 
 DIAL_TIMEOUT_S = 5.0
+"""Of one attempt, before anything is known: ten round trips of 300 ms, and the pauses of two busy machines."""
 RETRY_PAUSE_S = 1.0
 RECONNECT_S = 5.0
 """How often a lost bootstrap peer is looked for: it may have been restarted."""

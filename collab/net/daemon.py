@@ -26,6 +26,7 @@ RELAY_STARTS = 16
 """Half of all starts come to the wrong limits (11, 7 and 12 of 20 measured); sixteen in a row do once in 60,000."""
 RELAY_QUESTIONS = 2
 RELAY_TIMEOUT_S = 5.0
+"""Of a question to a relay, or ours in its place: ten round trips of 300 ms, and the pauses of two busy machines."""
 
 
 class _Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped

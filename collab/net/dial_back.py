@@ -23,6 +23,8 @@ LOWEST_PORT, HIGHEST_PORT = 1024, 65535
 DIAL_TIMEOUT_S = 1.5
 """Three round trips to the far side of the Earth, and a lost packet."""
 ANSWER_TIMEOUT_S = 5.0
+"""Of one step: ``DIAL_TIMEOUT_S`` for each address that is tried, and ten round trips of 200 ms. Asked when a peer
+joins, before it has measured anything."""
 MAX_DIALS = 8
 """At once, for all askers together."""
 PER_HOST = Pace(burst=16, per_s=0.2)

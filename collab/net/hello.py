@@ -17,6 +17,8 @@ from collab.types import PeerId
 from collab.version import VERSION
 
 TIMEOUT_S = 5.0
+"""Of one step: ten round trips of 300 ms, and the pauses of two busy machines; asked first of all, before anything is
+measured."""
 MAX_PROTOCOLS, MAX_CHARACTERS = 256, 64
 
 

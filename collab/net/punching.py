@@ -36,6 +36,7 @@ FORGOTTEN_S = 150.0
 RENEWALS = 3
 """Of a circuit that is there, and may carry something."""
 MEET_TIMEOUT_S = 5.0
+"""For two peers to agree over their relay on a moment to dial: ten round trips of 300 ms, and two busy machines."""
 HIDDEN = (Reachability.RELAYED, Reachability.HOLE_PUNCHED)
 
 

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 2.5
 """For everybody's answers together: a dial that gets no answer takes 1.5 s. Joining never waits longer for this."""
 RESERVE_TIMEOUT_S = 3.0
+"""For a place at a relay: ten round trips of 300 ms; another relay is asked after it."""
 RENEW_S = 30.0
 """A place ends with its hour, or with the connection to the relay; asking again costs two small messages."""
 LOOK_AGAIN_S, MAKE_SURE_S = 900.0, 60.0

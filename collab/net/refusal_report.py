@@ -12,6 +12,7 @@ from collab.types import PeerId
 MAX_ROWS = 100
 """Most refused first; 10 KB."""
 TIMEOUT_S = 3.0
+"""Of one step: ten round trips of 300 ms; who asks looks from outside, and asks each peer once."""
 
 
 async def serve_report(transport: Transport, refusals: Refusals) -> None:

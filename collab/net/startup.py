@@ -42,6 +42,7 @@ from collab.types import PeerId, Reachability
 logger = logging.getLogger(__name__)
 
 TIME_TIMEOUT_S = 5.0
+"""For the first peers' clocks, before anything is known: as ``DIAL_TIMEOUT_S``."""
 ALARMING_OFFSET_S = 3.0
 """A clock that is further off would have its DHT records refused without the correction."""
 

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 BUNDLE_PROTOCOL = "collab/run/3"
 TIMEOUT_S = 20.0
+"""Of one message: a run file of 64 KiB, or a piece of an asset, over a line of 35 kbit/s; fetched when a peer joins,
+before it has measured anything."""
 RUN_FILE, ASSET = "run.json", "asset-"
 """What a run is kept as: one file, and one for each asset, whose names begin so."""
 MAX_ASSETS = 16

@@ -6,6 +6,8 @@ import math
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 
+from collab.averaging.flow import kept_alive
+from collab.averaging.timeouts import MeasuredTimeouts
 from collab.errors import NetworkError
 from collab.net.base import Stream, Transport
 from collab.net.wire import Message
@@ -13,9 +15,7 @@ from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
-HANDOVER_PROTOCOL = "collab/handover/1"
-REPLY_TIMEOUT_S = 120.0
-"""A backbone may fetch gigabytes before it answers; the offering side sets its own limit."""
+HANDOVER_PROTOCOL = "collab/handover/2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,19 @@ TakeState = Callable[[PeerId, Offer], Awaitable[bool]]
 """Fetch the snapshot of an epoch from a peer; whether it is safe with us now."""
 
 
-async def offer_state(transport: Transport, backbones: list[PeerId], offer: Offer, timeout_s: float) -> bool:
-    """Ask ``backbones`` in turn to take our state; whether one of them has it now."""
+async def offer_state(
+    transport: Transport, timeouts: MeasuredTimeouts, backbones: list[PeerId], offer: Offer, timeout_s: float
+) -> bool:
+    """Ask ``backbones`` in turn to take our state; whether one of them has it now.
+
+    Args:
+        timeout_s: for all of them; one that says nothing, not even that it is fetching, is given up before.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             for backbone in backbones:
                 try:
-                    if await _offer(transport, backbone, offer):
+                    if await _offer(transport, timeouts, backbone, offer):
                         return True
                 except NetworkError as error:
                     logger.warning("backbone did not take our state peer=%s reason=%s", backbone, error)
@@ -47,22 +53,28 @@ async def offer_state(transport: Transport, backbones: list[PeerId], offer: Offe
     return False
 
 
-async def _offer(transport: Transport, backbone: PeerId, offer: Offer) -> bool:
-    stream = await transport.open(backbone, HANDOVER_PROTOCOL, timeout_s=REPLY_TIMEOUT_S)
+async def _offer(transport: Transport, timeouts: MeasuredTimeouts, backbone: PeerId, offer: Offer) -> bool:
+    limit_s = timeouts.answer_s(backbone)
+    stream = await transport.open(backbone, HANDOVER_PROTOCOL, timeout_s=limit_s)
     try:
-        await stream.send(Message("offer", asdict(offer)), timeout_s=REPLY_TIMEOUT_S)
-        return (await stream.receive(timeout_s=REPLY_TIMEOUT_S)).get("taken", bool)
+        await stream.send(Message("offer", asdict(offer)), timeout_s=limit_s)
+        while (answer := await stream.receive(timeout_s=timeouts.part_s)).kind == "wait":
+            pass  # it may fetch gigabytes
+        return answer.get("taken", bool)
     finally:
         stream.close()
 
 
-async def serve_handover(transport: Transport, fingerprint: str, take: TakeState) -> None:
+async def serve_handover(
+    transport: Transport, timeouts: MeasuredTimeouts, fingerprint: str, take: TakeState
+) -> None:
     """Answer trainers that leave with the newest state."""
 
     async def answer(stream: Stream) -> None:
-        message = await stream.receive(timeout_s=REPLY_TIMEOUT_S)
+        message = await stream.receive(timeout_s=timeouts.answer_s())
         offer = Offer(message.get("fingerprint", str), message.get("epoch", int), message.get("eval_loss", float))
-        taken = offer.fingerprint == fingerprint and await take(stream.remote, offer)
-        await stream.send(Message("answer", {"taken": taken}), timeout_s=REPLY_TIMEOUT_S)
+        async with kept_alive(stream, timeouts):
+            taken = offer.fingerprint == fingerprint and await take(stream.remote, offer)
+        await stream.send(Message("answer", {"taken": taken}), timeout_s=timeouts.answer_s())
 
     await transport.serve(HANDOVER_PROTOCOL, answer)

@@ -16,6 +16,7 @@ import msgpack
 from collab.errors import BadMessage, NetworkError
 from collab.metrics.records import Notice
 from collab.net.base import Stream, Transport
+from collab.net.errands import Errands
 from collab.net.wire import Message
 from collab.ports import Ports
 from collab.swarm.mandate import Mandate
@@ -26,7 +27,6 @@ from collab.types import PeerId
 logger = logging.getLogger(__name__)
 
 ORDERS_PROTOCOL = "collab/orders/1"
-TIMEOUT_S = 10.0
 LOOK_S = 0.5
 """How often the swarm as last seen is searched for somebody who knows more."""
 REST_S = 30.0
@@ -75,10 +75,11 @@ class OrderExchange:
         await self._ports.transport.serve(ORDERS_PROTOCOL, self._answer)
 
     async def _answer(self, stream: Stream) -> None:
-        message = await stream.receive(timeout_s=TIMEOUT_S)
-        await stream.send(_missing_in(message, self._mandate.book), timeout_s=TIMEOUT_S)
-        take_from(await stream.receive(timeout_s=TIMEOUT_S), self._mandate)
-        await stream.send(Message("thanks"), timeout_s=TIMEOUT_S)
+        errands = self._ports.errands
+        message = await stream.receive(timeout_s=errands.limit_s())
+        await stream.send(_missing_in(message, self._mandate.book), timeout_s=errands.limit_s())
+        take_from(await stream.receive(timeout_s=errands.limit_s()), self._mandate)
+        await stream.send(Message("thanks"), timeout_s=errands.limit_s())
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
@@ -106,10 +107,9 @@ class OrderExchange:
         """Ask these peers, one after the other, until one knows more than we do; whether one did."""
         for peer in peers:
             try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    if await exchange(self._ports.transport, peer, self._mandate):
-                        return True
-            except (NetworkError, TimeoutError) as error:
+                if await exchange(self._ports.transport, self._ports.errands, peer, self._mandate):
+                    return True
+            except NetworkError as error:
                 logger.info("orders are not to be had peer=%s reason=%s", peer, error)
             self._disappointed_s.pop(peer, None)
             self._disappointed_s[peer] = self._ports.clock.monotonic()
@@ -147,22 +147,23 @@ def write_orders(path: Path, book: OrderBook) -> None:
     unfinished.replace(path)
 
 
-async def exchange(transport: Transport, peer: PeerId, mandate: Mandate) -> bool:
+async def exchange(transport: Transport, errands: Errands, peer: PeerId, mandate: Mandate) -> bool:
     """Take the orders that ``peer`` knows and we do not, and give it those that it lacks; whether we know more now.
 
     Raises:
         NetworkError: it does not answer, or what it sends is not the owner's.
     """
-    stream = await transport.open(peer, ORDERS_PROTOCOL, timeout_s=TIMEOUT_S)
-    try:
-        await stream.send(_told(mandate.book, len(mandate.book.orders)), timeout_s=TIMEOUT_S)
-        answer = await stream.receive(timeout_s=TIMEOUT_S)
-        is_news = take_from(answer, mandate)
-        await stream.send(_missing_in(answer, mandate.book), timeout_s=TIMEOUT_S)
-        await stream.receive(timeout_s=TIMEOUT_S)  # it has them
-        return is_news
-    finally:
-        stream.close()
+    with errands.asking(peer) as limit_s:
+        stream = await transport.open(peer, ORDERS_PROTOCOL, timeout_s=limit_s)
+        try:
+            await stream.send(_told(mandate.book, len(mandate.book.orders)), timeout_s=limit_s)
+            answer = await stream.receive(timeout_s=limit_s)
+            is_news = take_from(answer, mandate)
+            await stream.send(_missing_in(answer, mandate.book), timeout_s=limit_s)
+            await stream.receive(timeout_s=limit_s)  # it has them
+            return is_news
+        finally:
+            stream.close()
 
 
 def take_from(message: Message, mandate: Mandate) -> bool:

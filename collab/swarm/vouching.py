@@ -11,25 +11,27 @@ from collections.abc import Callable, Iterable
 from collab.averaging.agreement import MAX_MEMBERS, CommitRecord
 from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream, Transport
+from collab.net.errands import Errands
 from collab.net.wire import Message
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
 VOUCH_PROTOCOL = "collab/vouch/1"
-TIMEOUT_S = 5.0
 LEAST_ROUNDS = 2
 """Of those that a backbone remembers; one of a single round may have come just now."""
 
 
-async def serve_vouching(transport: Transport, records: Callable[[], Iterable[CommitRecord]]) -> None:
+async def serve_vouching(
+    transport: Transport, errands: Errands, records: Callable[[], Iterable[CommitRecord]]
+) -> None:
     """Tell newcomers who has contributed to the rounds that we remember."""
 
     async def answer(stream: Stream) -> None:
-        await stream.receive(timeout_s=TIMEOUT_S)
+        await stream.receive(timeout_s=errands.limit_s())
         rows = [[peer, rounds] for peer, rounds in contributors_of(records()).most_common(MAX_MEMBERS)]
-        await stream.send(Message("contributors", {"rows": rows}), timeout_s=TIMEOUT_S)
-        await stream.receive(timeout_s=TIMEOUT_S)  # "thanks": it was heard
+        await stream.send(Message("contributors", {"rows": rows}), timeout_s=errands.limit_s())
+        await stream.receive(timeout_s=errands.limit_s())  # "thanks": it was heard
 
     await transport.serve(VOUCH_PROTOCOL, answer)
 
@@ -39,7 +41,9 @@ def contributors_of(records: Iterable[CommitRecord]) -> Counter[PeerId]:
     return Counter(peer for record in records for peer, _ in record.contributors)
 
 
-async def who_has_contributed(transport: Transport, backbones: Iterable[PeerId]) -> frozenset[PeerId]:
+async def who_has_contributed(
+    transport: Transport, errands: Errands, backbones: Iterable[PeerId]
+) -> frozenset[PeerId]:
     """Those whom the first backbone that knows of any has seen contribute; none: nobody knows.
 
     Args:
@@ -47,7 +51,8 @@ async def who_has_contributed(transport: Transport, backbones: Iterable[PeerId])
     """
     for backbone in backbones:
         try:
-            counts = await _ask(transport, backbone)
+            with errands.asking(backbone) as limit_s:
+                counts = await _ask(transport, backbone, limit_s)
         except NetworkError as error:
             logger.info("backbone does not say who has contributed peer=%s reason=%s", backbone, error)
             continue
@@ -57,14 +62,14 @@ async def who_has_contributed(transport: Transport, backbones: Iterable[PeerId])
     return frozenset()
 
 
-async def _ask(transport: Transport, backbone: PeerId) -> dict[PeerId, int]:
-    stream = await transport.open(backbone, VOUCH_PROTOCOL, timeout_s=TIMEOUT_S)
+async def _ask(transport: Transport, backbone: PeerId, limit_s: float) -> dict[PeerId, int]:
+    stream = await transport.open(backbone, VOUCH_PROTOCOL, timeout_s=limit_s)
     try:
-        await stream.send(Message("contributors?"), timeout_s=TIMEOUT_S)
-        rows = (await stream.receive(timeout_s=TIMEOUT_S)).rows("rows", str, int)
+        await stream.send(Message("contributors?"), timeout_s=limit_s)
+        rows = (await stream.receive(timeout_s=limit_s)).rows("rows", str, int)
         if len(rows) > MAX_MEMBERS or any(rounds < 1 for _, rounds in rows):
             raise BadMessage(f"{backbone} names {len(rows)} contributors, or some of no round")
-        await stream.send(Message("thanks"), timeout_s=TIMEOUT_S)
+        await stream.send(Message("thanks"), timeout_s=limit_s)
         return {PeerId(peer): rounds for peer, rounds in rows}
     finally:
         stream.close()

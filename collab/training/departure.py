@@ -15,6 +15,7 @@ from collab.swarm.records import PeerState
 from collab.training.disk_copy import DiskCopy
 from collab.training.replica import Replica
 from collab.training.teller import Teller
+from collab.types import PeerId
 
 URGENT_HANDOVER_S = 2.0
 """For the last trainer to hand its state to a backbone when it is asked to leave."""
@@ -68,12 +69,15 @@ class Departure:
         behind = [record.peer for record in backbones if record.checkpoint_epoch < epoch]
         eval_loss = vitals.evaluation.loss if vitals.eval_epoch == epoch else math.nan
         offer = Offer(self.engine.fingerprint, epoch, eval_loss)
-        if not behind or await offer_state(self.ports.transport, behind, offer, timeout_s):
+        if not behind or await self._is_taken(behind, offer, timeout_s):
             return bool(backbones)
         text = f"no backbone took our state of epoch {epoch} in time"
         hint = f"the run will go on from epoch {max(record.checkpoint_epoch for record in backbones)}"
         self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint, is_problem=True))
         return False
+
+    async def _is_taken(self, backbones: list[PeerId], offer: Offer, timeout_s: float) -> bool:
+        return await offer_state(self.ports.transport, self.engine.links.timeouts, backbones, offer, timeout_s)
 
     def _is_at_the_end(self) -> bool:
         """Of the run; a trainer may also have reached an end of its own."""

@@ -81,7 +81,8 @@ class LeasedSupply:
         plan = await self._ports.compute.run(self._make_plan)
         coverage = Coverage(plan)
         await self._restore(coverage)
-        await serve_coverage(self._ports.transport, self._fingerprint, self._known, self._ports.clock.now)
+        ports = self._ports
+        await serve_coverage(ports.transport, ports.errands, self._fingerprint, self._known, ports.clock.now)
         self._plan = plan
         await self._participant.membership.report()  # nobody believes a claim of a peer that does not seem to be there
         await self._ask(coverage)
@@ -181,7 +182,7 @@ class LeasedSupply:
         records = [r for r in membership.view.records if r.peer != me and r.can_be_dialled]
         peers = [r.peer for r in records if r in membership.backbones() or r.data == coverage.plan.data]
         self._ports.rng.shuffle(peers)
-        words = await ask_for_coverage(self._ports.transport, self._fingerprint, peers[:ASKED])
+        words = await ask_for_coverage(self._ports.transport, self._ports.errands, self._fingerprint, peers[:ASKED])
         merge(words, coverage, self._ledger, self._ports.clock.now())
 
     async def _ask_again(self, coverage: Coverage) -> None:

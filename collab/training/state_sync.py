@@ -226,7 +226,8 @@ class StateSync:
         """First what was begun in an earlier life, if rounds lead on from there; else the newest."""
         donors, most_bytes = self._membership.donors(), MOST_FLOATS * 4 * self._replica.layout.num_elements + MOST_MORE
         trainers = frozenset(donors) - {record.peer for record in self._membership.backbones()}
-        steady = await who_has_contributed(self._ports.transport, self._membership.vouched_backbones())
+        named = self._membership.vouched_backbones()
+        steady = await who_has_contributed(self._ports.transport, self._ports.errands, named)
         donors.sort(key=lambda peer: peer in trainers and peer not in steady)
         newest = Wanted(
             voices=trainers & steady or trainers,

@@ -6,6 +6,7 @@ from collab.data.coverage import Coverage
 from collab.data.coverage_exchange import COVERAGE_PROTOCOL, Word, ask_for_coverage, merge, serve_coverage
 from collab.data.ledger import Ledger
 from collab.net.base import Stream
+from collab.net.errands import Errands
 from collab.net.wire import Message
 from collab.types import PeerId
 from tests.fakes import FakeNetwork, run
@@ -61,11 +62,13 @@ def test_peers_answer_what_they_know_and_those_without_knowledge_do_not_count() 
             known.note(0, 1, 0b101)
             ledger = Ledger(most_per_round=100.0)
             ledger.note_round("1", [(PeerId("alice"), 40.0)], 0.0)
-            await serve_coverage(network.join("old"), "run", lambda: (known, ledger), lambda: 10.0)
-            await serve_coverage(network.join("new"), "run", lambda: None, lambda: 10.0)
-            await serve_coverage(network.join("other"), "another run", lambda: (known, ledger), lambda: 10.0)
+            await serve_coverage(network.join("old"), Errands(), "run", lambda: (known, ledger), lambda: 10.0)
+            await serve_coverage(network.join("new"), Errands(), "run", lambda: None, lambda: 10.0)
+            other = network.join("other")
+            await serve_coverage(other, Errands(), "another run", lambda: (known, ledger), lambda: 10.0)
             us = network.join("us")
-            words = await ask_for_coverage(us, "run", [PeerId(name) for name in ("old", "new", "other", "gone")])
+            asked = [PeerId(name) for name in ("old", "new", "other", "gone")]
+            words = await ask_for_coverage(us, Errands(), "run", asked)
             assert len(words) == 1
             coverage, accounts = merged(*words)
             assert coverage.of(0).trained == [0, 0b101]
@@ -93,7 +96,7 @@ def test_an_answer_that_makes_no_sense_is_none(answer: bytes) -> None:
                 await stream.send(Message("coverage", payload=answer), timeout_s=1)
 
             await network.join("liar").serve(COVERAGE_PROTOCOL, lie)
-            assert await ask_for_coverage(network.join("us"), "run", [PeerId("liar")]) == []
+            assert await ask_for_coverage(network.join("us"), Errands(), "run", [PeerId("liar")]) == []
 
     run(main())
 

@@ -16,6 +16,7 @@ from collab.errors import BadMessage
 from collab.metrics.records import PeerRefused
 from collab.metrics.refusals import Refusals
 from collab.net.base import Stream
+from collab.net.errands import Errands
 from collab.net.quotas import REPORT_PROTOCOL
 from collab.net.refusal_report import MAX_ROWS, fetch_report, serve_report
 from collab.net.wire import Message
@@ -158,7 +159,8 @@ def test_status_says_how_far_the_swarm_is_with_the_data() -> None:
             known.note(3, 0, 0b1110)
             known.note(3, 0, 0b0010)
             ledger = Ledger.for_batches_of(64)
-            await serve_coverage(network.join("backbone"), bundle.fingerprint, lambda: (known, ledger), lambda: 0.0)
+            backbone = network.join("backbone")
+            await serve_coverage(backbone, Errands(), bundle.fingerprint, lambda: (known, ledger), lambda: 0.0)
             trainer = replace(record("a"), data=plan.data, data_pass=3)
             view = SwarmView((trainer, record("backbone", role=Role.BACKBONE)), 0.0)
             covered = await ask_how_far(network.join("us"), bundle, view)

@@ -9,6 +9,7 @@ import pytest
 from collab.averaging.flow import Links
 from collab.errors import NoDonor
 from collab.net.base import Stream
+from collab.net.errands import Errands
 from collab.net.pieces import PIECE_BYTES
 from collab.net.wire import Message
 from collab.swarm.donation import MAX_DONATIONS, STATE_PROTOCOL, StateServer
@@ -97,9 +98,9 @@ def test_who_has_never_contributed_has_no_voice() -> None:
             await donate(network, FIRST)
             contributors = ((FIRST, 5.0), (SECOND, 5.0))
             records = [make_record(contributors=contributors, epoch=epoch) for epoch in range(3)]
-            await serve_vouching(network.join("backbone"), lambda: records)
+            await serve_vouching(network.join("backbone"), Errands(), lambda: records)
             me = network.join("me")
-            steady = await who_has_contributed(me, [PeerId("nobody"), PeerId("backbone")])
+            steady = await who_has_contributed(me, Errands(), [PeerId("nobody"), PeerId("backbone")])
             assert steady == {FIRST, SECOND}
             packed, _ = await fetch(me, *liars, FIRST, wanted=Wanted(voices=steady))
             assert packed == GOOD
