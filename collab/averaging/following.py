@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.claims import believed
+from collab.averaging.courtesy import Courtesy
 from collab.averaging.deadlines import Arrivals
 from collab.averaging.forecast import FAR_S, Pace, batch_due_s
 from collab.averaging.settings import RoundSettings
-from collab.averaging.standing import IDLE_S, STANDING_PROTOCOL, Heard, History, Word
+from collab.averaging.standing import IDLE_S, STANDING_PROTOCOL, Awaited, Heard, History, Word
 from collab.averaging.timeouts import MeasuredTimeouts
 from collab.errors import BadMessage, TimedOut
 from collab.net.base import Stream
@@ -22,8 +23,6 @@ FRESH_S = 1.0
 """An answer to a call that is older belongs to an attempt before."""
 PREPARE_S = 0.2
 """Before a batch is due the leader looks who is there."""
-NEAR_EPOCHS = 2
-"""Who is further behind takes over a state first."""
 MAX_STANDING = 512
 """Streams that a leader keeps; whoever comes later is called over a stream of its own."""
 
@@ -41,8 +40,10 @@ class _Stander:
     called: History | None = None
     answer: asyncio.Future[Reply] | None = None
     answered_s: float = 0.0
-    waited_at: History | None = None
-    """Where it was when the others' round was put off for it in vain."""
+    hurried: History | None = None
+    """To which round, that was put off for it."""
+    excused: History | None = None
+    """From this one of these."""
 
     @property
     def is_answered(self) -> bool:
@@ -81,10 +82,7 @@ class Following:
         self._timeouts = timeouts
         self.patience = Arrivals(timeouts.fixed.gather_limit_s)
         """How long trainers compute after a call before they can come."""
-        self._ripe: tuple[History, float] = NOTHING_SAID.history, 0.0
-        """Whose batch was there last, and since when (loop time)."""
-        self._step_s = 0.0
-        """From one batch to the next, lately."""
+        self._courtesy = Courtesy(ports.clock.monotonic, is_synchronous=settings.is_synchronous)
         self.left_out: frozenset[PeerId] = frozenset()
         """Trainers that the newest plan leaves out: what they hold waits, and fills no batch for the others."""
 
@@ -152,11 +150,14 @@ class Following:
                 message = await stream.receive(timeout_s=IDLE_S)
                 if message.kind == "word":
                     stander.word, stander.spoke_s = Word.from_message(message), asyncio.get_running_loop().time()
+                    self._courtesy.heard_of(stander.word.history)
                     if stander.called != stander.word.history:
                         stander.decline()  # it has gone on since it was called
                     await self._consider(stander, stander.word)
                 elif message.kind == "coming":
                     self._take_answer(stander, message)
+                elif message.kind == "sorry":
+                    await self._excuse(stander, (message.get("epoch", int), Lineage(message.get("lineage", str))))
                 else:
                     raise BadMessage(f"{stream.remote} sends {message.kind} over a standing stream")
         finally:
@@ -178,38 +179,46 @@ class Following:
         claims = {other.stream.remote: other.word.samples for other in counted if other.word}
         target = self._settings.terms.target_batch_size(word.epoch)
         has_batch = believed(claims, self._settings.max_share) >= target
-        is_put_off = has_batch and not self._settings.is_synchronous and self._is_waited_for_others(word.history)
-        if has_batch and not is_put_off:
+        awaited = self._put_off_for(word.history) if has_batch else []
+        if awaited and self._settings.is_synchronous:  # what they wait for can be had now
+            await asyncio.gather(*(self._hurry(other, word.history) for other in awaited), return_exceptions=True)
+        elif has_batch and not awaited:
+            self._courtesy.called()
             was_called = stander.called == word.history and not stander.has_declined
             await asyncio.gather(*(self._call(other, word.history) for other in together), return_exceptions=True)
             if not was_called:
                 return
         others = [other.pace for other in counted if other is not stander]
         due_s = batch_due_s(others, stander.pace, target=target, max_share=self._settings.max_share)
-        if is_put_off:
-            due_s = max(due_s, PREPARE_S)
-        self._prepare_for(word.history, due_s)
+        self._prepare_for(word.history, max(due_s, PREPARE_S) if awaited else due_s)
+        if awaited:
+            due_s = self._courtesy.left_s
         heard = Heard(word.epoch, word.lineage, due_s).to_message()
         await stander.stream.send(heard, timeout_s=self._timeouts.answer_s())
 
-    def _is_waited_for_others(self, history: History) -> bool:
-        """Whether somebody is about to get there, too. Where rounds go on beside microbatches, one follows the other,
-        and whoever is a step behind would be so for ever. Put off is a round by a step's time at most, and for nobody
-        twice that has not got further meanwhile.
-        """
-        now_s = asyncio.get_running_loop().time()
-        if self._ripe[0] != history:
-            self._step_s, self._ripe = now_s - self._ripe[1], (history, now_s)
-        behind = [
-            other
-            for other in self._standers.values()
-            if other.word and 0 < history[0] - other.word.epoch <= NEAR_EPOCHS and other.waited_at != other.word.history
-        ]
-        if now_s - self._ripe[1] < self._step_s:
-            return bool(behind)
-        for other in behind:
-            other.waited_at = other.word.history if other.word else None
-        return False
+    def _put_off_for(self, history: History) -> list[_Stander]:
+        """For whom the round that is due waits."""
+        words = {
+            peer: stander.word
+            for peer, stander in self._standers.items()
+            if stander.word is not None and stander.excused != history
+        }
+        return [self._standers[peer] for peer in sorted(self._courtesy.put_off_for(history, words))]
+
+    async def _hurry(self, stander: _Stander, history: History) -> None:
+        """Tell somebody who is behind, once, that the others wait for it."""
+        if stander.hurried != history:
+            stander.hurried = history
+            awaited = Awaited(*history, self._courtesy.left_s).to_message()
+            await stander.stream.send(awaited, timeout_s=self._timeouts.answer_s())
+
+    async def _excuse(self, stander: _Stander, history: History) -> None:
+        """Somebody cannot be there in time: perhaps nothing holds the round up any more."""
+        stander.excused = history
+        for other in self._standers.values():
+            if other.word is not None and other.word.history == history:
+                await self._consider(other, other.word)
+                return
 
     def _prepare_for(self, history: History, due_s: float) -> None:
         """Once for each history, shortly before its batch is there."""

@@ -6,10 +6,12 @@ The directory takes tens of milliseconds to tell one peer what another said; a s
 way. A trainer tells its leader of every microbatch and hears when the batch is due. As soon as the leader knows that
 they have it together, it calls them, and each says when it can be there.
 
-trainer -> leader  word     epoch, lineage, samples so far, speed, seconds of a microbatch
+trainer -> leader  word     epoch, lineage, samples so far, speed, seconds of a microbatch, whether it is catching up
 leader -> trainer  heard    when all trainers of this history will have their batch together
 leader -> trainer  call     your swarm has its batch: come
 trainer -> leader  coming   in so many seconds | not at all
+leader -> trainer  awaited  you are behind, and the others put their round off for you, for so many seconds
+trainer -> leader  sorry    that is not enough
 """
 
 import asyncio
@@ -30,7 +32,7 @@ from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
 
-STANDING_PROTOCOL = "collab/standing/2"
+STANDING_PROTOCOL = "collab/standing/3"
 IDLE_S = 3600.0
 RETRY_S = 1.0
 """After a leader could not be reached."""
@@ -52,6 +54,8 @@ class Word:
     samples_per_s: float
     microbatch_s: float = 0.0
     """After which it speaks again; 0: not known yet."""
+    is_syncing: bool = False
+    """Whether it fetches what it missed."""
 
     @property
     def history(self) -> History:
@@ -70,6 +74,7 @@ class Word:
             samples=message.get("samples", float),
             samples_per_s=message.get("samples_per_s", float),
             microbatch_s=message.get("microbatch_s", float),
+            is_syncing=message.get("is_syncing", bool),
         )
         if not all(0 <= figure <= MOST_CLAIMED for figure in (word.samples, word.samples_per_s, word.microbatch_s)):
             raise BadMessage(f"{word.samples} samples at {word.samples_per_s} a second, each {word.microbatch_s} s")
@@ -97,6 +102,28 @@ class Heard:
         return heard
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A leader's word to somebody who is behind."""
+
+    epoch: int
+    lineage: Lineage
+    """Of the round that is put off."""
+    patience_s: float
+
+    def to_message(self) -> Message:
+        return Message("awaited", asdict(self))
+
+    @classmethod
+    def from_message(cls, message: Message) -> "Awaited":
+        """Raises ``BadMessage`` for anything malformed."""
+        epoch, lineage = message.get("epoch", int), Lineage(message.get("lineage", str))
+        awaited = cls(epoch, lineage, message.get("patience_s", float))
+        if not 0 <= awaited.patience_s < math.inf:
+            raise BadMessage(f"a leader waits for us for {awaited.patience_s} s")
+        return awaited
+
+
 class Standing:
     """A trainer's end: one stream to whoever leads, opened again when that is somebody else."""
 
@@ -105,6 +132,8 @@ class Standing:
     ) -> None:
         self._transport, self._fingerprint, self._timeouts = ports.transport, fingerprint, timeouts
         self._leaders, self._attend = leaders, attend
+        self.catches_up: Callable[[Awaited], bool] = lambda _: False
+        """Whether we are there when a leader has put a round off for us; hurries us."""
         self._word: Word | None = None
         self._news = asyncio.Event()
         self._heard: tuple[Heard, float] | None = None
@@ -210,6 +239,12 @@ class Standing:
                 self._unanswered_s = None
             if message.kind == "heard":
                 self._heard = Heard.from_message(message), self._clock()
+                continue
+            if message.kind == "awaited":
+                awaited = Awaited.from_message(message)
+                if not self.catches_up(awaited):
+                    sorry = Message("sorry", {"epoch": awaited.epoch, "lineage": awaited.lineage})
+                    await stream.send(sorry, timeout_s=self._timeouts.answer_s())
                 continue
             call = Call.from_message(message)
             answer = self._attend(call, leader).to_message()

@@ -4,7 +4,7 @@ import asyncio
 
 from collab.averaging.standing import History, Standing, Word
 from collab.swarm.membership import SHORTEST_WAIT_S, Membership
-from collab.swarm.records import PeerRecord
+from collab.swarm.records import PeerRecord, PeerState
 
 
 class BatchWatch:
@@ -20,8 +20,8 @@ class BatchWatch:
     def tell(self) -> PeerRecord:
         """Let the leader know where we stand; our record as of now."""
         record = self._membership.our_record()
-        samples, speed = float(record.samples), record.samples_per_s
-        self._standing.report(Word(record.epoch, record.lineage, samples, speed, record.microbatch_s))
+        samples, speed, is_syncing = float(record.samples), record.samples_per_s, record.state is PeerState.SYNCING
+        self._standing.report(Word(record.epoch, record.lineage, samples, speed, record.microbatch_s, is_syncing))
         return record
 
     def note_call(self, history: History) -> None:

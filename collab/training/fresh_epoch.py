@@ -34,6 +34,21 @@ class FreshEpoch:
     replica: Replica
     mandate: Mandate
 
+    @property
+    def state_floats(self) -> float:
+        """Of the run's state for each parameter, in float32."""
+        return state_floats(self.run.optimizer)
+
+    @property
+    def mean_floats(self) -> float:
+        """The same of what one round made."""
+        return RESULT_BYTES[self.run.averaging.compression] / FLOAT_BYTES
+
+    def fetch_s(self, missed: int) -> float:
+        """How long our link takes for so many missed rounds; 0: for the state as a whole. 0.0 if it is not known."""
+        rate, floats = self.links.downlink.rate(), self.mean_floats * missed if missed else self.state_floats
+        return 0.0 if rate is None else self.replica.layout.num_elements * FLOAT_BYTES * floats / rate.bytes_per_s
+
     async def wait(self) -> None:
         """Until the swarm has taken its next step, if that saves more than it takes; not for longer than promised."""
         wait_s, consensus = self._worth_s(), self.membership.consensus_of_others()
@@ -51,10 +66,7 @@ class FreshEpoch:
         if rate is None or consensus is None:
             return 0.0
         due_s, step_s = view.step_ahead(self.mandate.target_batch_size(consensus[0]), self.ports.clock.now())
-        elements = self.replica.layout.num_elements
-        fetch_s = elements * FLOAT_BYTES * state_floats(self.run.optimizer) / rate.bytes_per_s
-        missed_s = elements * RESULT_BYTES[self.run.averaging.compression] / rate.bytes_per_s
-        return worth_waiting_s(due_s=due_s, step_s=step_s, fetch_s=fetch_s, missed_s=missed_s)
+        return worth_waiting_s(due_s=due_s, step_s=step_s, fetch_s=self.fetch_s(0), missed_s=self.fetch_s(1))
 
 
 def worth_waiting_s(*, due_s: float, step_s: float, fetch_s: float, missed_s: float) -> float:

@@ -35,6 +35,7 @@ from collab.training.fresh_epoch import FreshEpoch
 from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import MicrobatchReport, Replica
 from collab.training.standstill import Remedy, Standstill
+from collab.training.state_shelf import StateShelf
 from collab.training.state_sync import StateSync, Update
 from collab.training.teller import Teller
 from collab.types import Lineage, PeerId, Reachability
@@ -62,7 +63,7 @@ class Participant:
         self._strategy = build_strategy(bundle.run.strategy, mandate.target_batch_size, settings.allowed_modules)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.teller.record)
-        self._engine = RoundEngine(
+        engine = self._engine = RoundEngine(
             ports,
             RoundSettings.of(bundle.run, bundle.fingerprint, mandate, can_reduce=settings.reach is Reachability.DIRECT),
             leaders=self.membership.leaders,
@@ -71,26 +72,24 @@ class Participant:
             prepare=self.membership.ask,
         )
         self.teller.has_seat = self._engine.has_seat
-        self._standing = Standing(
-            ports, bundle.fingerprint, self.membership.leaders, self._engine.attend, self._engine.links.timeouts
-        )
+        leaders, timeouts = self.membership.leaders, engine.links.timeouts
+        self._standing = Standing(ports, engine.fingerprint, leaders, engine.attend, timeouts)
         self._watch = BatchWatch(self.membership, self._standing)
         root = settings.state_dir
         self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, root)
+        self._standing.catches_up = self._sync.pursuit.hurry
+        self._shelf = StateShelf(ports, replica, engine.fingerprint)
         self._copy = DiskCopy(ports, replica, root and root / "copies", bundle.fingerprint)
-        self._sync.fresh = FreshEpoch(ports, self.membership, self._engine.links, bundle.run, replica, mandate)
+        self._sync.pursuit.fresh = FreshEpoch(ports, self.membership, self._engine.links, bundle.run, replica, mandate)
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, root and root / "orders")
         self._sync.orders = self._orders
         self._departure = Departure(
             ports=ports, replica=replica, teller=self.teller, membership=self.membership, engine=self._engine,
             copy=self._copy, mandate=mandate,
         )
-        self.swarm = Swarm(
-            peer_id=ports.transport.peer_id, progress=self._watch, averager=self._engine, worker=ports.compute
-        )
+        self.swarm = Swarm(peer_id=ports.transport.peer_id, progress=self._watch, averager=engine, worker=ports.compute)
         self._patience, self._is_measured = Patience(), False
-        self._round = Beside(self._contribute, ports.clock)
-        self._renewal = Beside(self._sync.gather, ports.clock)
+        self._round, self._renewal = Beside(self._contribute, ports.clock), Beside(self._sync.gather, ports.clock)
         self.standstill = Standstill(ports, self.membership, mandate.target_batch_size)
         self.standstill.help, self.standstill.skipped = self._help, lambda: self.vitals.skipped_in_a_row
 
@@ -185,11 +184,12 @@ class Participant:
             self.membership.note_step()
             self.teller.note_step(decision)
             if self.is_checkpoint_due:
-                await self._sync.keep()
+                await self._shelf.keep()
             self._copy.note_step()
         is_astray = self._strategy.follows_swarm and self.membership.is_out_of_step()
         if isinstance(decision, OutOfStep) or (is_astray and not self._round.is_under_way):
             self.vitals.state = PeerState.SYNCING
+            self._watch.tell()
             self._renewal.begin()
             await self._adopt()
         return isinstance(decision, Stepped)
@@ -212,7 +212,7 @@ class Participant:
         await self._orders.serve()
         await serve_time(transport, self.ports.clock)
         await serve_bundle(transport, self.bundle)
-        await StateServer(transport, self._engine.links, self.bundle.fingerprint, self._sync.provide).serve()
+        await StateServer(transport, self._engine.links, self.bundle.fingerprint, self._shelf.provide).serve()
         await self._engine.serve()
 
     async def keep_alive(self) -> None:
@@ -248,6 +248,7 @@ class Participant:
     async def synchronise(self) -> None:
         """Take over the swarm's state, and say so. Nothing may be computed meanwhile."""
         self.vitals.state = PeerState.SYNCING
+        self._watch.tell()  # so that whoever leads knows that we are on our way
         await self._take_over(await self._sync.gather())
         await self.membership.report()
         if (missed := await self._sync.missed(waits=False)).rounds:  # that began before our word was out

@@ -1,4 +1,4 @@
-"""A trainer's dealings with the swarm's state: taking it over, keeping copies of it, handing it on."""
+"""How a trainer takes over the swarm's state."""
 
 import asyncio
 import logging
@@ -18,10 +18,10 @@ from collab.swarm.last_seen import NEWER_WAIT_S, LastSeen
 from collab.swarm.membership import Membership
 from collab.swarm.order_exchange import OrderExchange
 from collab.swarm.partial import Partial
-from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
+from collab.swarm.snapshots import PackedSnapshot, Snapshot, unpack
 from collab.swarm.state_transfer import Wanted, fetch_state
 from collab.swarm.vouching import who_has_contributed
-from collab.training.fresh_epoch import FreshEpoch
+from collab.training.pursuit import Pursuit
 from collab.training.replica import Replica
 from collab.types import Lineage, PeerId
 
@@ -72,18 +72,22 @@ class StateSync:
         self._ports, self._replica, self._strategy = ports, replica, strategy
         self._membership, self._engine, self._fingerprint = membership, engine, engine.fingerprint
         self._began_s = ports.clock.monotonic()
-        self._kept: Snapshot | None = None
-        self._packed: PackedSnapshot | None = None
-        self._packing = asyncio.Lock()
         self.orders: OrderExchange | None = None
         """Fetches the organiser's orders that missed rounds were taken under."""
-        self.fresh: FreshEpoch | None = None
-        """Says whether the next step should be waited for."""
+        self.pursuit = Pursuit(replica, lambda: len(membership.donors()))
 
     async def gather(self) -> Update:
         """Fetch what takes us to the swarm's state: the rounds that we missed, else the state as a whole.
 
-        Tries until it has it; after a while it says what is missing. The replica stays as it is.
+        Tries until it has it; after a while it says what is missing. The replica stays as it is. When the others wait
+        for us, what would be too old is given up for the state of that moment.
+        """
+        return await self.pursuit.run(lambda is_awaited: self._gather(is_awaited=is_awaited))
+
+    async def _gather(self, *, is_awaited: bool) -> Update:
+        """
+        Args:
+            is_awaited: by the others, with the state that they have now.
         """
         self._ports.observer.observe(
             PhaseReached(at_s=self._ports.clock.now(), phase=Phase.FETCH_STATE, epoch=self._replica.epoch)
@@ -94,7 +98,7 @@ class StateSync:
             await self.orders.level()
         if self._is_rolled_back():
             await self._ports.compute.run(self._replica.forget)
-        while not (update := await self.missed()).rounds:
+        while is_awaited or not (update := await self.missed()).rounds:
             if self._waits_for_newer():
                 await asyncio.sleep(SYNC_PAUSE_S)
                 await self._membership.report()
@@ -102,14 +106,14 @@ class StateSync:
             if self._is_level():
                 await self._engine.learn_maker(self._membership.donors(), self._replica.lineage)
                 return Update()
-            if not attempts and self.fresh is not None and not await self._has_begun():
-                await self.fresh.wait()
+            if not is_awaited and not attempts and self.pursuit.fresh is not None and not await self._has_begun():
+                await self.pursuit.fresh.wait()
             try:
                 used, round_id = await self._used_of_ours()
-                snapshot = await self._fetch()
+                snapshot = await self._fetch(goes_on=not is_awaited)
                 return Update(used, round_id, snapshot, await self._rounds_after(snapshot.epoch, snapshot.lineage))
             except (NoDonor, CorruptState) as error:
-                attempts += 1
+                attempts, is_awaited = attempts + 1, False
                 if attempts % ATTEMPTS_BEFORE_DOUBT == 0 and self._replica.lineage and self._membership.is_at_rest():
                     self._membership.doubt()
                 if attempts in ATTEMPTS_BEFORE_WORDS:
@@ -177,6 +181,7 @@ class StateSync:
         rounds: list[Committed] = []
         num_elements = self._replica.layout.num_elements
         while True:
+            self.pursuit.reached(epoch, is_whole=False)
             peers = self._membership.trainers_ahead(epoch)
             committed = await self._engine.history.fetch(peers, (epoch, lineage), num_elements, waits=waits)
             if committed is None or not await self._knows_terms(committed.record.terms, peers):
@@ -203,10 +208,15 @@ class StateSync:
         """Whether a download of an earlier life can go on."""
         return self._partial is not None and await self._partial.manifest() is not None
 
-    async def _fetch(self) -> Snapshot:
-        """The swarm's present state, from whoever has it."""
+    async def _fetch(self, *, goes_on: bool) -> Snapshot:
+        """The swarm's present state, from whoever has it.
+
+        Args:
+            goes_on: what was begun in an earlier life is of use.
+        """
         started_s = self._ports.clock.monotonic()
-        packed, donors = await self._fetch_packed()
+        self.pursuit.reached(self._swarm_epoch(), is_whole=True)
+        packed, donors = await self._fetch_packed(goes_on=goes_on)
         snapshot = await self._ports.compute.beside(lambda: unpack(packed))
         if snapshot.era != self._membership.era:
             raise NoDonor(f"the state of epoch {snapshot.epoch} was rolled back", hint="whoever has another is asked")
@@ -222,7 +232,7 @@ class StateSync:
             await self._engine.learn_maker(list(donors), snapshot.lineage)
         return snapshot
 
-    async def _fetch_packed(self) -> tuple[PackedSnapshot, Mapping[PeerId, int]]:
+    async def _fetch_packed(self, *, goes_on: bool) -> tuple[PackedSnapshot, Mapping[PeerId, int]]:
         """First what was begun in an earlier life, if rounds lead on from there; else the newest."""
         donors, most_bytes = self._membership.donors(), MOST_FLOATS * 4 * self._replica.layout.num_elements + MOST_MORE
         trainers = frozenset(donors) - {record.peer for record in self._membership.backbones()}
@@ -233,9 +243,9 @@ class StateSync:
             voices=trainers & steady or trainers,
             voice_of=self._membership.voice_of,
             most_bytes=most_bytes,
-            least_epoch=self._least_epoch(),
+            least_epoch=self._least_epoch() if goes_on else max(self._least_epoch(), self.pursuit.reached_epoch),
         )
-        begun = await self._partial.manifest() if self._partial is not None else None
+        begun = await self._partial.manifest() if goes_on and self._partial is not None else None
         consensus = self._membership.consensus_of_others()
         if begun is not None and consensus is not None and 0 <= consensus[0] - begun.epoch <= KEPT_ROUNDS // 2:
             with suppress(NoDonor):
@@ -263,26 +273,3 @@ class StateSync:
         if self._partial is not None:
             await self._partial.remove()
         return fetched
-
-    async def keep(self) -> None:
-        """Keep a copy of the present state until the next one is kept: a backbone will ask for it by its epoch."""
-        self._kept = await self._ports.compute.beside(self._replica.snapshot)
-
-    async def provide(self, epoch: int | None) -> PackedSnapshot | None:
-        """Snapshot of ``epoch`` (None: the present one); None when there is no such copy."""
-        async with self._packing:
-            if self._packed is not None and self._is_wanted(
-                self._packed.manifest.epoch, self._packed.manifest.lineage, epoch
-            ):
-                return self._packed
-            kept, fingerprint = self._kept, self._fingerprint
-            if kept is not None and kept.epoch == epoch:
-                self._packed = await self._ports.compute.beside(lambda: pack(kept, fingerprint=fingerprint))
-            elif epoch in (None, self._replica.epoch) and self._replica.lineage:
-                self._packed = await self._ports.compute.beside(lambda: self._replica.packed(fingerprint))
-            else:
-                return None
-            return self._packed
-
-    def _is_wanted(self, epoch: int, lineage: str, wanted: int | None) -> bool:
-        return epoch == wanted if wanted is not None else lineage == self._replica.lineage

@@ -17,7 +17,7 @@ from collab.swarm.donation import StateServer
 from collab.swarm.snapshots import Manifest, PackedSnapshot, Snapshot, pack
 from collab.training.participant import Participant
 from collab.training.replica import Replica
-from collab.training.state_sync import StateSync
+from collab.training.state_shelf import StateShelf
 from collab.training.trainer import Trainer
 
 LEARNING_RATE = 0.5
@@ -96,13 +96,13 @@ def lie_about_the_state(log: str) -> None:
 
 def give_late() -> None:
     """Give newcomers the state a second later than could be: whoever lies is faster."""
-    provide = StateSync.provide
+    provide = StateShelf.provide
 
-    async def provided(self: StateSync, epoch: int | None) -> PackedSnapshot | None:
+    async def provided(self: StateShelf, epoch: int | None) -> PackedSnapshot | None:
         await asyncio.sleep(1.0)
         return await provide(self, epoch)
 
-    _replace(StateSync, "provide", provided)
+    _replace(StateShelf, "provide", provided)
 
 
 def lie_and_do_nothing_else(log: str) -> None:

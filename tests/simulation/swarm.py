@@ -70,7 +70,7 @@ class SimSwarm:
         when_alone: str = "train",
         owner: Identity | None = None,
         foreign: str = "",
-        hidden: int = 16,
+        hidden: int | str = 16,
         units: str = "",
         goal: str = "",
     ) -> None:

@@ -3,8 +3,6 @@
 import asyncio
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,7 +11,7 @@ from collab import config
 from collab.compute import ThreadCompute
 from collab.swarm.snapshots import unpack
 from collab.training.replica import Replica
-from collab.training.state_sync import StateSync
+from collab.training.state_shelf import StateShelf
 from collab.types import Lineage, PeerId
 from tests.fakes import FakeNetwork, make_ports
 from tests.training.toy import Plain, replica
@@ -32,11 +30,10 @@ def counting_replica() -> Replica:
     return ours
 
 
-def donating(network: FakeNetwork, compute: ThreadCompute, ours: Replica) -> StateSync:
+def donating(network: FakeNetwork, compute: ThreadCompute, ours: Replica) -> StateShelf:
     """What gives the state of a replica to others."""
     ports = replace(make_ports(network.join(PeerId("donor"))), compute=compute)
-    none = cast(Any, None)
-    return StateSync(ports, ours, none, none, cast(Any, SimpleNamespace(fingerprint="f")))
+    return StateShelf(ports, ours, "f")
 
 
 def test_a_donor_in_the_middle_of_its_steps_never_gives_a_torn_state() -> None:

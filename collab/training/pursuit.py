@@ -1,0 +1,74 @@
+"""Fetching the swarm's state while the swarm goes on, and sooner when the others wait for us."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from collab.averaging.standing import Awaited
+from collab.concurrency import end
+from collab.training.fresh_epoch import FreshEpoch
+from collab.training.replica import Replica
+
+T = TypeVar("T")
+
+
+class Pursuit:
+    """Of one trainer: what is under way, how far it leads, and whether it is worth going on with."""
+
+    def __init__(self, replica: Replica, num_donors: Callable[[], int]) -> None:
+        self._replica, self._num_donors = replica, num_donors
+        self.fresh: FreshEpoch | None = None
+        """Knows what a state and a round cost our link; None: nobody does, and both are fetched as they come."""
+        self._hurried, self._is_under_way = asyncio.Event(), False
+        self._is_whole, self.reached_epoch = False, 0
+        """Whether a state is fetched, or rounds are, and to which epoch what is fetched leads so far."""
+
+    def reached(self, epoch: int, *, is_whole: bool) -> None:
+        """What is fetched now leads to ``epoch``.
+
+        Args:
+            is_whole: it is a state, and not the rounds after ours.
+        """
+        self.reached_epoch, self._is_whole = epoch, is_whole
+
+    async def run(self, gather: Callable[[bool], Coroutine[Any, Any, T]]) -> T:
+        """What ``gather`` brings; begun anew when the others wait for us and it would be too old.
+
+        Args:
+            gather: called with whether the others wait for us.
+        """
+        self._hurried.clear()
+        is_awaited, self._is_under_way = False, True
+        while True:
+            gathering = asyncio.create_task(gather(is_awaited))
+            hurried = asyncio.create_task(self._hurried.wait())
+            try:
+                await asyncio.wait((gathering, hurried), return_when=asyncio.FIRST_COMPLETED)
+                if gathering.done():
+                    return gathering.result()
+            finally:
+                self._is_under_way = not gathering.done()
+                await end(gathering, hurried)
+            self._hurried.clear()
+            is_awaited = True
+
+    def hurry(self, awaited: Awaited) -> bool:
+        """The others put off a round for us: for so long their uplinks are free. Whether our link is fast enough for
+        that; if so, what is under way and too old is given up.
+        """
+        missed = awaited.epoch - self.reached_epoch
+        is_old = self._is_old(missed)
+        takes_s = self.fresh.fetch_s(0 if is_old else missed) if self.fresh is not None else 0.0
+        if self._is_under_way and takes_s > awaited.patience_s:
+            return False
+        if is_old:
+            self._hurried.set()
+        return True
+
+    def _is_old(self, missed: int) -> bool:
+        """Whether the present state is here sooner than what leads to it from where we have got."""
+        if self._is_whole or self.fresh is None or not self._replica.lineage:
+            return missed > 0
+        if self._replica.samples:  # what we hold belongs to our history, and rounds go on from there
+            return False
+        return missed * self.fresh.mean_floats > self.fresh.state_floats / max(self._num_donors(), 1)
