@@ -102,7 +102,7 @@ def configure_logging(level: str) -> None:
     """Log to standard error; hivemind's own handlers and colours are switched off when it is imported."""
     os.environ.setdefault("HIVEMIND_LOGLEVEL", "WARNING")
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
-    for name in ("hivemind", "httpx", "filelock"):
+    for name in ("hivemind", "httpx", "httpx2", "huggingface_hub", "filelock"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 

@@ -39,6 +39,20 @@ class Beside:
     """For people, and for who wants to join: model card, picture, run file."""
     figures: Mapping[str, Any]
     """JSON values for the state file: samples, loss."""
+    gone: frozenset[str] = frozenset()
+    """Files to take away, if they are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A whole checkpoint that nobody deletes while it is sent."""
+
+    folder: Path
+    state: Mapping[str, Any]
+
+
+Company = Callable[[Staged, frozenset[str]], Beside]
+"""What goes with a checkpoint, given the names of the files that are in the repository already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +82,10 @@ class OnHub:
 class HubPublisher:
     """Of one repository, by one backbone."""
 
-    def __init__(
-        self, repository: HubRepository, outbox: Path, beside: Callable[[Mapping[str, Any]], Beside]
-    ) -> None:
+    def __init__(self, repository: HubRepository, outbox: Path, beside: Company) -> None:
         """
         Args:
             outbox: a directory of ours on the disk of the checkpoints: what is being sent stays there until it is.
-            beside: what goes with a checkpoint, given its state.
         """
         self._repository = repository
         self._outbox, self._beside = outbox, beside
@@ -127,7 +138,7 @@ class HubPublisher:
             raise CheckpointFailed(f"{path} is not what was to be published", hint="the next checkpoint is published")
         return replace(ours, tenure=order.authority)
 
-    def _stage(self, path: Path) -> "Staged":
+    def _stage(self, path: Path) -> Staged:
         """The same files under another name: a checkpoint on the shelf may be deleted while it is sent."""
         folder = self._outbox / path.name
         try:
@@ -144,8 +155,8 @@ class HubPublisher:
         except CorruptState as error:
             raise CheckpointFailed(error.message, hint="the next checkpoint is published") from error
 
-    def _send(self, staged: "Staged", order: Order, head: Head, theirs: Mapping[str, Any]) -> OnHub:
-        state, beside = staged.state, self._beside(staged.state)
+    def _send(self, staged: Staged, order: Order, head: Head, theirs: Mapping[str, Any]) -> OnHub:
+        state, beside = staged.state, self._beside(staged, head.names)
         lease = {"term": order.authority.term, "holder": order.authority.holder}
         files: dict[str, Path | bytes] = {name: staged.folder / name for name in state["sha256"]}
         files |= {**beside.files, STATE_FILE: state_bytes({**state, ON_HUB: {**beside.figures, **lease}})}
@@ -153,7 +164,7 @@ class HubPublisher:
         change = Change(
             title=f"epoch {state['epoch']}" + (f", loss {loss:.4f}" if isinstance(loss, float) else ""),
             files=files,
-            gone=frozenset(theirs.get("sha256", {})) - set(files),
+            gone=(frozenset(theirs.get("sha256", {})) | beside.gone) - set(files),
         )
         prepared = self._repository.send(change)
         if not order.may_finish():
@@ -165,14 +176,6 @@ class HubPublisher:
 
     def _clear(self) -> None:
         shutil.rmtree(self._outbox, ignore_errors=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """A whole checkpoint that nobody deletes while it is sent."""
-
-    folder: Path
-    state: Mapping[str, Any]
 
 
 def _link(source: Path, target: Path) -> None:

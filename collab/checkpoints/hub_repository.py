@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from collab.checkpoints.hub_session import asking
+from collab.checkpoints.hub_session import TO_WRITE, asking
 from collab.errors import ConfigError, HubDenied
 
 if TYPE_CHECKING:
@@ -76,13 +76,14 @@ class Change:
 class HubRepository:
     """Of models. Which token is used is the client's business: it is never seen here."""
 
-    def __init__(self, place: HubPlace, *, endpoint: str | None = None) -> None:
+    def __init__(self, place: HubPlace, *, endpoint: str | None = None, advice: str = TO_WRITE) -> None:
         """
         Args:
             endpoint: None: as ``HF_ENDPOINT`` says.
+            advice: for a person whose token is not enough.
         """
         self.place = place
-        self._endpoint = endpoint
+        self._endpoint, self._advice = endpoint, advice
 
     def _api(self) -> "HfApi":
         from huggingface_hub import HfApi
@@ -95,7 +96,7 @@ class HubRepository:
         Raises:
             HubError: it cannot be seen.
         """
-        with asking(str(self.place)):
+        with asking(str(self.place), self._advice):
             found = self._api().model_info(self.place.name, revision=self.place.revision)
             return Head(str(found.sha), frozenset(one.rfilename for one in found.siblings or ()))
 
@@ -105,7 +106,7 @@ class HubRepository:
         Raises:
             HubError: we may not.
         """
-        with asking(str(self.place)):
+        with asking(str(self.place), self._advice):
             self._api().create_repo(self.place.name, private=True, exist_ok=True)
 
     def fetch(self, names: Iterable[str], head: Head, folder: Path) -> None:
@@ -120,7 +121,7 @@ class HubRepository:
             if name not in head.names:
                 text = f"{self.place} has no {name}"
                 raise HubDenied(text, hint="it holds no checkpoint, or not all of it; try another revision")
-            with asking(str(self.place)):
+            with asking(str(self.place), self._advice):
                 hf_hub_download(
                     self.place.name, name, revision=head.commit, local_dir=folder, endpoint=self._endpoint
                 )
@@ -143,7 +144,7 @@ class HubRepository:
             CommitOperationAdd(path_in_repo=name, path_or_fileobj=source if isinstance(source, bytes) else str(source))
             for name, source in sorted(change.files.items())
         ]
-        with asking(str(self.place)):
+        with asking(str(self.place), self._advice):
             for add in adds:
                 if add.path_in_repo.endswith(SENT_ALONE) or add.upload_info.size > LARGE_BYTES:
                     self._api().preupload_lfs_files(
@@ -161,7 +162,7 @@ class HubRepository:
         from huggingface_hub import CommitOperationDelete
 
         gone = [CommitOperationDelete(path_in_repo=name) for name in sorted(prepared.change.gone & head.names)]
-        with asking(str(self.place)):
+        with asking(str(self.place), self._advice):
             made = self._api().create_commit(
                 self.place.name,
                 [*prepared.adds, *gone],

@@ -26,18 +26,23 @@ LONGEST_REASON = 300
 """Characters of what a server says that we pass on."""
 IS_OURS: ContextVar[bool] = ContextVar("IS_OURS", default=False)
 """Whether a request comes from within ``asking``; other users of the client in this process keep its own ways."""
-HOW_TO_LOG_IN = (
-    "make a token with write access to it at <Hub>/settings/tokens, then run 'hf auth login' on this machine, "
-    "or set HF_TOKEN; it is used from the next checkpoint on"
+TO_WRITE = (
+    "make a token with write access to it in the settings of your account on the Hub, then run 'hf auth login' on this "
+    "machine: it is used from the next checkpoint on, or set HF_TOKEN and start the backbone again"
+)
+TO_READ = (
+    "if it is private, make a token with read access to it in the settings of your account on the Hub, then run "
+    "'hf auth login' on this machine, or set HF_TOKEN"
 )
 
 
 @contextmanager
-def asking(place: str) -> Iterator[None]:
+def asking(place: str, advice: str = TO_WRITE) -> Iterator[None]:
     """Use the Hub's client in here, in this thread.
 
     Args:
         place: that it is about, for messages.
+        advice: for a person whose token is not enough.
 
     Raises:
         HubError: one of its kinds for whatever went wrong.
@@ -50,12 +55,12 @@ def asking(place: str) -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - the client, and the libraries under it, raise what they like
         logger.debug("the Hub's client failed place=%s kind=%s", place, type(error).__name__)
-        raise translated(error, place) from None  # its text may hold addresses that are as good as passwords
+        raise translated(error, place, advice) from None  # its text may hold addresses that are as good as passwords
     finally:
         IS_OURS.reset(token)
 
 
-def translated(error: BaseException, place: str) -> HubError:
+def translated(error: BaseException, place: str, advice: str = TO_WRITE) -> HubError:
     """What went wrong, in our words. What the client raised is not quoted: it holds signed addresses."""
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -73,27 +78,27 @@ def translated(error: BaseException, place: str) -> HubError:
         if isinstance(one, OfflineModeIsEnabled):
             return HubDenied(f"{place} was not asked: this machine is set to work offline", hint="unset HF_HUB_OFFLINE")
         if isinstance(one, LocalTokenNotFoundError):
-            return HubDenied(f"{place} needs a token, and there is none on this machine", hint=HOW_TO_LOG_IN)
+            return HubDenied(f"{place} needs a token, and there is none on this machine", hint=advice)
         if isinstance(one, RevisionNotFoundError):
             return HubDenied(f"{place} has no such revision", hint="name a branch, a tag or a commit that is there")
         if isinstance(one, RepositoryNotFoundError) and not isinstance(one, GatedRepoError):
             text = f"{place} is not there, or the token of this machine may not see it"
-            return HubDenied(text, hint=f"check its name; {HOW_TO_LOG_IN}")
+            return HubDenied(text, hint=f"check its name; {advice}")
         response = getattr(one, "response", None)
         if response is not None:
-            return _refusal(int(response.status_code), _reason(one), place)
+            return _refusal(int(response.status_code), _reason(one), place, advice)
     return HubBusy(f"{place} could not be reached: {type(error).__name__}", hint="it is tried again")
 
 
-def _refusal(status: int, reason: str, place: str) -> HubError:
+def _refusal(status: int, reason: str, place: str, advice: str) -> HubError:
     said = f"{place} answered {status}" + (f": {reason}" if reason else "")
     if status in MOVED:
         return HubMoved(said)
     if status == 401:
-        return HubDenied(f"{said}; the token of this machine is missing, wrong or has expired", hint=HOW_TO_LOG_IN)
+        return HubDenied(f"{said}; the token of this machine is missing, wrong or has expired", hint=advice)
     if status == 403:
         text = f"{said}; the token of this machine may not do that"
-        return HubDenied(text, hint=f"a token for reading only is not enough: {HOW_TO_LOG_IN}")
+        return HubDenied(text, hint=advice)
     return HubBusy(said, hint="it is tried again")
 
 
@@ -124,8 +129,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _become_impatient() -> None:
     """Have the client of this process obey ``asking``; once."""
     from huggingface_hub import get_session, set_client_factory
-    from huggingface_hub.utils import disable_progress_bars
     from huggingface_hub.utils._http import default_client_factory
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if getattr(get_session(), "is_impatient", False):
         return

@@ -4,12 +4,11 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from collab.checkpoints.base import Order
-from collab.checkpoints.hub_publisher import Beside, HubPublisher, OnHub
+from collab.checkpoints.hub_publisher import Beside, HubPublisher, OnHub, Staged
 from collab.checkpoints.hub_repository import HubPlace, HubRepository
 from collab.checkpoints.local import list_checkpoints
 from collab.checkpoints.local_publisher import LocalPublisher
@@ -35,8 +34,8 @@ class Shop:
         repository = HubRepository(HubPlace(NAME), endpoint=server.url)
         self.hub = HubPublisher(repository, root / "outbox", self.beside)
 
-    def beside(self, state: Any) -> Beside:
-        return Beside(files={"README.md": f"# epoch {state['epoch']}\n".encode()}, figures={"loss": 1.5})
+    def beside(self, staged: Staged, names: frozenset[str]) -> Beside:
+        return Beside(files={"README.md": f"# epoch {staged.state['epoch']}\n".encode()}, figures={"loss": 1.5})
 
     def save(self, epoch: int, tenure: Tenure, value: float = 1.0) -> tuple[Path, Order]:
         """On the disk, as its publisher does."""
@@ -318,7 +317,7 @@ def test_a_damaged_checkpoint_is_not_published(shop: Shop, hub: HubStandIn, dama
     assert hub.repositories.get(NAME) is None or epochs(hub) == []
 
 
-@pytest.mark.parametrize("text", ["model", "a/b/c", "../x", "org/model@", "https://org/x", "org/ model", "org/m@main x"])
+@pytest.mark.parametrize("text", ["model", "a/b/c", "../x", "org/model@", "https://org/x", "org/ m", "org/m@main x"])
 def test_what_is_no_name_of_a_repository_is_none(text: str) -> None:
     assert HubPlace.parse(text) is None
     with pytest.raises(ConfigError):

@@ -120,6 +120,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: HubStandIn
 
     def log_message(self, *_: object) -> None:
@@ -152,7 +153,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.dispatch(body)
 
-    do_GET = do_POST = do_PUT = do_HEAD = handle_one
+    do_GET = do_POST = do_PUT = do_HEAD = handle_one  # noqa: N815 - http.server wants these names
     answer_nobody = False
 
     def cut(self) -> None:

@@ -1,0 +1,112 @@
+"""What goes to the Hub beside a checkpoint: model card, picture, run file, and how to find the run."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import yaml
+
+from collab.checkpoints.hub_publisher import Beside, Staged
+from collab.swarm.bundle import Bundle
+from collab.version import VERSION
+from peers.credits import Credit
+from peers.model_card import PICTURE, RUN_YAML, Facts, Point, model_card, picture, samples_of
+
+RUN_ON_HUB = "collab_run.json"
+"""What 'collab-peer join org/name' reads."""
+FORMAT = 1
+FLOATS = ("F", "BF")
+REPORT = '"event": "SwarmReport"'
+"""As it stands in a line of the metrics file."""
+
+
+class HubPages:
+    """Of one backbone. Called in the thread that publishes."""
+
+    def __init__(
+        self, place: str, bundle: Bundle, metrics: Path, given: Callable[[], Sequence[Credit]], invite: str | None
+    ) -> None:
+        """
+        Args:
+            metrics: events of this backbone, as JSON lines.
+            invite: for everybody who finds the repository; empty: nobody finds the run by it; None: another backbone
+                has said it, and that stays as it is.
+        """
+        self._place, self._bundle, self._metrics = place, bundle, metrics
+        self._given, self._invite = given, invite
+
+    def beside(self, staged: Staged, names: frozenset[str]) -> Beside:
+        """See ``Company``."""
+        state, epoch = staged.state, int(staged.state["epoch"])
+        points = [point for point in read_points(self._metrics) if point.epoch <= epoch]
+        given, run = self._given(), self._bundle.run
+        eval_loss = state["metrics"].get("eval_loss")
+        facts = Facts(
+            place=self._place,
+            run=run,
+            epoch=epoch,
+            eval_loss=float(eval_loss) if eval_loss is not None else math.nan,
+            num_parameters=count_parameters(staged.folder / "model.safetensors"),
+            points=points,
+            given=given,
+            can_join=bool(self._invite) or (self._invite is None and RUN_ON_HUB in names),
+        )
+        settings = run.model_dump(mode="json", exclude={"hub_repo"})
+        files = {
+            "README.md": model_card(facts),
+            PICTURE: picture(points),
+            RUN_YAML: yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).encode(),
+        }
+        if self._invite:
+            files[RUN_ON_HUB] = self._how_to_find_it(self._invite)
+        loss = next((point.loss for point in reversed(points) if math.isfinite(point.loss)), None)
+        gone = frozenset({RUN_ON_HUB}) if self._invite == "" else frozenset()
+        return Beside(files=files, figures={"samples": samples_of(given), "loss": loss}, gone=gone)
+
+    def _how_to_find_it(self, invite: str) -> bytes:
+        bundle = self._bundle
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "run_id": bundle.run.run_id,
+            "fingerprint": bundle.fingerprint,
+            "owner": bundle.owner,
+            "access": bundle.run.access,
+            "invite": invite,
+        }
+        return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
+
+
+def count_parameters(model: Path) -> int:
+    """Numbers with a point in a safetensors file; 0: it cannot be read."""
+    try:
+        with model.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        tensors = [one for name, one in header.items() if name != "__metadata__" and one["dtype"].startswith(FLOATS)]
+        return sum(math.prod(one["shape"]) for one in tensors)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, MemoryError):
+        return 0
+
+
+def read_points(metrics: Path) -> list[Point]:
+    """What a backbone has reported, by epoch; the last word about each epoch counts."""
+    points: dict[int, Point] = {}
+    for path in (metrics.with_suffix(".old.jsonl"), metrics):
+        try:
+            with path.open(encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    if REPORT in line and (point := _point(line)) is not None:
+                        points[point.epoch] = point
+        except OSError:
+            continue
+    return [points[epoch] for epoch in sorted(points)]
+
+
+def _point(line: str) -> Point | None:
+    try:
+        told = json.loads(line)
+        loss, eval_loss = (math.nan if told[name] is None else float(told[name]) for name in ("loss", "eval_loss"))
+        return Point(int(told["epoch"]), loss, int(told["eval_epoch"]), eval_loss)
+    except (ValueError, KeyError, TypeError):
+        return None  # cut by a crash
