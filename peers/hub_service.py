@@ -24,7 +24,7 @@ from peers.process import announce
 
 NOWHERE = "none"
 """As ``--hub-repo``: in spite of the run file."""
-NOTE_S, SAVE_S = 2.0, 30.0
+NOTE_S, SAVE_S = 1.0, 10.0
 """How often it is noted who has given how much, and how often that is written down."""
 
 
@@ -62,12 +62,15 @@ async def serve_hub(ports: Ports, bundle: Bundle, backbone: Backbone, data_dir: 
 
 async def _note_credits(ports: Ports, backbone: Backbone, book: CreditBook) -> None:
     saved_s = ports.clock.monotonic()
-    while True:
-        book.note(backbone.membership.view.records)
-        if ports.clock.monotonic() >= saved_s + SAVE_S:
-            saved_s = ports.clock.monotonic()
-            await ports.compute.beside(book.save)
-        await asyncio.sleep(NOTE_S)
+    try:
+        while True:
+            book.note(backbone.membership.view.records)
+            if ports.clock.monotonic() >= saved_s + SAVE_S:
+                saved_s = ports.clock.monotonic()
+                book.save()
+            await asyncio.sleep(NOTE_S)
+    finally:
+        book.save()
 
 
 def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str) -> None:

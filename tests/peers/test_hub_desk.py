@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_waits_grow_up_to_a_quarter_of_an_hour_and_people_hear_of_it_once() -> N
     desk = Desk(*[HubBusy("the Hub answered 503") for _ in range(12)])
     desk.disk.put(10)
     desk.live(3 * 3600.0)
-    waits_s = [later - before for before, later in zip(desk.times_s, desk.times_s[1:], strict=False)]
+    waits_s = [later - before for before, later in pairwise(desk.times_s)]
     for number, wait_s in enumerate(waits_s):
         expected_s = min(FIRST_WAIT_S * 2**number, LONGEST_WAIT_S)
         assert expected_s <= wait_s <= expected_s * (1 + SPREAD) + 1.0
@@ -173,7 +174,7 @@ def test_with_the_real_client_a_server_that_asks_for_two_minutes_gets_them(hub: 
     hub.fault("PUT /large/.*", 503, headers={"Retry-After": "120"})
     hub.fault("POST .*/commit/main", 0)
     desk.live(300.0)
-    waits_s = [later - before for before, later in zip(times_s, times_s[1:], strict=False)]
+    waits_s = [later - before for before, later in pairwise(times_s)]
     assert len(waits_s) == 2
     assert 120.0 <= waits_s[0] < 122.0
     assert 2 * FIRST_WAIT_S <= waits_s[1] < 2 * FIRST_WAIT_S * (1 + SPREAD) + 1.0
