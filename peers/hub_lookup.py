@@ -34,7 +34,8 @@ async def apart(work: Callable[[], T]) -> T:
 
 def place_of(text: str) -> HubPlace | None:
     """The repository that a person means; None: a file or a directory here, or something else."""
-    return None if Path(text).exists() else HubPlace.parse(text)
+    place = HubPlace.parse(text)
+    return None if place is None or Path(text).exists() else place
 
 
 def word_of(text: str) -> str:

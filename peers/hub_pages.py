@@ -17,6 +17,8 @@ RUN_ON_HUB = "collab_run.json"
 """What 'collab-peer join org/name' reads."""
 FORMAT = 1
 FLOATS = ("F", "BF")
+MAX_HEADER_BYTES = 100_000_000
+"""As safetensors itself allows."""
 REPORT = '"event": "SwarmReport"'
 """As it stands in a line of the metrics file."""
 
@@ -82,10 +84,11 @@ def count_parameters(model: Path) -> int:
     """Numbers with a point in a safetensors file; 0: it cannot be read."""
     try:
         with model.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            num_bytes = min(int.from_bytes(file.read(8), "little"), MAX_HEADER_BYTES)
+            header = json.loads(file.read(num_bytes))
         tensors = [one for name, one in header.items() if name != "__metadata__" and one["dtype"].startswith(FLOATS)]
         return sum(math.prod(one["shape"]) for one in tensors)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, MemoryError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return 0
 
 

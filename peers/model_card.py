@@ -145,7 +145,7 @@ def _training(facts: Facts) -> str:
         ("How vectors travel", f"{run.averaging.compression}, reduced by {run.averaging.reduction}"),
     ]
     rows += [("Samples trained so far, as peers tell", f"{samples:,}")] if samples else []
-    table = "\n".join(f"| {name} | {value.replace('_', chr(92) + '_')} |" for name, value in rows)
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     return f"## How it is trained\n\n| | |\n|---|---|\n{table}\n\nThe whole run file is [{RUN_YAML}]({RUN_YAML}).\n"
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 import socket
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hub.client import use_hub
 from tests.hub.standin import TOKEN, HubStandIn
 from tests.live.processes import LiveSwarm, Peer, live_swarm, wait_until
 
@@ -26,15 +26,6 @@ strategy: {{name: dedloc, target_batch_size: 1600}}
 averaging: {{compression: exact}}
 checkpoints: {{every_epochs: 5, keep: 2}}
 """
-
-
-def use_hub(url: str) -> None:
-    """Of a process that may use this machine's network, has a token, and takes the stand-in for the Hub."""
-    import huggingface_hub.constants as settings  # as HF_ENDPOINT would have it; this process has imported it already
-
-    settings.HUGGINGFACE_CO_URL_TEMPLATE = settings.HUGGINGFACE_CO_URL_TEMPLATE.replace(settings.ENDPOINT, url)
-    settings.ENDPOINT, settings.HF_HUB_OFFLINE, settings.HF_HUB_DISABLE_XET = url, False, True
-    os.environ["HF_TOKEN"] = TOKEN
 
 
 @pytest.fixture
