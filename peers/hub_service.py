@@ -73,8 +73,11 @@ async def _note_credits(ports: Ports, backbone: Backbone, book: CreditBook) -> N
         book.save()
 
 
-def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str) -> None:
+def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes_first_state: bool = True) -> None:
     """Have the run's newest checkpoint from the Hub, where this disk has none at all. Blocks.
+
+    Args:
+        makes_first_state: whether this backbone begins the run if nobody has a state of it.
 
     Raises:
         HubBusy: nobody knows whether the run has a state there: to begin it anew now could be wrong.
@@ -84,6 +87,9 @@ def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str) -> None:
     try:
         bring(place, data_dir, fingerprint)
     except HubBusy as error:
+        if not makes_first_state:
+            announce(f"problem: {error.message}; the state comes from the swarm, if it has one")
+            return
         text = f"nothing is on this disk, and whether {place} holds a state of this run cannot be seen: {error.message}"
         raise HubBusy(text, hint=f"start it again later, or with --hub-repo {NOWHERE} to begin without it") from error
     except HubDenied:

@@ -13,7 +13,8 @@ from collab.swarm.bundle import Bundle, load_bundle, save_bundle
 from collab.swarm.invite import Invite
 from collab.types import Reachability, Role
 from peers.backbone import Backbone
-from peers.hub_service import HubService
+from peers.hub_lookup import apart
+from peers.hub_service import HubService, bring_if_lost
 from peers.joining import JoinOptions, Relay
 from peers.process import announce
 from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
@@ -44,6 +45,8 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         )
     hub = HubService(place=HubPlace.named(options.hub_repo), invite=lambda _: None) if options.hub_repo else None
     announce(f"joining {invite.run_id} as a backbone ...")
+    if hub is not None:
+        await apart(lambda: bring_if_lost(hub.place, data_dir, invite.fingerprint, makes_first_state=False))
     known = load_bundle(data_dir.run, invite.fingerprint)
     book = AddressBook(invite.addresses, data_dir.backbones)
     settings = StartupSettings(

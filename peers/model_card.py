@@ -160,11 +160,7 @@ def _loading(facts: Facts) -> str:
 
 
 def _joining(facts: Facts) -> str:
-    how = (
-        f"```bash\ncollab-peer join {facts.place}\n```\n"
-        if facts.can_join
-        else "Ask its organiser for an invite.\n"
-    )
+    how = f"```bash\ncollab-peer join {facts.place}\n```\n" if facts.can_join else "Ask its organiser for an invite.\n"
     return (
         f"## Join the run\n\n{how}\n"
         "To go on from this state with a run of your own: "

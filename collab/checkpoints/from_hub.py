@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from collab.checkpoints.fence import Fence
 from collab.checkpoints.hub_publisher import read_head, standing_of
 from collab.checkpoints.hub_repository import Head, HubRepository
 from collab.checkpoints.local import STATE_FILE, list_checkpoints, load_newest, verified_state
@@ -37,7 +38,8 @@ def fetch_checkpoint(repository: HubRepository, folder: Path, *, fingerprint: st
 def bring_newest(repository: HubRepository, root: Path, *, fingerprint: str) -> Path | None:
     """Have the run's newest checkpoint under ``root`` if the Hub has a later one than this disk; None: it has none.
 
-    Of another history than the newest one here, such as one that was rolled back, nothing is taken.
+    Of another history than the newest one here, such as one that was rolled back, nothing is taken. Under which tenure
+    the Hub's was published is remembered in any case: the next one of ours is a later one.
 
     Raises:
         As ``fetch_checkpoint``.
@@ -46,7 +48,10 @@ def bring_newest(repository: HubRepository, root: Path, *, fingerprint: str) -> 
     if STATE_FILE not in head.names:
         return None
     state = read_head(repository, head)
-    theirs, ours = standing_of(state), load_newest(root, fingerprint=fingerprint)
+    _check_run(repository, state, fingerprint)
+    theirs, ours, fence = standing_of(state), load_newest(root, fingerprint=fingerprint), Fence(root)
+    if theirs.tenure > fence.highest:
+        fence.pass_through(theirs.tenure)
     if ours is not None and (ours.era != theirs.era or ours.epoch >= theirs.epoch):
         return None
     if list_checkpoints(root) and ours is None and theirs.epoch <= _newest_named(root):
@@ -93,12 +98,8 @@ def _fetch(
     names = [str(name) for name in state["sha256"]]
     if len(names) > MAX_FILES or not all(FILE_NAME.fullmatch(name) for name in names):
         raise CorruptState(f"{repository.place} holds a checkpoint with files that no checkpoint has")
-    if fingerprint is not None and state["fingerprint"] != fingerprint:
-        raise StateError(
-            f"{repository.place} belongs to the run with fingerprint {state['fingerprint']}, "
-            f"this run's is {fingerprint}",
-            hint="the run file or the owner is another one; carry that run on with --from and --new-owner",
-        )
+    if fingerprint is not None:
+        _check_run(repository, state, fingerprint)
     place = folder / head.commit
     try:
         for other in folder.glob("*"):
@@ -117,6 +118,15 @@ def _fetch(
     return place
 
 
+def _check_run(repository: HubRepository, state: Mapping[str, Any], fingerprint: str) -> None:
+    if state["fingerprint"] != fingerprint:
+        raise StateError(
+            f"{repository.place} belongs to the run with fingerprint {state['fingerprint']}, "
+            f"this run's is {fingerprint}",
+            hint="the run file or the owner is another one; carry that run on with --from and --new-owner",
+        )
+
+
 def _newest_named(root: Path) -> int:
     return max(int(path.name.removeprefix("epoch-")) for path in list_checkpoints(root))
 
@@ -125,5 +135,3 @@ def _not_written(path: Path, error: OSError) -> CheckpointFailed:
     return CheckpointFailed(
         f"{path} could not be written: {error.strerror or error}", hint="free some space, or name a writable directory"
     )
-
-

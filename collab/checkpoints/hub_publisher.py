@@ -30,7 +30,6 @@ ALLOWED_BEFORE = frozenset({".gitattributes", "README.md", "LICENSE", "LICENSE.m
 """What a repository may hold that no run has published in yet."""
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
     """What goes to the Hub with a checkpoint."""
@@ -231,7 +230,8 @@ def must_publish(ours: Standing, theirs: Standing, place: str) -> bool:
     if theirs.tenure > ours.tenure:
         raise Fenced(
             f"term {ours.tenure.term} of {ours.tenure.holder} may not publish in {place}: "
-            f"term {theirs.tenure.term} of {theirs.tenure.holder} has"
+            f"term {theirs.tenure.term} of {theirs.tenure.holder} has",
+            hint=f"if that backbone is gone for good, start this one again with --from {place}",
         )
     if theirs.digest == ours.digest:
         return False

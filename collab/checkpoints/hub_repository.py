@@ -122,9 +122,7 @@ class HubRepository:
                 text = f"{self.place} has no {name}"
                 raise HubDenied(text, hint="it holds no checkpoint, or not all of it; try another revision")
             with asking(str(self.place), self._advice):
-                hf_hub_download(
-                    self.place.name, name, revision=head.commit, local_dir=folder, endpoint=self._endpoint
-                )
+                hf_hub_download(self.place.name, name, revision=head.commit, local_dir=folder, endpoint=self._endpoint)
 
     def read(self, name: str, head: Head) -> bytes:
         """One small file."""

@@ -10,6 +10,7 @@ import pytest
 from collab.checkpoints.from_hub import bring_newest, export, fetch_checkpoint
 from collab.checkpoints.hub_repository import HubPlace, HubRepository
 from collab.checkpoints.local import load_checkpoint, load_newest, save_checkpoint, state_bytes
+from collab.checkpoints.local_publisher import LocalPublisher
 from collab.errors import CheckpointFailed, CorruptState, HubBusy, HubDenied, StateError
 from collab.swarm.lease import Tenure
 from collab.types import PeerId
@@ -114,13 +115,11 @@ def test_an_empty_disk_gets_the_newest_one(published: HubStandIn, tmp_path: Path
     found = bring_newest(repository(published), root, fingerprint="f")
     assert found == root / "epoch-00000020"
     check_equal(load_newest(root, fingerprint="f"), snapshot(20, 20.0))
-    assert [path.name for path in root.iterdir()] == ["epoch-00000020"]
+    assert {path.name for path in root.iterdir()} == {"epoch-00000020", "publishing.json"}
 
 
 @pytest.mark.parametrize(("epoch", "expected"), [(10, 20), (20, 20), (30, 30)])
-def test_the_later_one_of_hub_and_disk_counts(
-    published: HubStandIn, tmp_path: Path, epoch: int, expected: int
-) -> None:
+def test_the_later_one_of_hub_and_disk_counts(published: HubStandIn, tmp_path: Path, epoch: int, expected: int) -> None:
     root = tmp_path / "checkpoints"
     save_checkpoint(root, snapshot(epoch, 7.0), fingerprint="f", files=FILES, metrics={})
     found = bring_newest(repository(published), root, fingerprint="f")
@@ -128,6 +127,21 @@ def test_the_later_one_of_hub_and_disk_counts(
     held = load_newest(root, fingerprint="f")
     assert held is not None
     assert held.epoch == expected
+
+
+@pytest.mark.parametrize("held", [None, 10, 30])
+def test_the_next_lease_comes_after_that_under_which_the_hubs_was_published(
+    published: HubStandIn, tmp_path: Path, held: int | None
+) -> None:
+    """Found at the Hub only: the checkpoint itself was published under an earlier one, and our disk has forgotten."""
+    shop = Shop(tmp_path / "theirs", published)
+    path, wanted = shop.save(25, Tenure(1, A))
+    shop.hub.publish(path, replace(wanted, authority=Tenure(7, A)))
+    root = tmp_path / "checkpoints"
+    if held is not None:
+        save_checkpoint(root, snapshot(held, 7.0), fingerprint="f", files=FILES, metrics={})
+    bring_newest(repository(published), root, fingerprint="f")
+    assert LocalPublisher(root, "f", lambda: FILES, keep=3).highest() == Tenure(7, A)
 
 
 def test_what_was_rolled_back_does_not_come_back_from_the_hub(published: HubStandIn, tmp_path: Path) -> None:
@@ -170,5 +184,3 @@ def test_nothing_is_exported_over_something_or_from_something_damaged(tmp_path: 
     with pytest.raises(CorruptState):
         export(path, tmp_path / "other")
     assert not (tmp_path / "other").exists()
-
-

@@ -119,9 +119,7 @@ def test_an_earlier_tenure_publishes_nothing_after_a_later_one(shop: Shop, hub: 
     assert epochs(hub) == [20]
 
 
-def test_a_later_tenure_with_an_earlier_epoch_leaves_what_is_there(
-    shop: Shop, hub: HubStandIn, tmp_path: Path
-) -> None:
+def test_a_later_tenure_with_an_earlier_epoch_leaves_what_is_there(shop: Shop, hub: HubStandIn, tmp_path: Path) -> None:
     Shop(tmp_path / "theirs", hub).publish(20, Tenure(3, B))
     with pytest.raises(Fenced, match="epoch 20 of this run"):
         shop.publish(10, Tenure(4, A))
@@ -221,9 +219,7 @@ def test_a_server_in_trouble_is_said_at_once_and_the_next_attempt_publishes(
 
 
 @pytest.mark.parametrize("status", [0, 500, 503])
-def test_a_commit_of_which_nobody_hears_is_found_at_the_next_attempt(
-    shop: Shop, hub: HubStandIn, status: int
-) -> None:
+def test_a_commit_of_which_nobody_hears_is_found_at_the_next_attempt(shop: Shop, hub: HubStandIn, status: int) -> None:
     path, wanted = shop.save(10, Tenure(1, A))
     hub.fault(COMMIT, status, after=True)
     with pytest.raises(HubBusy):
@@ -253,9 +249,7 @@ def test_after_a_cut_only_what_is_missing_is_sent(shop: Shop, hub: HubStandIn, t
         ("POST .*/objects/batch", 403, "may not do that"),
     ],
 )
-def test_a_refusal_says_what_to_do(
-    shop: Shop, hub: HubStandIn, request_kind: str, status: int, said: str
-) -> None:
+def test_a_refusal_says_what_to_do(shop: Shop, hub: HubStandIn, request_kind: str, status: int, said: str) -> None:
     hub.repositories[NAME] = Repository()
     hub.fault(request_kind, status, times=99)
     with pytest.raises(HubDenied, match=said) as told:

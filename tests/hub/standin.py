@@ -230,8 +230,10 @@ class Handler(BaseHTTPRequestHandler):
             if not is_there:
                 self.server.repositories[name] = Repository(private=bool(private))
         answer = {"url": f"{self.server.url}/{name}", "name": name}
-        self.answer(answer | ({"error": "You already created this model repo"} if is_there else {}),
-                    status=409 if is_there else 200)
+        self.answer(
+            answer | ({"error": "You already created this model repo"} if is_there else {}),
+            status=409 if is_there else 200,
+        )
 
     def large(self, digest: str, body: bytes) -> None:
         if hashlib.sha256(body).hexdigest() != digest:

@@ -163,9 +163,7 @@ OTHER = write_invite(replace(INVITE, owner=STRANGER.peer_id, fingerprint="e" * 6
         (json.dumps({"format": 1, "invite": OTHER, "fingerprint": BUNDLE.fingerprint}).encode(), "something else"),
     ],
 )
-def test_what_no_backbone_has_written_is_refused(
-    at_hub: HubStandIn, tmp_path: Path, content: bytes, said: str
-) -> None:
+def test_what_no_backbone_has_written_is_refused(at_hub: HubStandIn, tmp_path: Path, content: bytes, said: str) -> None:
     publish(at_hub, tmp_path, 10, WORD)
     repository = at_hub.repositories[NAME]
     repository.commit("forged", repository.head.files | {RUN_ON_HUB: content})
