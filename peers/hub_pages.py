@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import yaml
 
@@ -19,7 +21,7 @@ FORMAT = 1
 FLOATS = ("F", "BF")
 MAX_HEADER_BYTES = 100_000_000
 """As safetensors itself allows."""
-REPORT = '"event": "SwarmReport"'
+REPORT = b'"event": "SwarmReport"'
 """As it stands in a line of the metrics file."""
 
 
@@ -35,13 +37,13 @@ class HubPages:
             invite: for everybody who finds the repository; empty: nobody finds the run by it; None: another backbone
                 has said it, and that stays as it is.
         """
-        self._place, self._bundle, self._metrics = place, bundle, metrics
+        self._place, self._bundle, self._history = place, bundle, LossHistory(metrics)
         self._given, self._invite = given, invite
 
     def beside(self, staged: Staged, names: frozenset[str]) -> Beside:
         """See ``Company``."""
         state, epoch = staged.state, int(staged.state["epoch"])
-        points = [point for point in read_points(self._metrics) if point.epoch <= epoch]
+        points = [point for point in self._history.points() if point.epoch <= epoch]
         given, run = self._given(), self._bundle.run
         eval_loss = state["metrics"].get("eval_loss")
         facts = Facts(
@@ -92,21 +94,39 @@ def count_parameters(model: Path) -> int:
         return 0
 
 
-def read_points(metrics: Path) -> list[Point]:
-    """What a backbone has reported, by epoch; the last word about each epoch counts."""
-    points: dict[int, Point] = {}
-    for path in (metrics.with_suffix(".old.jsonl"), metrics):
-        try:
-            with path.open(encoding="utf-8", errors="replace") as lines:
-                for line in lines:
-                    if REPORT in line and (point := _point(line)) is not None:
-                        points[point.epoch] = point
-        except OSError:
-            continue
-    return [points[epoch] for epoch in sorted(points)]
+class LossHistory:
+    """What a backbone has reported of the run, from its metrics file, of which only what is new is read each time."""
+
+    def __init__(self, metrics: Path) -> None:
+        self._metrics = metrics
+        self._points: dict[int, Point] = {}
+        self._file, self._position = 0, 0
+        """Inode of the file that we are in, and how far."""
+
+    def points(self) -> list[Point]:
+        """By epoch; the last word about each one counts."""
+        older = self._metrics.with_suffix(".old.jsonl")
+        for path in (older, self._metrics):
+            try:
+                with path.open("rb") as file:
+                    self._read(file, is_older=path == older)
+            except OSError:
+                continue
+        return [self._points[epoch] for epoch in sorted(self._points)]
+
+    def _read(self, file: BinaryIO, *, is_older: bool) -> None:
+        inode = os.fstat(file.fileno()).st_ino
+        if inode == self._file:
+            file.seek(self._position)
+        elif is_older and self._file:
+            return  # it was read to its end when it was the present one, or before that
+        for line in file:
+            if REPORT in line and (point := _point(line)) is not None:
+                self._points[point.epoch] = point
+        self._file, self._position = inode, file.tell()
 
 
-def _point(line: str) -> Point | None:
+def _point(line: bytes) -> Point | None:
     try:
         told = json.loads(line)
         loss, eval_loss = (math.nan if told[name] is None else float(told[name]) for name in ("loss", "eval_loss"))

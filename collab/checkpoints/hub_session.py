@@ -87,7 +87,7 @@ def translated(error: BaseException, place: str, advice: str = TO_WRITE) -> HubE
         response = getattr(one, "response", None)
         if response is not None:
             return _refusal(int(response.status_code), _reason(one), place, advice)
-    return HubBusy(f"{place} could not be reached: {type(error).__name__}", hint="it is tried again")
+    return HubBusy(f"asking {place} failed: {type(error).__name__}", hint="it is tried again")
 
 
 def _refusal(status: int, reason: str, place: str, advice: str) -> HubError:

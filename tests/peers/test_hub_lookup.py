@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub.constants
+import numpy as np
 import pytest
 import torch
 import transformers
 import yaml
 
+from collab.checkpoints.carried_on import carry_on
 from collab.checkpoints.hub_publisher import HubPublisher
 from collab.checkpoints.hub_repository import HubPlace, HubRepository
 from collab.checkpoints.local import verified_state
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.config import parse_run
-from collab.errors import ConfigError, HubBusy, HubDenied, InviteError
+from collab.errors import ConfigError, HubBusy, HubDenied, InviteError, StateError
 from collab.metrics.records import SwarmReport
 from collab.metrics.sinks import JsonLines
 from collab.swarm.access import Grant, Papers, pack_grant
@@ -31,8 +33,9 @@ from collab.training.genesis import make_genesis
 from collab.types import Lineage, PeerId, Role
 from peers.assets import load_assets
 from peers.credits import Credit
+from peers.hosting import HostOptions, _beginning
 from peers.hub_lookup import checkpoint_in, export_to, place_of, word_of
-from peers.hub_pages import RUN_ON_HUB, HubPages, count_parameters
+from peers.hub_pages import RUN_ON_HUB, HubPages, LossHistory, count_parameters
 from peers.hub_service import bring_if_lost, place_for
 from peers.places import DataDir
 from tests.checkpoints.test_hub_publisher import NAME
@@ -102,6 +105,20 @@ def test_a_checkpoint_comes_with_its_figures_its_curve_and_the_run(hub: HubStand
     run = parse_run(files["run.yaml"].decode(), origin="the Hub")
     assert run == RUN.model_copy(update={"hub_repo": None})
     assert verified_state(tmp_path / "checkpoints" / "epoch-00000010")["epoch"] == 10
+
+
+def test_the_history_is_read_on_from_where_it_was_also_when_the_file_is_put_aside(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    history = LossHistory(metrics)
+    assert history.points() == []
+    report(tmp_path, 1, 5.0)
+    assert [point.epoch for point in history.points()] == [1]
+    report(tmp_path, 2, 4.0)
+    metrics.replace(metrics.with_suffix(".old.jsonl"))
+    report(tmp_path, 3, 3.0)
+    report(tmp_path, 3, 2.5)
+    for seen in (history, history, LossHistory(metrics)):
+        assert [(point.epoch, point.loss) for point in seen.points()] == [(1, 5.0), (2, 4.0), (3, 2.5)]
 
 
 def test_parameters_are_counted_as_the_file_has_them(tmp_path: Path, hub: HubStandIn) -> None:
@@ -222,6 +239,42 @@ def test_a_run_is_not_begun_anew_while_nobody_knows_whether_it_has_a_state(at_hu
     with pytest.raises(HubBusy, match="cannot be seen") as told:
         bring_if_lost(HubPlace(NAME), DataDir(tmp_path), BUNDLE.fingerprint)
     assert "--hub-repo none" in told.value.hint
+
+
+def beginning(directory: Path, begin_with: str, bundle: Bundle, *, is_new_owner: bool = False) -> Path | None:
+    """As 'collab-peer backbone DIR --from ...' does."""
+    directory.mkdir(exist_ok=True)
+    options = HostOptions(directory=directory, host="", port=0, begin_with=begin_with, is_new_owner=is_new_owner)
+    return _beginning(options, DataDir(directory / "backbone"), bundle, None)
+
+
+def test_a_run_goes_on_from_a_revision_and_only_where_that_is_later(at_hub: HubStandIn, tmp_path: Path) -> None:
+    for epoch in (10, 20):
+        publish(at_hub, tmp_path / "theirs", epoch, WORD)
+    first = at_hub.repositories[NAME].commits[1].id
+    checkpoints = tmp_path / "run" / "backbone" / "checkpoints"
+    for revision, expected in ((f"@{first}", 10), ("", 20), (f"@{first}", 20)):
+        assert beginning(tmp_path / "run", NAME + revision, BUNDLE) is None
+        assert verified_state(checkpoint_in(tmp_path / "run"))["epoch"] == expected
+    assert {path.name for path in checkpoints.glob("epoch-*")} == {"epoch-00000010", "epoch-00000020"}
+
+
+def test_another_owners_run_is_begun_with_only_under_a_new_owner(at_hub: HubStandIn, tmp_path: Path) -> None:
+    publish(at_hub, tmp_path / "theirs", 10, WORD)
+    mine = Bundle(RUN, {}, STRANGER.peer_id)
+    with pytest.raises(StateError, match="belongs to the run with fingerprint") as told:
+        beginning(tmp_path / "mine", NAME, mine)
+    assert "--new-owner" in told.value.hint
+    found = beginning(tmp_path / "mine", NAME, mine, is_new_owner=True)
+    assert found is not None
+    begun = carry_on(found, fingerprint=mine.fingerprint)
+    assert begun.epoch == 10
+    assert np.array_equal(begun.tensors["model.layer.weight"], snapshot(10).tensors["model.layer.weight"])
+
+
+def test_what_is_neither_here_nor_a_repository_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a repository of the Hub"):
+        beginning(tmp_path, "no-such-checkpoint", BUNDLE)
 
 
 # -- export ------------------------------------------------------------------------------------------------------------
