@@ -75,8 +75,8 @@ class HubDesk:
         self._not_before_s = -math.inf
         self._failures = 0
         self._told = ""
-        self.newest: OnHub | None = None
-        """That we have published, or found there."""
+        self.under_way: int | None = None
+        """Epoch of the checkpoint that is being sent."""
 
     async def run(self) -> None:
         """Publish what is due, until cancelled."""
@@ -93,6 +93,7 @@ class HubDesk:
         if attempt == self._settled:
             return
         order = Order(publication=published, authority=tenure, may_finish=lambda: self._tenure() == tenure)
+        self.under_way = published.epoch
         path, started_s = self._shelf.root / f"epoch-{published.epoch:08d}", clock.monotonic()
         try:
             done = await self._plan.worker.run(lambda: self._plan.publish(path, order))
@@ -107,8 +108,9 @@ class HubDesk:
             text = f"epoch {published.epoch} could not be published in {self._plan.place}: see the log"
             self._try_later(HubError(text))
         else:
-            self._settled, self._failures, self.newest = attempt, 0, done
+            self._settled, self._failures = attempt, 0
             self._succeed(done, clock.monotonic() - started_s)
+        self.under_way = None
 
     def _try_later(self, error: HubError | CheckpointFailed) -> None:
         wait_s = min(FIRST_WAIT_S * 2.0**self._failures, LONGEST_WAIT_S)

@@ -55,9 +55,13 @@ async def serve_hub(ports: Ports, bundle: Bundle, backbone: Backbone, data_dir: 
     with closing(ThreadCompute()) as worker:
         plan = HubPlan(place=str(service.place), publish=publisher.publish, worker=worker)
         desk = HubDesk(ports, backbone.keeper.shelf, backbone.lease.tenure, plan)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(desk.run())
-            tasks.create_task(_note_credits(ports, backbone, book))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(desk.run())
+                tasks.create_task(_note_credits(ports, backbone, book))
+        finally:
+            if desk.under_way is not None:
+                announce(f"epoch {desk.under_way} is not on the Hub yet; it is sent when a backbone runs again")
 
 
 async def _note_credits(ports: Ports, backbone: Backbone, book: CreditBook) -> None:

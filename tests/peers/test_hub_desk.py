@@ -160,6 +160,29 @@ def test_whatever_else_goes_wrong_the_backbone_goes_on() -> None:
     assert "see the log" in desk.events(Notice)[0].text
 
 
+def test_a_desk_that_is_closed_in_the_middle_knows_what_it_leaves_behind() -> None:
+    desk = Desk()
+    desk.disk.put(10)
+
+    async def main() -> None:
+        never = asyncio.Event()
+
+        class SlowCompute(FakeCompute):
+            async def run(self, work: Callable[[], Any], *, samples: float = 0.0) -> Any:
+                await never.wait()
+
+        plan = HubPlan(place=NAME, publish=desk.publish, worker=SlowCompute())
+        slow = HubDesk(desk.ports, desk.disk, lambda: desk.held, plan)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(10.0):
+                await slow.run()
+        assert slow.under_way == 10
+
+    run(main())
+    desk.live(10.0)
+    assert desk.desk.under_way is None
+
+
 def test_with_the_real_client_a_server_that_asks_for_two_minutes_gets_them(hub: HubStandIn, tmp_path: Path) -> None:
     shop = Shop(tmp_path / "ours", hub)
     path, wanted = shop.save(10, Tenure(1, A))
