@@ -227,14 +227,14 @@ def must_publish(ours: Standing, theirs: Standing, place: str) -> bool:
             f"{ours.fingerprint[:16]}...",
             hint="name another repository with --hub-repo; one that is not there is made",
         )
+    if theirs.digest == ours.digest:
+        return False
     if theirs.tenure > ours.tenure:
         raise Fenced(
             f"term {ours.tenure.term} of {ours.tenure.holder} may not publish in {place}: "
             f"term {theirs.tenure.term} of {theirs.tenure.holder} has",
             hint=f"if that backbone is gone for good, start this one again with --from {place}",
         )
-    if theirs.digest == ours.digest:
-        return False
     if theirs.tenure < ours.tenure and theirs.era == ours.era and theirs.epoch > ours.epoch:
         raise Fenced(f"{place} holds epoch {theirs.epoch} of this run, which is later than our epoch {ours.epoch}")
     return True

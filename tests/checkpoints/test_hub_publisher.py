@@ -14,6 +14,7 @@ from collab.checkpoints.local import list_checkpoints
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.errors import CheckpointFailed, ConfigError, Fenced, HubBusy, HubDenied
 from collab.swarm.lease import Tenure
+from collab.swarm.snapshots import pack
 from collab.types import PeerId
 from tests.checkpoints.test_local import snapshot
 from tests.checkpoints.test_local_publisher import FILES, order
@@ -106,6 +107,7 @@ def test_what_is_there_already_is_not_published_again_also_not_under_another_ten
     assert shop.hub.publish(path, wanted).is_new
     assert not shop.hub.publish(path, wanted).is_new
     assert not shop.hub.publish(path, replace(wanted, authority=Tenure(5, B))).is_new
+    assert not shop.hub.publish(path, replace(wanted, authority=Tenure(0, B))).is_new
     assert epochs(hub) == [10]
 
 
@@ -125,6 +127,20 @@ def test_a_later_tenure_with_an_earlier_epoch_leaves_what_is_there(shop: Shop, h
         shop.publish(10, Tenure(4, A))
     assert shop.publish(30, Tenure(4, A)).is_new
     assert epochs(hub) == [20, 30]
+
+
+@pytest.mark.parametrize("tenure", [Tenure(3, A), Tenure(4, B)])
+def test_after_a_rollback_the_repository_goes_back_with_the_run(shop: Shop, hub: HubStandIn, tenure: Tenure) -> None:
+    """Another history has begun at an earlier epoch: whoever holds the lease publishes it over what was left."""
+    shop.publish(20, Tenure(3, A))
+    begun = snapshot(10).after_rollback("mark")
+    digest = pack(begun, fingerprint="f").manifest.digest
+    wanted = order(10, tenure)
+    published = replace(wanted.publication, digest=digest, lineage=begun.lineage)
+    wanted = replace(wanted, publication=published)
+    assert shop.hub.publish(shop.disk.publish(begun, wanted).path, wanted).is_new
+    assert epochs(hub) == [20, 10]
+    assert json.loads(hub.repositories[NAME].head.files["collab_state.json"])["era"] == "mark"
 
 
 @pytest.mark.parametrize(("theirs", "expected"), [(Tenure(1, B), [20, 30]), (Tenure(9, B), [20])])
