@@ -193,6 +193,9 @@ class Run(Section):
     """The run ends when a checkpoint has this loss on the held-out split, or less; null: however low."""
     until_accuracy: Real | None = Field(default=None, gt=0, le=1)
     """And when it gets this share of the held-out samples right; null: however many."""
+    hub_repo: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}$")
+    """Repository of the Hugging Face Hub where the backbone publishes checkpoints. Peers need not agree on it, so it is
+    no part of the fingerprint, and only the backbone that has the run file in its directory goes by it."""
     task: Task
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
@@ -252,13 +255,14 @@ def fingerprint(run: Run, assets: dict[str, str], owner: str = "") -> str:
     """What two peers compare to know that they mean the same run.
 
     Args:
-        run: the validated run file; comments and the order of fields do not matter.
+        run: the validated run file; comments and the order of fields do not matter, nor does ``hub_repo``.
         assets: SHA-256 in hex of each file that travels with it, by name (``tokenizer.json``).
         owner: peer id of the key whose orders count; empty: nobody's do.
 
     Returns:
         64 hex digits.
     """
-    content = {"run": run.model_dump(mode="json"), "assets": assets} | ({"owner": owner} if owner else {})
+    agreed = run.model_dump(mode="json", exclude={"hub_repo"})
+    content = {"run": agreed, "assets": assets} | ({"owner": owner} if owner else {})
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -155,5 +155,25 @@ class Fenced(StateError):
     """A snapshot was not published: its backbone does not hold the lease any more. Follow the one that does."""
 
 
+class HubError(StateError):
+    """Root of what can go wrong between us and the Hugging Face Hub; what is on our disk is untouched."""
+
+
+class HubBusy(HubError):
+    """The Hub did not answer, or asks for patience: the same may work later."""
+
+    def __init__(self, message: str, *, hint: str = "", retry_after_s: float = 0.0) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class HubDenied(HubError):
+    """It will not work until a person does something; the hint says what."""
+
+
+class HubMoved(HubError):
+    """Somebody else has committed since we looked: look again."""
+
+
 class NoDonor(StateError):
     """Nobody reachable serves the state that was asked for."""

@@ -34,7 +34,16 @@ Store = Annotated[
     typer.Option(metavar="WHERE", help="Where a vc_asgd run's parameters are: a file, or redis://host:6379/0."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
-InviteText = Annotated[str, typer.Argument(metavar="INVITE", help="The invite, or a file that holds it.")]
+InviteText = Annotated[
+    str, typer.Argument(metavar="INVITE|ORG/NAME", help="The invite, a file that holds it, or the model on the Hub.")
+]
+ReachText = Annotated[
+    str, typer.Option(help="How others reach this machine: auto (they try), direct, or client (it only dials).")
+]
+HubRepo = Annotated[
+    str,
+    typer.Option(metavar="ORG/NAME", help="Publish checkpoints there on the Hugging Face Hub, too; none: nowhere."),
+]
 
 
 @app.command()
@@ -59,10 +68,16 @@ def backbone(
     ] = None,
     invite_file: Annotated[Path | None, typer.Option(help="Write the invite here, too.")] = None,
     allow: Allow = None,
-    carried_on: Annotated[
-        Path | None, typer.Option("--from", help="Begin with this checkpoint of a run whose owner is gone.")
-    ] = None,
+    begin_with: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="CHECKPOINT|ORG/NAME[@REVISION]",
+            help="Begin with this checkpoint: of this run, on the Hub; with --new-owner of a run whose owner is gone.",
+        ),
+    ] = "",
     new_owner: Annotated[bool, typer.Option("--new-owner", help="With --from: you own the run from now on.")] = False,
+    hub_repo: HubRepo = "",
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
     store: Store = "",
@@ -70,7 +85,9 @@ def backbone(
     log_level: LogLevel = "warning",
 ) -> None:
     """Start the backbone of a run: bootstrap, state, checkpoints. Needs no GPU. Prints the invite."""
-    if (carried_on is not None) != new_owner:
+    if new_owner and not begin_with:
+        raise typer.BadParameter("--new-owner goes with --from: name the checkpoint to begin with")
+    if begin_with and not new_owner and Path(begin_with).exists():
         raise typer.BadParameter("--from CHECKPOINT and --new-owner go together: peers of the old run need new invites")
     from peers.process import configure_logging, run_peer
 
@@ -85,7 +102,9 @@ def backbone(
         announce=tuple(announce or ()),
         invite_file=invite_file,
         allowed_modules=tuple(allow or ()),
-        carried_on=carried_on,
+        begin_with=begin_with,
+        is_new_owner=new_owner,
+        hub_repo=hub_repo,
         limits=limits_from(max_upload, max_download),
         store=store,
         as_json=as_json,
@@ -107,9 +126,9 @@ def join(
     port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
-    reach: Annotated[
-        str, typer.Option(help="How others reach this machine: auto (they try), direct, or client (it only dials).")
-    ] = "auto",
+    credit: Annotated[bool, typer.Option("--credit", help="Your --name may be published with the model.")] = False,
+    hub_repo: HubRepo = "",
+    reach: ReachText = "auto",
     store: Store = "",
     clock_error_s: Annotated[float, typer.Option(hidden=True, help="Pretend that the clock is off; for tests.")] = 0.0,
     as_json: AsJson = False,
@@ -120,35 +139,34 @@ def join(
 
     configure_logging(log_level)
     from collab.types import Role
+    from peers.hub_lookup import apart, word_of
     from peers.joining import JoinOptions, join as take_part
     from peers.places import claim_data_dir
     from peers.wiring import Reach, invite_from, limits_from
 
-    asked_for = _asked_for(reach)
+    limits = limits_from(max_upload, max_download)
+    way = Reach(host=host, port=port, asked_for=_asked_for(reach), limits=limits, clock_error_s=clock_error_s)
     if role not in list(Role):
         raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
     if role == Role.BACKBONE:
         from peers.joined_backbone import join_as_backbone as take_part
 
     async def main(stop: "asyncio.Event") -> None:
-        with claim_data_dir(data_dir, invite_from(invite).run_id) as claimed:
+        word = await apart(lambda: word_of(invite))
+        with claim_data_dir(data_dir, invite_from(word).run_id) as claimed:
             options = JoinOptions(
-                invite=invite,
+                invite=word,
                 role=Role(role),
                 name=(name or platform.node() or "peer")[:40],
                 data_dir=claimed,
-                reach=Reach(
-                    host=host,
-                    port=port,
-                    asked_for=asked_for,
-                    limits=limits_from(max_upload, max_download),
-                    clock_error_s=clock_error_s,
-                ),
+                reach=way,
                 epochs=epochs,
                 microbatch_size=microbatch_size,
                 device=device,
                 allowed_modules=tuple(allow or ()),
                 store=store,
+                hub_repo=hub_repo,
+                wants_credit=credit,
                 as_json=as_json,
             )
             await take_part(options, stop)
@@ -171,9 +189,27 @@ def status(invite: InviteText, as_json: AsJson = False, log_level: LogLevel = "e
     from peers.process import configure_logging, run_plain
 
     configure_logging(log_level)
+    from peers.hub_lookup import word_of
     from peers.status import run_status
 
-    run_plain(lambda: run_status(invite, as_json=as_json))
+    run_plain(lambda: run_status(word_of(invite), as_json=as_json))
+
+
+@app.command()
+def export(
+    source: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT|ORG/NAME", help="A checkpoint, a run's directory, or a model there.")
+    ],
+    directory: Annotated[Path, typer.Argument(help="To be made.")],
+    log_level: LogLevel = "error",
+) -> None:
+    """Make a directory that transformers loads, of a checkpoint whose every byte was checked."""
+    from peers.process import configure_logging, run_plain
+
+    configure_logging(log_level)
+    from peers.hub_lookup import export_to
+
+    run_plain(lambda: export_to(source, directory))
 
 
 @app.command()

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collab.checkpoints.carried_on import carry_on
+from collab.checkpoints.from_hub import fetch_checkpoint
+from collab.checkpoints.hub_repository import HubPlace
 from collab.concurrency import Background
 from collab.config import VcAsgd, load_run
 from collab.errors import ConfigError
@@ -24,9 +26,11 @@ from collab.swarm.order_exchange import read_orders
 from collab.swarm.snapshots import Snapshot
 from collab.types import Reachability, Role
 from peers.backbone import Backbone
+from peers.hub_lookup import apart, place_of, repository_to_read
+from peers.hub_service import HubService, bring, bring_if_lost, place_for
 from peers.joining import Relay
 from peers.owner import Estate
-from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, claim_data_dir
+from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, DataDir, claim_data_dir
 from peers.process import announce
 from peers.run_size import state_bytes
 from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
@@ -52,8 +56,12 @@ class HostOptions:
     invite_file: Path | None = None
     limits: LinkLimits = NO_LIMITS
     allowed_modules: tuple[str, ...] = ()
-    carried_on: Path | None = None
-    """Checkpoint of an earlier run, with whose state this one begins, under a new owner."""
+    begin_with: str = ""
+    """Checkpoint, or repository of the Hub, with whose state this run begins; empty: with its own."""
+    is_new_owner: bool = False
+    """That state is of another owner's run."""
+    hub_repo: str = ""
+    """Where checkpoints are published on the Hub; empty: as the run file says."""
     store: str = ""
     """File or Redis server with the parameters of ``vc_asgd``; empty: a file in the backbone's directory."""
     as_json: bool = False
@@ -62,7 +70,8 @@ class HostOptions:
 async def host(options: HostOptions, stop: asyncio.Event) -> None:
     """Serve the run of ``options.directory`` until stopped."""
     run = load_run(options.directory / RUN_FILE)
-    if options.carried_on is not None and (options.directory / OWNER_KEY).exists():
+    hub = place_for(options.hub_repo, run)
+    if options.is_new_owner and (options.directory / OWNER_KEY).exists():
         raise ConfigError(
             f"{options.directory} has an owner already",
             hint="a run is carried on in a new directory, with its run.yaml and without owner.key",
@@ -73,7 +82,9 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
         estate = Estate.at(options.directory)
         bundle, identity = estate.bundle, load_or_create_identity(data_dir.identity)
         relay, book = Relay(), AddressBook(path=data_dir.backbones)
-        num_bytes, workshop = state_bytes(data_dir.checkpoints, workshop_of(bundle, identity.peer_id, options))
+        begin_with = await apart(lambda: _beginning(options, data_dir, bundle, hub))
+        workshop = workshop_of(bundle, identity.peer_id, options, begin_with)
+        num_bytes, workshop = state_bytes(data_dir.checkpoints, workshop)
         network = NetworkSettings(
             identity_path=data_dir.identity,
             host=options.host,
@@ -98,6 +109,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
                 as_json=options.as_json,
                 store=options.store or (str(data_dir.parameters) if isinstance(run.strategy, VcAsgd) else ""),
                 owner=estate.owner,
+                hub=HubService(place=hub, invite=lambda backbone: _for_all(estate, backbone, options)) if hub else None,
             )
 
             async def welcome(backbone: Backbone) -> None:
@@ -116,15 +128,43 @@ def _may_relay(options: HostOptions) -> bool:
     return not is_loopback(f"/ip4/{options.host}") and options.limits == NO_LIMITS
 
 
-def workshop_of(bundle: Bundle, peer_id: str, options: HostOptions) -> Workshop:
-    """Imports torch and builds the model only when the run has no state yet."""
+def _beginning(options: HostOptions, data_dir: DataDir, bundle: Bundle, hub: HubPlace | None) -> Path | None:
+    """Have on this disk what is to be begun with, as far as it comes from the Hub.
+
+    Returns:
+        The checkpoint of another owner's run that this one goes on from; None: it has a state of its own, or none.
+
+    Raises:
+        StateError: it cannot be had.
+    """
+    place = place_of(options.begin_with) if options.begin_with else None
+    if place is None:
+        if options.begin_with and not options.is_new_owner:
+            text = f"--from {options.begin_with}: expected a repository of the Hub, as owner/name[@revision]"
+            raise ConfigError(text, hint="a checkpoint on this disk is begun with under a new owner: add --new-owner")
+        if hub is not None and not options.is_new_owner:
+            bring_if_lost(hub, data_dir, bundle.fingerprint)
+        return Path(options.begin_with) if options.begin_with else None
+    announce(f"looking at {place} on the Hub ...")
+    if not options.is_new_owner:
+        bring(place, data_dir, bundle.fingerprint)
+        return None
+    return fetch_checkpoint(repository_to_read(place), data_dir.path / "from-hub")
+
+
+def workshop_of(bundle: Bundle, peer_id: str, options: HostOptions, begin_with: Path | None = None) -> Workshop:
+    """Imports torch and builds the model only when the run has no state yet.
+
+    Args:
+        begin_with: checkpoint of another run that this one goes on from.
+    """
 
     def task() -> "Task":
         return task_of(bundle, peer_id, options.directory, options.allowed_modules)
 
     def first_state() -> Snapshot:
-        if options.carried_on is not None:
-            return carry_on(options.carried_on, fingerprint=bundle.fingerprint)
+        if begin_with is not None:
+            return carry_on(begin_with, fingerprint=bundle.fingerprint)
         from collab.training.genesis import make_genesis
 
         return make_genesis(bundle, task())
@@ -153,19 +193,28 @@ def _write(path: Path, text: str) -> None:
 
 def _show_invite(estate: Estate, addresses: tuple[str, ...], options: HostOptions) -> None:
     """For everybody, in an open run; else how to make one for somebody."""
-    run, directory = estate.bundle.run, options.directory
-    if run.access == "invite_only":
-        announce(f"invite people by name:\n\n  collab-peer invite {directory} --name Anna\n")
+    if estate.bundle.run.access == "invite_only":
+        announce(f"invite people by name:\n\n  collab-peer invite {options.directory} --name Anna\n")
         return
-    invite = write_invite(
-        Invite(
-            run_id=run.run_id,
-            fingerprint=estate.bundle.fingerprint,
-            owner=estate.owner.peer_id,
-            addresses=addresses,
-        ),
-        estate.owner,
-    )
+    invite = _invite(estate, addresses)
     if options.invite_file is not None:
         _write(options.invite_file, invite)
     announce(f"invite:\n\n  {invite}\n\nanyone joins with:\n\n  collab-peer join {invite}\n")
+
+
+def _for_all(estate: Estate, backbone: Backbone, options: HostOptions) -> str:
+    """The invite that is published with the model: of an open run, with addresses that its organiser has announced.
+
+    Those of other backbones, and those that this machine has found out about itself, are nobody else's business.
+    """
+    if estate.bundle.run.access == "invite_only" or not options.announce:
+        return ""
+    return _invite(estate, _dialable_first(backbone.own_addresses))
+
+
+def _invite(estate: Estate, addresses: tuple[str, ...]) -> str:
+    bundle, owner = estate.bundle, estate.owner
+    invite = Invite(
+        run_id=bundle.run.run_id, fingerprint=bundle.fingerprint, owner=owner.peer_id, addresses=addresses
+    )
+    return write_invite(invite, owner)

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+from collab.checkpoints.hub_repository import HubPlace
 from collab.concurrency import Background
 from collab.errors import ConfigError
 from collab.net.hivemind_net import NetworkSettings
@@ -12,6 +13,8 @@ from collab.swarm.bundle import Bundle, load_bundle, save_bundle
 from collab.swarm.invite import Invite
 from collab.types import Reachability, Role
 from peers.backbone import Backbone
+from peers.hub_lookup import apart
+from peers.hub_service import HubService, bring_if_lost
 from peers.joining import JoinOptions, Relay
 from peers.process import announce
 from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
@@ -40,7 +43,10 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         raise ConfigError(
             "this invite is not for a backbone", hint="ask the owner for one: collab-peer invite DIR --role backbone"
         )
+    hub = HubService(place=HubPlace.named(options.hub_repo), invite=lambda _: None) if options.hub_repo else None
     announce(f"joining {invite.run_id} as a backbone ...")
+    if hub is not None:
+        await apart(lambda: bring_if_lost(hub.place, data_dir, invite.fingerprint, makes_first_state=False))
     known = load_bundle(data_dir.run, invite.fingerprint)
     book = AddressBook(invite.addresses, data_dir.backbones)
     settings = StartupSettings(
@@ -68,7 +74,7 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
             evaluate=lambda state: worth_of(task_of(bundle, me, None, options.allowed_modules), state),
             copied_names=lambda: names_of(task_of(bundle, me, None, options.allowed_modules)),
         )
-        place = Place(data_dir=data_dir, name=options.name, as_json=options.as_json, store=options.store)
+        place = Place(data_dir=data_dir, name=options.name, as_json=options.as_json, store=options.store, hub=hub)
 
         async def welcome(backbone: Backbone) -> None:
             announce(f"checkpoints and metrics: {data_dir.path}")

@@ -37,6 +37,10 @@ class JoinOptions:
     device: str | None = None
     allowed_modules: tuple[str, ...] = ()
     store: str = ""
+    hub_repo: str = ""
+    """Where a backbone publishes checkpoints on the Hub, too; empty: nowhere."""
+    wants_credit: bool = False
+    """Whether the name may be published with the model."""
     as_json: bool = False
 
 
@@ -53,8 +57,9 @@ class Relay:
 
 async def join(options: JoinOptions, stop: asyncio.Event) -> None:
     """Join and work until stopped or finished; prints a summary at the end."""
-    if options.store:
-        raise ConfigError("only a backbone keeps parameters", hint="leave --store out, or join with --role backbone")
+    if options.store or options.hub_repo:
+        flag, does = ("--store", "keeps parameters") if options.store else ("--hub-repo", "publishes checkpoints")
+        raise ConfigError(f"only a backbone {does}", hint=f"leave {flag} out, or join with --role backbone")
     relay = Relay()
     invite = invite_from(options.invite)
     announce(f"joining {invite.run_id} ...")

@@ -60,6 +60,7 @@ async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions"
         max_epochs=options.epochs,
         state_dir=options.data_dir.state,
         allowed_modules=options.allowed_modules,
+        wants_credit=options.wants_credit,
     )
     participant = Participant(started.ports, started.identity, bundle, replica, settings)
     participant.teller.follow(started.reaching)

@@ -18,6 +18,8 @@ LEAVE_LIMIT_S = 4.5
 WORKER_LIMIT_S = 0.5
 """For the computation that is under way at the end, and of no use to anybody any more."""
 LEAVE = (signal.SIGINT, signal.SIGTERM)
+ADDRESSES_IN_LOGS = ("httpx", "httpx2", "httpcore", "httpcore2", "huggingface_hub")
+"""Libraries that log addresses of requests, which may be as good as passwords: they never do, at any level."""
 EXIT_ERROR = 1
 EXIT_AT_ONCE = 130
 
@@ -102,7 +104,7 @@ def configure_logging(level: str) -> None:
     """Log to standard error; hivemind's own handlers and colours are switched off when it is imported."""
     os.environ.setdefault("HIVEMIND_LOGLEVEL", "WARNING")
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
-    for name in ("hivemind", "httpx", "filelock"):
+    for name in (*ADDRESSES_IN_LOGS, "hivemind", "filelock"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 

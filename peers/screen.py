@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from collab.metrics.records import (
+    CheckpointOnHub,
     CheckpointSaved,
     DataCovered,
     EpochFinished,
@@ -75,6 +76,8 @@ def words(event: Event) -> str:
         return f"took over epoch {event.epoch} ({event.num_bytes / 1e6:.1f} MB in {event.seconds:.1f} s)"
     if isinstance(event, CheckpointSaved):
         return f"saved epoch {event.epoch} in {event.path} ({event.num_bytes / 1e6:.1f} MB)"
+    if isinstance(event, CheckpointOnHub):
+        return f"epoch {event.epoch} is on the Hub: {event.place} ({event.num_bytes / 1e6:.1f} MB)"
     if isinstance(event, DataCovered):
         done = "is done" if event.is_complete else f"{100 * event.share:.0f} % done"
         return f"data: pass {event.pass_number + 1} {done}{trained_words(event.samples, event.samples_again)}"

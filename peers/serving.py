@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collab.concurrency import Background
 from collab.metrics.records import Notice
 from collab.metrics.sinks import Fanout, JsonLines
 from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
 from peers.backbone import Backbone, BackboneSettings
+from peers.hub_service import HubService, serve_hub
 from peers.joining import Relay
 from peers.places import DataDir, cache_dir
 from peers.process import settle_heap
@@ -37,6 +39,8 @@ class Place:
     """Where the parameters of a run with parameter servers are: a file, or an address of Redis; empty: nowhere."""
     owner: Identity | None = None
     """Of the run, where its key is."""
+    hub: HubService | None = None
+    """Where checkpoints are published on the Hub; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,10 @@ async def serve_backbone(
             stack.enter_context(screen)
         serving.relay.observe(Notice(at_s=started.ports.clock.now(), text=f"serving run {bundle.run.run_id}"))
         settle_heap()
-        await backbone.run(serving.stop)
+        async with Background() as tasks:
+            if place.hub is not None:
+                tasks.create_task(serve_hub(started.ports, bundle, backbone, place.data_dir, place.hub))
+            await backbone.run(serving.stop)
         if place.as_json:
             record = backbone.record()
             summary = {"id": record.peer, "role": record.role, "epoch": record.epoch, "lineage": record.lineage}

@@ -285,8 +285,21 @@ def test_comments_order_and_spelt_out_defaults_do_not_change_the_fingerprint() -
     assert int(expected, 16) >= 0
 
 
-ONE_VALUE_ONLY = ("task.name", "task.data.source", "strategy.name", "until_accuracy")
-"""Beside the other fields of their sections, or with this task."""
+def test_where_checkpoints_are_published_is_the_organisers_business_and_no_part_of_the_fingerprint() -> None:
+    plain = Run.model_validate(VALID)
+    named = Run.model_validate({**VALID, "hub_repo": "org/model"})
+    assert named.hub_repo == "org/model"
+    assert fingerprint(named, {}) == fingerprint(plain, {})
+
+
+@pytest.mark.parametrize("name", ["model", "https://huggingface.co/org/model", "org/model@main", "a/b/c", "../x"])
+def test_what_is_no_repository_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="hub_repo"):
+        parse_run(yaml.safe_dump({**VALID, "hub_repo": name}), origin="run.yaml")
+
+
+ONE_VALUE_ONLY = ("task.name", "task.data.source", "strategy.name", "until_accuracy", "hub_repo")
+"""Beside the other fields of their sections, or with this task; or nobody else's business."""
 
 
 @pytest.mark.parametrize("place", [place for place in places_of(EVERYTHING) if place not in ONE_VALUE_ONLY])

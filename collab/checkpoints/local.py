@@ -67,7 +67,7 @@ def save_checkpoint(
         "scalars": dict(snapshot.scalars),
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(contents.items())},
     }
-    contents[STATE_FILE] = _state_bytes(state)
+    contents[STATE_FILE] = state_bytes(state)
     num_bytes = sum(map(len, contents.values()))
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -92,7 +92,7 @@ def save_checkpoint(
 def metrics_of(path: Path) -> Mapping[str, Any]:
     """What is kept with a checkpoint; empty when it cannot be read."""
     try:
-        state = _read_state(path)
+        state = read_state(path)
         return dict(state["metrics"])
     except (OSError, ValueError, KeyError, TypeError, CorruptState):
         return {}
@@ -107,8 +107,8 @@ def change_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
     """
     unfinished = path / f".{STATE_FILE}.new"
     try:
-        state = _read_state(path)
-        _write_synced(unfinished, _state_bytes({**state, "metrics": dict(metrics)}))
+        state = read_state(path)
+        _write_synced(unfinished, state_bytes({**state, "metrics": dict(metrics)}))
         unfinished.replace(path / STATE_FILE)
         _sync_directory(path)
     except OSError as error:
@@ -150,11 +150,9 @@ def load_checkpoint(path: Path, *, fingerprint: str | None) -> Snapshot:
         StateError: it belongs to another run; both fingerprints are named.
     """
     try:
-        state = _read_state(path)
+        state = read_state(path)
         contents = {name: (path / name).read_bytes() for name in state["sha256"]}
-        damaged = [name for name, data in contents.items() if hashlib.sha256(data).hexdigest() != state["sha256"][name]]
-        if damaged:
-            raise CorruptState(f"{path}: {', '.join(damaged)} is not what was written")
+        _refuse_damaged(path, state, {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()})
         if fingerprint is not None and state["fingerprint"] != fingerprint:
             raise StateError(
                 f"{path} belongs to the run with fingerprint {state['fingerprint']}, this run's is {fingerprint}",
@@ -174,6 +172,24 @@ def load_checkpoint(path: Path, *, fingerprint: str | None) -> Snapshot:
         )
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
         raise CorruptState(f"{path} cannot be read: {error!r}") from error
+
+
+def verified_state(path: Path) -> dict[str, Any]:
+    """What the state file of a checkpoint says, when every file is as it says; none is held in memory.
+
+    Raises:
+        CorruptState: a file is missing, cut or changed.
+    """
+    try:
+        state = read_state(path)
+        digests = {}
+        for name in state["sha256"]:
+            with (path / name).open("rb") as file:
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        _refuse_damaged(path, state, digests)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptState(f"{path} cannot be read: {error!r}") from error
+    return state
 
 
 def set_aside(root: Path, mark: str) -> None:
@@ -213,8 +229,17 @@ def _tensors(snapshot: Snapshot, prefix: str) -> bytes:
     return data
 
 
-def _read_state(path: Path) -> dict[str, Any]:
-    """Raises ``CorruptState`` when it is not what was written, and whatever reading raises."""
+def _refuse_damaged(path: Path, state: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+    damaged = [name for name, digest in digests.items() if digest != state["sha256"][name]]
+    if damaged:
+        raise CorruptState(f"{path}: {', '.join(damaged)} is not what was written")
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What the state file of a checkpoint says; its other files are not looked at.
+
+    Raises ``CorruptState`` when it is not what was written, and whatever reading raises.
+    """
     state = json.loads((path / STATE_FILE).read_bytes())
     if not isinstance(state, dict):
         raise CorruptState(f"{path}: {STATE_FILE} holds no object")
@@ -223,7 +248,8 @@ def _read_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def _state_bytes(state: Mapping[str, Any]) -> bytes:
+def state_bytes(state: Mapping[str, Any]) -> bytes:
+    """A state file with this content, and its own digest."""
     signed = {**state, OWN_DIGEST: _digest_of_state(state)}
     return json.dumps(signed, indent=1, sort_keys=True).encode()
 

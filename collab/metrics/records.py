@@ -156,6 +156,19 @@ class CheckpointSaved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointOnHub(Event):
+    """A checkpoint is on the Hugging Face Hub, whole."""
+
+    epoch: int
+    place: str
+    """The repository."""
+    commit: str
+    num_bytes: int
+    """Of its files; those that were there already were not sent again."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseChanged(Event):
     """A backbone publishes the run's snapshots from now on, or does so no more."""
 

@@ -90,7 +90,9 @@ class PeerRecord:
     life_s: float = 15.0
     """For how long this is believed; in a large swarm everybody speaks more rarely."""
     eval_accuracy: float = math.nan
-    """Share of the held-out samples got right, as ``eval_loss``; NaN: nobody says. New fields go below."""
+    """Share of the held-out samples got right, as ``eval_loss``; NaN: nobody says."""
+    wants_credit: bool = False
+    """Whether its owner agrees that its name is published with the model. New fields go below."""
 
 
 def pack_record(record: PeerRecord, identity: Identity) -> bytes:

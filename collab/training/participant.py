@@ -56,6 +56,7 @@ class Participant:
     ) -> None:
         self.ports, self.bundle, self.replica, self.settings = ports, bundle, replica, settings
         self.teller = Teller(ports, bundle.fingerprint, settings.name, replica, settings.reach)
+        self.teller.wants_credit = settings.wants_credit
         self.vitals = self.teller.vitals
         self.statutes = Statutes(ports, bundle)
         mandate = self.statutes.mandate

@@ -19,3 +19,5 @@ class ParticipantSettings:
     """Where this peer keeps the run's state for its next life; None: nowhere."""
     allowed_modules: tuple[str, ...] = ()
     """Of others' code, what this machine's owner has allowed to run."""
+    wants_credit: bool = False
+    """Whether the name may be published with the model."""

@@ -45,6 +45,8 @@ class Teller:
         self.vitals = Vitals()
         self.free_from: int | None = None
         """First epoch of which we have promised nothing, when we leave."""
+        self.wants_credit = False
+        """Whether our name may be published with the model."""
         self.has_seat: Callable[[Lineage], bool] = lambda _: True
         """Whether we may vote about what follows a history."""
         self.data: Callable[[], tuple[str, int]] = lambda: ("", 0)
@@ -88,6 +90,7 @@ class Teller:
             data=data,
             data_pass=data_pass,
             reach=self.reach,
+            wants_credit=self.wants_credit,
         )
 
     def note_microbatch(self, report: MicrobatchReport, seconds: float) -> None:

@@ -1,0 +1,240 @@
+"""The Hub as a place where checkpoints are published: one commit each, never two backbones interleaved.
+
+What is at the head of the repository says which run it is of, how far it is, and under which tenure of the publishing
+lease it became so. Whoever publishes looks there first, and commits on the condition that nobody else has since: the
+Hub itself compares and sets. So the repository is its own fence, and needs no memory of ours.
+
+It is no ``Publisher``: what it publishes is a checkpoint on our disk, which stays the source of truth.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from collab.checkpoints.base import Order
+from collab.checkpoints.hub_repository import Change, Head, HubRepository
+from collab.checkpoints.local import STATE_FILE, read_state, state_bytes, verified_state
+from collab.errors import CheckpointFailed, CorruptState, Fenced, HubBusy, HubDenied, HubMoved
+from collab.swarm.lease import Tenure
+from collab.types import PeerId
+
+ON_HUB = "hub"
+"""Key of what only the state file on the Hub has: under whose lease it was published, and figures for people."""
+LOOKS = 3
+"""How often we look again when somebody has committed meanwhile; then later."""
+ALLOWED_BEFORE = frozenset({".gitattributes", "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt"})
+"""What a repository may hold that no run has published in yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What goes to the Hub with a checkpoint."""
+
+    files: Mapping[str, bytes]
+    """For people, and for who wants to join: model card, picture, run file."""
+    figures: Mapping[str, Any]
+    """JSON values for the state file: samples, loss."""
+    gone: frozenset[str] = frozenset()
+    """Files to take away, if they are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A whole checkpoint that nobody deletes while it is sent."""
+
+    folder: Path
+    state: Mapping[str, Any]
+
+
+Company = Callable[[Staged, frozenset[str]], Beside]
+"""What goes with a checkpoint, given the names of the files that are in the repository already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a state file says of itself."""
+
+    fingerprint: str
+    epoch: int
+    era: str
+    digest: str
+    """Of the published snapshot; empty: it was never published."""
+    tenure: Tenure
+    """Of the lease under which it became the repository's head; before that, under which it shall."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnHub:
+    """What became of it."""
+
+    commit: str
+    epoch: int
+    num_bytes: int
+    is_new: bool
+    """False: it was there already."""
+
+
+class HubPublisher:
+    """Of one repository, by one backbone."""
+
+    def __init__(self, repository: HubRepository, outbox: Path, beside: Company) -> None:
+        """
+        Args:
+            outbox: a directory of ours on the disk of the checkpoints: what is being sent stays there until it is.
+        """
+        self._repository = repository
+        self._outbox, self._beside = outbox, beside
+
+    def publish(self, path: Path, order: Order) -> OnHub:
+        """Make the checkpoint at ``path`` the head of the repository, whole or not at all.
+
+        Raises:
+            Fenced: a later tenure has published there, or a later epoch is there, or our lease has ended.
+            CheckpointFailed: the checkpoint is not there any more, or not whole.
+            HubBusy: try again later; what has arrived is not sent again.
+            HubDenied: a person has to do something first.
+        """
+        ours, staged = self._ours(path, order), None
+        for _ in range(LOOKS):
+            head, theirs = self._look()
+            if theirs is not None and not must_publish(ours, standing_of(theirs), str(self._repository.place)):
+                self._clear()
+                return OnHub(commit=head.commit, epoch=ours.epoch, num_bytes=0, is_new=False)
+            staged = staged or self._stage(path)
+            try:
+                return self._send(staged, order, head, theirs or {})
+            except HubMoved:
+                continue  # whoever it was, what they have made is looked at now
+        raise HubBusy(f"others keep committing to {self._repository.place}", hint="it is tried again")
+
+    def _look(self) -> tuple[Head, Mapping[str, Any] | None]:
+        """The head, and the state that it holds; None: nobody has published there yet."""
+        try:
+            head = self._repository.head()
+        except HubDenied:
+            self._repository.create()  # it may not be there; if it is, we are told now what is wrong
+            head = self._repository.head()
+        if STATE_FILE in head.names:
+            return head, read_head(self._repository, head)
+        if strange := sorted(head.names - ALLOWED_BEFORE):
+            raise HubDenied(
+                f"{self._repository.place} holds something that no run of collab has published, such as {strange[0]!r}",
+                hint="name another repository with --hub-repo; one that is not there is made",
+            )
+        return head, None
+
+    def _ours(self, path: Path, order: Order) -> Standing:
+        try:
+            ours = standing_of(read_state(path))
+        except (OSError, ValueError, KeyError, TypeError, CorruptState) as error:
+            text = f"{path} cannot be read: {error}"
+            raise CheckpointFailed(text, hint="the next checkpoint is published") from error
+        if (ours.epoch, ours.digest) != (order.publication.epoch, order.publication.digest):
+            raise CheckpointFailed(f"{path} is not what was to be published", hint="the next checkpoint is published")
+        return replace(ours, tenure=order.authority)
+
+    def _stage(self, path: Path) -> Staged:
+        """The same files under another name: a checkpoint on the shelf may be deleted while it is sent."""
+        folder = self._outbox / path.name
+        try:
+            self._clear()
+            folder.mkdir(parents=True)
+            for file in path.iterdir():
+                _link(file, folder / file.name)
+            return Staged(folder, verified_state(folder))
+        except OSError as error:
+            raise CheckpointFailed(
+                f"{path} could not be made ready for the Hub: {error.strerror or error}",
+                hint="if it was deleted, the next checkpoint is published; else free some space",
+            ) from error
+        except CorruptState as error:
+            raise CheckpointFailed(error.message, hint="the next checkpoint is published") from error
+
+    def _send(self, staged: Staged, order: Order, head: Head, theirs: Mapping[str, Any]) -> OnHub:
+        state, beside = staged.state, self._beside(staged, head.names)
+        lease = {"term": order.authority.term, "holder": order.authority.holder}
+        files: dict[str, Path | bytes] = {name: staged.folder / name for name in state["sha256"]}
+        files |= {**beside.files, STATE_FILE: state_bytes({**state, ON_HUB: {**beside.figures, **lease}})}
+        loss = state["metrics"].get("eval_loss")
+        change = Change(
+            title=f"epoch {state['epoch']}" + (f", loss {loss:.4f}" if isinstance(loss, float) else ""),
+            files=files,
+            gone=(frozenset(theirs.get("sha256", {})) | beside.gone) - set(files),
+        )
+        prepared = self._repository.send(change)
+        if not order.may_finish():
+            raise Fenced(f"sending epoch {state['epoch']} took longer than our turn to publish")
+        commit = self._repository.commit(prepared, head)
+        num_bytes = sum(len(one) if isinstance(one, bytes) else one.stat().st_size for one in files.values())
+        self._clear()
+        return OnHub(commit=commit, epoch=int(state["epoch"]), num_bytes=num_bytes, is_new=True)
+
+    def _clear(self) -> None:
+        shutil.rmtree(self._outbox, ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    """A second name where the file system knows such, else a copy; what we write is replaced whole, never changed."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def read_head(repository: HubRepository, head: Head) -> Mapping[str, Any]:
+    """The state file at a head.
+
+    Raises:
+        HubError: it cannot be had, or is not what a backbone has written.
+    """
+    try:
+        state = json.loads(repository.read(STATE_FILE, head))
+        standing_of(state)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        text = f"{STATE_FILE} of {repository.place} is not what a backbone writes"
+        hint = "somebody has changed it: take the repository back to an earlier commit, or name another one"
+        raise HubDenied(text, hint=hint) from error
+    return dict(state)
+
+
+def standing_of(state: Mapping[str, Any]) -> Standing:
+    """Raises whatever reading something malformed raises."""
+    published = state["metrics"].get("published", {})
+    tenures = [Tenure(int(one["term"]), PeerId(str(one["holder"]))) for one in (published, state.get(ON_HUB)) if one]
+    return Standing(
+        fingerprint=str(state["fingerprint"]),
+        epoch=int(state["epoch"]),
+        era=str(state.get("era", "")),
+        digest=str(published.get("digest", "")),
+        tenure=max(tenures, default=Tenure(0, PeerId(""))),
+    )
+
+
+def must_publish(ours: Standing, theirs: Standing, place: str) -> bool:
+    """Whether ours is to follow theirs; False: it is there already.
+
+    Raises:
+        HubDenied: theirs is of another run.
+        Fenced: theirs is to stay.
+    """
+    if theirs.fingerprint != ours.fingerprint:
+        raise HubDenied(
+            f"{place} belongs to the run with fingerprint {theirs.fingerprint[:16]}..., this run's is "
+            f"{ours.fingerprint[:16]}...",
+            hint="name another repository with --hub-repo; one that is not there is made",
+        )
+    if theirs.digest == ours.digest:
+        return False
+    if theirs.tenure > ours.tenure:
+        raise Fenced(
+            f"term {ours.tenure.term} of {ours.tenure.holder} may not publish in {place}: "
+            f"term {theirs.tenure.term} of {theirs.tenure.holder} has",
+            hint=f"if that backbone is gone for good, start this one again with --from {place}",
+        )
+    if theirs.tenure < ours.tenure and theirs.era == ours.era and theirs.epoch > ours.epoch:
+        raise Fenced(f"{place} holds epoch {theirs.epoch} of this run, which is later than our epoch {ours.epoch}")
+    return True

@@ -1,0 +1,180 @@
+"""One repository of the Hugging Face Hub, as far as we need it. Everything here blocks: call it off the event loop."""
+
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from collab.checkpoints.hub_session import TO_WRITE, asking
+from collab.errors import ConfigError, HubDenied
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}")
+REVISION = re.compile(r"[\w][\w./-]{0,99}")
+BRANCH = "main"
+SENT_ALONE = (".safetensors", ".svg")
+"""Endings of files that go ahead of the commit, one by one."""
+LARGE_BYTES = 1 << 20
+"""And whatever is larger than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubPlace:
+    """A repository, and which revision of it."""
+
+    name: str
+    """``org/name``."""
+    revision: str = BRANCH
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """``org/name`` or ``org/name@revision``; None: it is something else."""
+        name, at, revision = text.partition("@")
+        if not NAME.fullmatch(name) or (at and not REVISION.fullmatch(revision)):
+            return None
+        return cls(name, revision or BRANCH)
+
+    @classmethod
+    def named(cls, text: str) -> Self:
+        """A repository to publish in.
+
+        Raises:
+            ConfigError: it is no name of one.
+        """
+        place = cls.parse(text)
+        if place is None or place.revision != BRANCH:
+            raise ConfigError(f"expected a repository of the Hub as owner/name, got {text!r:.80}")
+        return place
+
+    def __str__(self) -> str:
+        return self.name if self.revision == BRANCH else f"{self.name}@{self.revision}"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is in a repository at one moment."""
+
+    commit: str
+    names: frozenset[str]
+    """Of its files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What one commit does."""
+
+    title: str
+    files: Mapping[str, Path | bytes]
+    gone: frozenset[str] = frozenset()
+    """Files to take away."""
+
+
+class HubRepository:
+    """Of models. Which token is used is the client's business: it is never seen here."""
+
+    def __init__(self, place: HubPlace, *, endpoint: str | None = None, advice: str = TO_WRITE) -> None:
+        """
+        Args:
+            endpoint: None: as ``HF_ENDPOINT`` says.
+            advice: for a person whose token is not enough.
+        """
+        self.place = place
+        self._endpoint, self._advice = endpoint, advice
+
+    def _api(self) -> "HfApi":
+        from huggingface_hub import HfApi
+
+        return HfApi(endpoint=self._endpoint)
+
+    def head(self) -> Head:
+        """As of now.
+
+        Raises:
+            HubError: it cannot be seen.
+        """
+        with asking(str(self.place), self._advice):
+            found = self._api().model_info(self.place.name, revision=self.place.revision)
+            return Head(str(found.sha), frozenset(one.rfilename for one in found.siblings or ()))
+
+    def create(self) -> None:
+        """Make it, for nobody else to see; nothing happens if it is there.
+
+        Raises:
+            HubError: we may not.
+        """
+        with asking(str(self.place), self._advice):
+            self._api().create_repo(self.place.name, private=True, exist_ok=True)
+
+    def fetch(self, names: Iterable[str], head: Head, folder: Path) -> None:
+        """Bring files to ``folder``; what an earlier call has brought in part is completed.
+
+        Raises:
+            HubError: they cannot be had.
+        """
+        from huggingface_hub import hf_hub_download
+
+        for name in names:
+            if name not in head.names:
+                text = f"{self.place} has no {name}"
+                raise HubDenied(text, hint="it holds no checkpoint, or not all of it; try another revision")
+            with asking(str(self.place), self._advice):
+                hf_hub_download(self.place.name, name, revision=head.commit, local_dir=folder, endpoint=self._endpoint)
+
+    def read(self, name: str, head: Head) -> bytes:
+        """One small file."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.fetch([name], head, Path(folder))
+            return (Path(folder) / name).read_bytes()
+
+    def send(self, change: Change) -> "Prepared":
+        """Have the large files at the Hub before the commit; those that are there already are not sent again.
+
+        Raises:
+            HubError: it broke off.
+        """
+        from huggingface_hub import CommitOperationAdd
+
+        adds = [
+            CommitOperationAdd(path_in_repo=name, path_or_fileobj=source if isinstance(source, bytes) else str(source))
+            for name, source in sorted(change.files.items())
+        ]
+        with asking(str(self.place), self._advice):
+            for add in adds:
+                if add.path_in_repo.endswith(SENT_ALONE) or add.upload_info.size > LARGE_BYTES:
+                    self._api().preupload_lfs_files(
+                        self.place.name, [add], revision=BRANCH, num_threads=1, free_memory=False
+                    )
+        return Prepared(change, adds)
+
+    def commit(self, prepared: "Prepared", head: Head) -> str:
+        """Everything becomes visible at once, if the head is still this one; the new commit's id.
+
+        Raises:
+            HubMoved: it is not.
+            HubError: it did not work, or nobody has told us that it has.
+        """
+        from huggingface_hub import CommitOperationDelete
+
+        gone = [CommitOperationDelete(path_in_repo=name) for name in sorted(prepared.change.gone & head.names)]
+        with asking(str(self.place), self._advice):
+            made = self._api().create_commit(
+                self.place.name,
+                [*prepared.adds, *gone],
+                commit_message=prepared.change.title,
+                revision=BRANCH,
+                parent_commit=head.commit,
+                num_threads=1,
+            )
+            return str(made.oid)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A change whose large files are at the Hub; nobody sees any of it yet. For one commit."""
+
+    change: Change
+    adds: "list[CommitOperationAdd]"

@@ -1,0 +1,172 @@
+"""How we talk to the Hub: through its own client, but with our own patience.
+
+The client waits and tries again by itself, in the middle of a call, for half a minute and more, and has no limit for a
+server that says nothing. Within ``asking`` neither is so: whatever asks for patience is raised at once as ``HubBusy``,
+and whoever asked decides when to try again.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from collab.errors import CollabError, HubBusy, HubDenied, HubError, HubMoved
+
+logger = logging.getLogger(__name__)
+
+SILENCE_S = 60.0
+"""A connection on which nothing moves for so long is given up."""
+LONGEST_WAIT_S = 3600.0
+"""However long the Hub asks us to wait."""
+PATIENCE = (408, 425, 429, 500, 502, 503, 504)
+"""Statuses of a server that may answer later."""
+MOVED = (409, 412)
+LONGEST_REASON = 300
+"""Characters of what a server says that we pass on."""
+IS_OURS: ContextVar[bool] = ContextVar("IS_OURS", default=False)
+"""Whether a request comes from within ``asking``; other users of the client in this process keep its own ways."""
+TO_WRITE = (
+    "make a token with write access to it in the settings of your account on the Hub, then run 'hf auth login' on this "
+    "machine: it is used from the next checkpoint on, or set HF_TOKEN and start the backbone again"
+)
+TO_READ = (
+    "if it is private, make a token with read access to it in the settings of your account on the Hub, then run "
+    "'hf auth login' on this machine, or set HF_TOKEN"
+)
+
+
+@contextmanager
+def asking(place: str, advice: str = TO_WRITE) -> Iterator[None]:
+    """Use the Hub's client in here, in this thread.
+
+    Args:
+        place: that it is about, for messages.
+        advice: for a person whose token is not enough.
+
+    Raises:
+        HubError: one of its kinds for whatever went wrong.
+    """
+    _become_impatient()
+    token = IS_OURS.set(True)
+    try:
+        yield
+    except CollabError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the client, and the libraries under it, raise what they like
+        logger.debug("the Hub's client failed place=%s kind=%s", place, type(error).__name__)
+        raise translated(error, place, advice) from None  # its text may hold addresses that are as good as passwords
+    finally:
+        IS_OURS.reset(token)
+
+
+def translated(error: BaseException, place: str, advice: str = TO_WRITE) -> HubError:
+    """What went wrong, in our words. What the client raised is not quoted: it holds signed addresses."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalTokenNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    chain = list(_chain(error))
+    for one in chain:
+        if isinstance(one, HubError):
+            return one.again()
+    for one in chain:
+        if isinstance(one, OfflineModeIsEnabled):
+            return HubDenied(f"{place} was not asked: this machine is set to work offline", hint="unset HF_HUB_OFFLINE")
+        if isinstance(one, LocalTokenNotFoundError):
+            return HubDenied(f"{place} needs a token, and there is none on this machine", hint=advice)
+        if isinstance(one, RevisionNotFoundError):
+            return HubDenied(f"{place} has no such revision", hint="name a branch, a tag or a commit that is there")
+        if isinstance(one, RepositoryNotFoundError) and not isinstance(one, GatedRepoError):
+            text = f"{place} is not there, or the token of this machine may not see it"
+            return HubDenied(text, hint=f"check its name; {advice}")
+        response = getattr(one, "response", None)
+        if response is not None:
+            return _refusal(int(response.status_code), _reason(one), place, advice)
+    return HubBusy(f"asking {place} failed: {type(error).__name__}", hint="it is tried again")
+
+
+def _refusal(status: int, reason: str, place: str, advice: str) -> HubError:
+    said = f"{place} answered {status}" + (f": {reason}" if reason else "")
+    if status in MOVED:
+        return HubMoved(said)
+    if status == 401:
+        return HubDenied(f"{said}; the token of this machine is missing, wrong or has expired", hint=advice)
+    if status == 403:
+        text = f"{said}; the token of this machine may not do that"
+        return HubDenied(text, hint=advice)
+    return HubBusy(said, hint="it is tried again")
+
+
+def _reason(error: BaseException) -> str:
+    """What the server says of it, without what it may have learnt from our own request."""
+    from huggingface_hub import get_token
+
+    text = " ".join(str(getattr(error, "server_message", None) or "").split())[:LONGEST_REASON]
+    return without_token(text, get_token())
+
+
+def without_token(text: str, token: str | None) -> str:
+    """``text`` with nothing in it that is, or looks like, a token of the Hub."""
+    words = [word if "hf_" not in word else "***" for word in text.split(" ")]
+    cleaned = " ".join(words)
+    return cleaned.replace(token, "***") if token else cleaned
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in seen:
+        seen.append(current)
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _become_impatient() -> None:
+    """Have the client of this process obey ``asking``; once."""
+    from huggingface_hub import get_session, set_client_factory
+    from huggingface_hub.utils._http import default_client_factory
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    if getattr(get_session(), "is_impatient", False):
+        return
+    disable_progress_bars()  # they would be drawn over what a person reads
+    plain = default_client_factory()
+    kind, hooks = _impatient(type(plain)), plain.event_hooks
+    plain.close()
+    set_client_factory(lambda: kind(event_hooks=hooks, follow_redirects=True, timeout=SILENCE_S))
+
+
+def _impatient(kind: type[Any]) -> type[Any]:
+    """The client's class (of httpx, or of what has followed it), with another way to send."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    unanswered: Any = HfHubHTTPError.__bases__[0]  # of that library: everything that is no answer
+
+    def send(self: Any, request: Any, **options: Any) -> Any:
+        if not IS_OURS.get():
+            return kind.send(self, request, **options)
+        try:
+            response = kind.send(self, request, **options)
+        except unanswered as error:
+            text = f"the Hub could not be reached: {type(error).__name__}"
+            raise HubBusy(text, hint="is this machine online? it is tried again") from None
+        if response.status_code in PATIENCE:
+            response.close()
+            raise HubBusy(
+                f"the Hub answered {response.status_code}",
+                hint="it is tried again",
+                retry_after_s=retry_after_s(response.headers.get("Retry-After", "")),
+            )
+        return response
+
+    return type("ImpatientClient", (kind,), {"send": send, "is_impatient": True})
+
+
+def retry_after_s(header: str) -> float:
+    """Seconds that a server asks us to wait; 0: it does not say."""
+    return min(float(header.strip()), LONGEST_WAIT_S) if header.strip().isdigit() else 0.0

@@ -1,0 +1,135 @@
+"""What goes to the Hub beside a checkpoint: model card, picture, run file, and how to find the run."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import yaml
+
+from collab.checkpoints.hub_publisher import Beside, Staged
+from collab.swarm.bundle import Bundle
+from collab.version import VERSION
+from peers.credits import Credit
+from peers.model_card import PICTURE, RUN_YAML, Facts, Point, model_card, picture, samples_of
+
+RUN_ON_HUB = "collab_run.json"
+"""What 'collab-peer join org/name' reads."""
+FORMAT = 1
+FLOATS = ("F", "BF")
+MAX_HEADER_BYTES = 100_000_000
+"""As safetensors itself allows."""
+REPORT = b'"event": "SwarmReport"'
+"""As it stands in a line of the metrics file."""
+
+
+class HubPages:
+    """Of one backbone. Called in the thread that publishes."""
+
+    def __init__(
+        self, place: str, bundle: Bundle, metrics: Path, given: Callable[[], Sequence[Credit]], invite: str | None
+    ) -> None:
+        """
+        Args:
+            metrics: events of this backbone, as JSON lines.
+            invite: for everybody who finds the repository; empty: nobody finds the run by it; None: another backbone
+                has said it, and that stays as it is.
+        """
+        self._place, self._bundle, self._history = place, bundle, LossHistory(metrics)
+        self._given, self._invite = given, invite
+
+    def beside(self, staged: Staged, names: frozenset[str]) -> Beside:
+        """See ``Company``."""
+        state, epoch = staged.state, int(staged.state["epoch"])
+        points = [point for point in self._history.points() if point.epoch <= epoch]
+        given, run = self._given(), self._bundle.run
+        eval_loss = state["metrics"].get("eval_loss")
+        facts = Facts(
+            place=self._place,
+            run=run,
+            epoch=epoch,
+            eval_loss=float(eval_loss) if eval_loss is not None else math.nan,
+            num_parameters=count_parameters(staged.folder / "model.safetensors"),
+            points=points,
+            given=given,
+            can_join=bool(self._invite) or (self._invite is None and RUN_ON_HUB in names),
+        )
+        settings = run.model_dump(mode="json", exclude={"hub_repo"})
+        files = {
+            "README.md": model_card(facts),
+            PICTURE: picture(points),
+            RUN_YAML: yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).encode(),
+        }
+        if self._invite:
+            files[RUN_ON_HUB] = self._how_to_find_it(self._invite)
+        loss = next((point.loss for point in reversed(points) if math.isfinite(point.loss)), None)
+        gone = frozenset({RUN_ON_HUB}) if self._invite == "" else frozenset()
+        return Beside(files=files, figures={"samples": samples_of(given), "loss": loss}, gone=gone)
+
+    def _how_to_find_it(self, invite: str) -> bytes:
+        bundle = self._bundle
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "run_id": bundle.run.run_id,
+            "fingerprint": bundle.fingerprint,
+            "owner": bundle.owner,
+            "access": bundle.run.access,
+            "invite": invite,
+        }
+        return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
+
+
+def count_parameters(model: Path) -> int:
+    """Numbers with a point in a safetensors file; 0: it cannot be read."""
+    try:
+        with model.open("rb") as file:
+            num_bytes = min(int.from_bytes(file.read(8), "little"), MAX_HEADER_BYTES)
+            header = json.loads(file.read(num_bytes))
+        tensors = [one for name, one in header.items() if name != "__metadata__" and one["dtype"].startswith(FLOATS)]
+        return sum(math.prod(one["shape"]) for one in tensors)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return 0
+
+
+class LossHistory:
+    """What a backbone has reported of the run, from its metrics file, of which only what is new is read each time."""
+
+    def __init__(self, metrics: Path) -> None:
+        self._metrics = metrics
+        self._points: dict[int, Point] = {}
+        self._file, self._position = 0, 0
+        """Inode of the file that we are in, and how far."""
+
+    def points(self) -> list[Point]:
+        """By epoch; the last word about each one counts."""
+        older = self._metrics.with_suffix(".old.jsonl")
+        for path in (older, self._metrics):
+            try:
+                with path.open("rb") as file:
+                    self._read(file, is_older=path == older)
+            except OSError:
+                continue
+        return [self._points[epoch] for epoch in sorted(self._points)]
+
+    def _read(self, file: BinaryIO, *, is_older: bool) -> None:
+        inode = os.fstat(file.fileno()).st_ino
+        if inode == self._file:
+            file.seek(self._position)
+        elif is_older and self._file:
+            return  # it was read to its end when it was the present one, or before that
+        for line in file:
+            if REPORT in line and (point := _point(line)) is not None:
+                self._points[point.epoch] = point
+        self._file, self._position = inode, file.tell()
+
+
+def _point(line: bytes) -> Point | None:
+    try:
+        told = json.loads(line)
+        loss, eval_loss = (math.nan if told[name] is None else float(told[name]) for name in ("loss", "eval_loss"))
+        return Point(int(told["epoch"]), loss, int(told["eval_epoch"]), eval_loss)
+    except (ValueError, KeyError, TypeError):
+        return None  # cut by a crash

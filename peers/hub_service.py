@@ -1,0 +1,113 @@
+"""What a backbone does for the Hub, from its beginning to its end."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+from collab.checkpoints.from_hub import bring_newest
+from collab.checkpoints.hub_publisher import HubPublisher
+from collab.checkpoints.hub_repository import HubPlace, HubRepository
+from collab.checkpoints.local import list_checkpoints
+from collab.compute import ThreadCompute
+from collab.config import Run
+from collab.errors import HubBusy, HubDenied, StateError
+from collab.ports import Ports
+from collab.swarm.bundle import Bundle
+from peers.backbone import Backbone
+from peers.credits import CreditBook
+from peers.hub_desk import HubDesk, HubPlan
+from peers.hub_lookup import repository_to_read
+from peers.hub_pages import HubPages
+from peers.places import DataDir
+from peers.process import announce
+
+NOWHERE = "none"
+"""As ``--hub-repo``: in spite of the run file."""
+NOTE_S, SAVE_S = 1.0, 10.0
+"""How often it is noted who has given how much, and how often that is written down."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubService:
+    """Where and how a backbone publishes."""
+
+    place: HubPlace
+    invite: Callable[[Backbone], str | None]
+    """See ``HubPages``."""
+
+
+def place_for(flag: str, run: Run) -> HubPlace | None:
+    """Where to publish: as the flag says, else as the run file does; None: nowhere.
+
+    Raises:
+        ConfigError: that is no name of a repository.
+    """
+    name = flag or run.hub_repo or NOWHERE
+    return None if name == NOWHERE else HubPlace.named(name)
+
+
+async def serve_hub(ports: Ports, bundle: Bundle, backbone: Backbone, data_dir: DataDir, service: HubService) -> None:
+    """Publish what this backbone publishes, until cancelled."""
+    book = CreditBook(data_dir.path / "credits.json")
+    pages = HubPages(str(service.place), bundle, data_dir.metrics, book.all, service.invite(backbone))
+    publisher = HubPublisher(HubRepository(service.place), data_dir.path / "hub-outbox", pages.beside)
+    with closing(ThreadCompute()) as worker:
+        plan = HubPlan(place=str(service.place), publish=publisher.publish, worker=worker)
+        desk = HubDesk(ports, backbone.keeper.shelf, backbone.lease.tenure, plan)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(desk.run())
+                tasks.create_task(_note_credits(ports, backbone, book))
+        finally:
+            if desk.under_way is not None:
+                announce(f"epoch {desk.under_way} is not on the Hub yet; it is sent when a backbone runs again")
+
+
+async def _note_credits(ports: Ports, backbone: Backbone, book: CreditBook) -> None:
+    saved_s = ports.clock.monotonic()
+    try:
+        while True:
+            book.note(backbone.membership.view.records)
+            if ports.clock.monotonic() >= saved_s + SAVE_S:
+                saved_s = ports.clock.monotonic()
+                book.save()
+            await asyncio.sleep(NOTE_S)
+    finally:
+        book.save()
+
+
+def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes_first_state: bool = True) -> None:
+    """Have the run's newest checkpoint from the Hub, where this disk has none at all. Blocks.
+
+    Args:
+        makes_first_state: whether this backbone begins the run if nobody has a state of it.
+
+    Raises:
+        HubBusy: nobody knows whether the run has a state there: to begin it anew now could be wrong.
+    """
+    if list_checkpoints(data_dir.checkpoints):
+        return
+    try:
+        bring(place, data_dir, fingerprint)
+    except HubBusy as error:
+        if not makes_first_state:
+            announce(f"problem: {error.message}; the state comes from the swarm, if it has one")
+            return
+        text = f"nothing is on this disk, and whether {place} holds a state of this run cannot be seen: {error.message}"
+        raise HubBusy(text, hint=f"start it again later, or with --hub-repo {NOWHERE} to begin without it") from error
+    except HubDenied:
+        return  # there is no such repository yet; if it is something else, the first checkpoint will tell
+    except StateError as error:
+        announce(f"problem: {error}")
+
+
+def bring(place: HubPlace, data_dir: DataDir, fingerprint: str) -> None:
+    """Have the run's checkpoint of a revision, if it is later than what this disk has. Blocks.
+
+    Raises:
+        StateError: it cannot be had, or is of another run.
+    """
+    found = bring_newest(repository_to_read(place), data_dir.checkpoints, fingerprint=fingerprint)
+    if found is not None:
+        announce(f"took over {found.name} from {place}")

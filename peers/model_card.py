@@ -1,0 +1,185 @@
+"""The README of a model on the Hub, and its picture. Pure: text from facts.
+
+Names come from peers and are text, never markup.
+"""
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from collab.config import BuiltinData, CausalLMTask, FilesData, HubData, ImageClassificationTask, Run
+from collab.simulation.curves import Curve, draw
+from peers.credits import Credit
+
+MARKUP = frozenset("\\`*_{}[]()#+-.!|~@:=")
+"""Characters that may mean something in Markdown; the page shows them as they are."""
+MOST_NAMES = 100
+MOST_POINTS = 400
+"""Of each line of the picture."""
+PICTURE = "loss.svg"
+RUN_YAML = "run.yaml"
+WORDS = {
+    "dedloc": "all peers' gradients add up to one large batch, then everybody takes the same step (DeDLOC)",
+    "dts": "every peer takes steps of its own, and what they come to is averaged beside them (DTS)",
+    "diloco": "every peer takes many steps of its own, then all take one outer step (DiLoCo)",
+    "vc_asgd": "peers train copies of the parameters on units of the data, mixed in as they come (VC-ASGD)",
+    "solo": "every peer trains alone",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The run at one epoch."""
+
+    epoch: int
+    loss: float
+    """On what was trained."""
+    eval_epoch: int = -1
+    eval_loss: float = math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a card tells."""
+
+    place: str
+    run: Run
+    epoch: int
+    eval_loss: float
+    num_parameters: int
+    """0: unknown."""
+    points: Sequence[Point] = ()
+    given: Sequence[Credit] = ()
+    can_join: bool = False
+    """Whether the run can be found by the repository's name."""
+
+
+def plain(text: str) -> str:
+    """A name of somebody's, as Markdown shows it letter by letter."""
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return "".join(f"\\{c}" if c in MARKUP else html.escape(c) for c in shown)
+
+
+def picture(points: Sequence[Point]) -> bytes:
+    """Loss over epochs, as SVG."""
+    trained = tuple((float(p.epoch), p.loss) for p in points)
+    held_out = tuple((float(e), loss) for e, loss in sorted({(p.eval_epoch, p.eval_loss) for p in points if _told(p)}))
+    curves = [Curve(name="training", points=_thin(trained)), Curve(name="held-out", points=_thin(held_out))]
+    return draw(curves, title="Loss", across="epoch", up="loss").encode()
+
+
+def model_card(facts: Facts) -> bytes:
+    """README.md."""
+    sections = [_metadata(facts), _about(facts), _training(facts), _loading(facts), _joining(facts), _thanks(facts)]
+    return "\n".join(section for section in sections if section).encode()
+
+
+def samples_of(given: Sequence[Credit]) -> int:
+    """Of all together."""
+    return sum(credit.total for credit in given)
+
+
+def _told(point: Point) -> bool:
+    return point.eval_epoch >= 0 and math.isfinite(point.eval_loss)
+
+
+def _thin(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    """So few that the picture stays small; the last one stays."""
+    if len(points) <= MOST_POINTS:
+        return points
+    step = -(-len(points) // MOST_POINTS)
+    return (*points[:-1:step], points[-1])
+
+
+def _metadata(facts: Facts) -> str:
+    run = facts.run
+    content: dict[str, object] = {"tags": ["collab", "decentralized-training", f"strategy-{run.strategy.name}"]}
+    if isinstance(run.task, CausalLMTask):
+        content |= {"library_name": "transformers", "pipeline_tag": "text-generation"}
+        if isinstance(run.task.data, HubData):
+            content["datasets"] = [run.task.data.dataset]
+    return f"---\n{yaml.safe_dump(content, sort_keys=True)}---\n"
+
+
+def _about(facts: Facts) -> str:
+    size = f", {facts.num_parameters / 1e6:.1f} M parameters" if facts.num_parameters else ""
+    loss = f", loss on held-out data {facts.eval_loss:.4f}" if math.isfinite(facts.eval_loss) else ""
+    return (
+        f"# {plain(facts.run.run_id)}\n\n"
+        f"{_what(facts.run)}{size}, trained by people on their own machines, together, over the internet.\n"
+        f"This is the state after {facts.epoch} global steps{loss}. Every commit of this repository is one whole "
+        "checkpoint.\n\n"
+        f"![Loss over epochs]({PICTURE})\n"
+    )
+
+
+def _what(run: Run) -> str:
+    if isinstance(run.task, CausalLMTask):
+        return f"A language model ({plain(str(run.task.model.get('model_type', '')))})"
+    return "A classifier of images" if isinstance(run.task, ImageClassificationTask) else "A model"
+
+
+def _data(run: Run) -> str:
+    data = getattr(run.task, "data", None)
+    if isinstance(data, HubData):
+        revision = f", revision {plain(data.revision)}" if data.revision else ""
+        return f"the dataset {plain(data.dataset)} of the Hub{revision}"
+    if isinstance(data, BuiltinData):
+        return "the source code of Python's standard library"
+    if isinstance(data, FilesData):
+        return "files that each peer has on its own machine"
+    return "scikit-learn's digits" if isinstance(run.task, ImageClassificationTask) else "as its task defines"
+
+
+def _training(facts: Facts) -> str:
+    run, samples = facts.run, samples_of(facts.given)
+    optimizer, strategy = run.optimizer, run.strategy
+    rows = [
+        ("Data", _data(run)),
+        ("Strategy", WORDS.get(strategy.name, "of its own")),
+        ("Samples of one global step", f"{strategy.target_batch_size:,}"),
+        ("Optimiser", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, schedule {run.schedule.name}"),
+        ("How vectors travel", f"{run.averaging.compression}, reduced by {run.averaging.reduction}"),
+    ]
+    rows += [("Samples trained so far, as peers tell", f"{samples:,}")] if samples else []
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    return f"## How it is trained\n\n| | |\n|---|---|\n{table}\n\nThe whole run file is [{RUN_YAML}]({RUN_YAML}).\n"
+
+
+def _loading(facts: Facts) -> str:
+    if not isinstance(facts.run.task, CausalLMTask):
+        return f"## Load it\n\n```bash\ncollab-peer export {facts.place} DIRECTORY\n```\n"
+    return (
+        "## Load it\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        f'model = AutoModelForCausalLM.from_pretrained("{facts.place}")\n'
+        f'tokenizer = AutoTokenizer.from_pretrained("{facts.place}")\n```\n'
+    )
+
+
+def _joining(facts: Facts) -> str:
+    how = f"```bash\ncollab-peer join {facts.place}\n```\n" if facts.can_join else "Ask its organiser for an invite.\n"
+    return (
+        f"## Join the run\n\n{how}\n"
+        "To go on from this state with a run of your own: "
+        f"`collab-peer backbone DIR --from {facts.place} --new-owner`, with {RUN_YAML} in `DIR`.\n"
+    )
+
+
+def _thanks(facts: Facts) -> str:
+    named: dict[str, int] = {}
+    for credit in facts.given:
+        if credit.name:
+            named[credit.name] = named.get(credit.name, 0) + credit.total
+    others = sum(1 for credit in facts.given if not credit.name)
+    if not facts.given:
+        return ""
+    best = sorted(named.items(), key=lambda item: (-item[1], item[0]))
+    lines = [f"- {plain(name)}: {samples:,} samples" for name, samples in best[:MOST_NAMES]]
+    more = others + max(len(best) - MOST_NAMES, 0)
+    lines += [f"- {more} more {'machine' if more == 1 else 'machines'}"] if more else []
+    text = "\n".join(lines)
+    about = "Machines that trained it. Names are of those who agreed to be named, figures as they tell."
+    return f"## Thanks\n\n{about}\n\n{text}\n"

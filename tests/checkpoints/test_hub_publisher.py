@@ -1,0 +1,341 @@
+"""Checkpoints on the Hub: one whole commit each, by one backbone at a time, whatever the Hub and the network do."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collab.checkpoints.base import Order
+from collab.checkpoints.hub_publisher import Beside, HubPublisher, OnHub, Staged
+from collab.checkpoints.hub_repository import HubPlace, HubRepository
+from collab.checkpoints.local import list_checkpoints
+from collab.checkpoints.local_publisher import LocalPublisher
+from collab.errors import CheckpointFailed, ConfigError, Fenced, HubBusy, HubDenied
+from collab.swarm.lease import Tenure
+from collab.swarm.snapshots import pack
+from collab.types import PeerId
+from tests.checkpoints.test_local import snapshot
+from tests.checkpoints.test_local_publisher import FILES, order
+from tests.hub.client import hub
+from tests.hub.standin import TOKEN, HubStandIn, Repository
+
+__all__ = ["hub"]
+A, B = PeerId("a"), PeerId("b")
+NAME = "org/model"
+
+
+class Shop:
+    """One backbone's disk, and its way to the Hub."""
+
+    def __init__(self, root: Path, server: HubStandIn) -> None:
+        self.root = root
+        self.disk = LocalPublisher(root, "f", lambda: FILES, keep=3)
+        repository = HubRepository(HubPlace(NAME), endpoint=server.url)
+        self.hub = HubPublisher(repository, root / "outbox", self.beside)
+
+    def beside(self, staged: Staged, names: frozenset[str]) -> Beside:
+        return Beside(files={"README.md": f"# epoch {staged.state['epoch']}\n".encode()}, figures={"loss": 1.5})
+
+    def save(self, epoch: int, tenure: Tenure, value: float = 1.0) -> tuple[Path, Order]:
+        """On the disk, as its publisher does."""
+        wanted = order(epoch, tenure, value=value)
+        return self.disk.publish(snapshot(epoch, value), wanted).path, wanted
+
+    def publish(self, epoch: int, tenure: Tenure, value: float = 1.0) -> OnHub:
+        """On the disk, and then on the Hub."""
+        return self.hub.publish(*self.save(epoch, tenure, value))
+
+
+@pytest.fixture
+def shop(tmp_path: Path, hub: HubStandIn) -> Shop:
+    return Shop(tmp_path / "ours", hub)
+
+
+def epochs(server: HubStandIn) -> list[int]:
+    """Of all commits but the first; each is whole."""
+    return [check_whole(commit.files) for commit in server.repositories[NAME].commits[1:]]
+
+
+def check_whole(files: dict[str, bytes]) -> int:
+    """The epoch of a commit whose files are all of one checkpoint."""
+    import hashlib
+
+    state = json.loads(files["collab_state.json"])
+    for name, digest in state["sha256"].items():
+        assert hashlib.sha256(files[name]).hexdigest() == digest, name
+    assert files["README.md"] == f"# epoch {state['epoch']}\n".encode()
+    return int(state["epoch"])
+
+
+def test_a_checkpoint_is_one_commit_with_all_its_files_in_a_repository_that_is_made_private(
+    shop: Shop, hub: HubStandIn
+) -> None:
+    done = shop.publish(10, Tenure(2, A))
+    assert done.is_new
+    assert epochs(hub) == [10]
+    repository = hub.repositories[NAME]
+    assert repository.private
+    assert repository.head.id == done.commit
+    assert repository.head.title == "epoch 10, loss 0.5000"
+    state = json.loads(repository.head.files["collab_state.json"])
+    assert state["hub"] == {"term": 2, "holder": "a", "loss": 1.5}
+    path = list_checkpoints(shop.root)[0]
+    for name in ("model.safetensors", "optimizer.safetensors", "config.json"):
+        assert repository.head.files[name] == (path / name).read_bytes()
+    assert not (shop.root / "outbox").exists()
+
+
+def test_checkpoints_follow_each_other_and_files_that_are_gone_go(shop: Shop, hub: HubStandIn, tmp_path: Path) -> None:
+    shop.publish(10, Tenure(1, A))
+    hub.repositories[NAME].commit("somebody adds a licence", hub.repositories[NAME].head.files | {"LICENSE": b"x"})
+    later = Shop(tmp_path / "ours", hub)
+    later.disk = LocalPublisher(later.root, "f", lambda: {"other.json": b"{}"}, keep=3)
+    later.publish(20, Tenure(1, A))
+    head = hub.repositories[NAME].head.files
+    assert check_whole(head) == 20
+    assert "other.json" in head
+    assert "config.json" not in head
+    assert "LICENSE" in head
+
+
+def test_what_is_there_already_is_not_published_again_also_not_under_another_tenure(
+    shop: Shop, hub: HubStandIn
+) -> None:
+    path, wanted = shop.save(10, Tenure(1, A))
+    assert shop.hub.publish(path, wanted).is_new
+    assert not shop.hub.publish(path, wanted).is_new
+    assert not shop.hub.publish(path, replace(wanted, authority=Tenure(5, B))).is_new
+    assert not shop.hub.publish(path, replace(wanted, authority=Tenure(0, B))).is_new
+    assert epochs(hub) == [10]
+
+
+# -- one at a time -----------------------------------------------------------------------------------------------------
+
+
+def test_an_earlier_tenure_publishes_nothing_after_a_later_one(shop: Shop, hub: HubStandIn, tmp_path: Path) -> None:
+    Shop(tmp_path / "theirs", hub).publish(20, Tenure(3, B))
+    with pytest.raises(Fenced, match="term 2 of a may not publish"):
+        shop.publish(30, Tenure(2, A))
+    assert epochs(hub) == [20]
+
+
+def test_a_later_tenure_with_an_earlier_epoch_leaves_what_is_there(shop: Shop, hub: HubStandIn, tmp_path: Path) -> None:
+    Shop(tmp_path / "theirs", hub).publish(20, Tenure(3, B))
+    with pytest.raises(Fenced, match="epoch 20 of this run"):
+        shop.publish(10, Tenure(4, A))
+    assert shop.publish(30, Tenure(4, A)).is_new
+    assert epochs(hub) == [20, 30]
+
+
+@pytest.mark.parametrize("tenure", [Tenure(3, A), Tenure(4, B)])
+def test_after_a_rollback_the_repository_goes_back_with_the_run(shop: Shop, hub: HubStandIn, tenure: Tenure) -> None:
+    """Another history has begun at an earlier epoch: whoever holds the lease publishes it over what was left."""
+    shop.publish(20, Tenure(3, A))
+    begun = snapshot(10).after_rollback("mark")
+    digest = pack(begun, fingerprint="f").manifest.digest
+    wanted = order(10, tenure)
+    published = replace(wanted.publication, digest=digest, lineage=begun.lineage)
+    wanted = replace(wanted, publication=published)
+    assert shop.hub.publish(shop.disk.publish(begun, wanted).path, wanted).is_new
+    assert epochs(hub) == [20, 10]
+    assert json.loads(hub.repositories[NAME].head.files["collab_state.json"])["era"] == "mark"
+
+
+@pytest.mark.parametrize(("theirs", "expected"), [(Tenure(1, B), [20, 30]), (Tenure(9, B), [20])])
+def test_two_that_commit_at_once_do_not_interleave_and_the_later_tenure_stays(
+    shop: Shop, hub: HubStandIn, tmp_path: Path, theirs: Tenure, expected: list[int]
+) -> None:
+    """The other one commits between our look and our commit: ours is refused, and we look again."""
+    path, wanted = shop.save(30, Tenure(5, A))
+    rival = Shop(tmp_path / "theirs", hub)
+    rival.root.mkdir()
+    hub.repositories[NAME] = Repository()
+    hub.fault("POST .*/commit/main", -1, meanwhile=lambda: rival.publish(20, theirs))
+    try:
+        shop.hub.publish(path, wanted)
+    except Fenced:
+        assert theirs > wanted.authority
+    assert epochs(hub) == expected
+
+
+@pytest.mark.parametrize("status", [409, 412])
+def test_a_commit_that_comes_in_between_is_looked_at_and_the_upload_is_not_repeated(
+    shop: Shop, hub: HubStandIn, status: int
+) -> None:
+    path, wanted = shop.save(10, Tenure(1, A))
+    hub.fault("POST .*/commit/main", status)
+    assert shop.hub.publish(path, wanted).is_new
+    assert epochs(hub) == [10]
+    sent = sum((path / name).stat().st_size for name in ("model.safetensors", "optimizer.safetensors"))
+    assert hub.sent_bytes == sent
+
+
+def test_a_repository_that_never_rests_is_tried_later(shop: Shop, hub: HubStandIn) -> None:
+    path, wanted = shop.save(10, Tenure(1, A))
+    hub.fault("POST .*/commit/main", 412, times=99)
+    with pytest.raises(HubBusy, match="keep committing"):
+        shop.hub.publish(path, wanted)
+
+
+def test_a_lease_that_ends_during_the_upload_publishes_nothing(shop: Shop, hub: HubStandIn) -> None:
+    path, wanted = shop.save(10, Tenure(1, A))
+    with pytest.raises(Fenced, match="longer than our turn"):
+        shop.hub.publish(path, replace(wanted, may_finish=lambda: False))
+    assert epochs(hub) == []
+
+
+def test_another_runs_repository_is_left_alone(shop: Shop, hub: HubStandIn, tmp_path: Path) -> None:
+    other = Shop(tmp_path / "other", hub)
+    other.disk = LocalPublisher(other.root, "another run", lambda: FILES, keep=3)
+    other.publish(1, Tenure(1, B))
+    with pytest.raises(HubDenied, match="belongs to the run with fingerprint another run"):
+        shop.publish(10, Tenure(7, A))
+    assert epochs(hub) == [1]
+
+
+def test_a_repository_with_something_else_in_it_is_left_alone(shop: Shop, hub: HubStandIn) -> None:
+    hub.repositories[NAME] = Repository()
+    hub.repositories[NAME].commit("mine", {"README.md": b"", "weights.bin": b"precious"})
+    with pytest.raises(HubDenied, match=r"weights\.bin"):
+        shop.publish(10, Tenure(1, A))
+    assert hub.repositories[NAME].head.title == "mine"
+
+
+def test_a_state_file_that_somebody_has_changed_is_not_built_on(shop: Shop, hub: HubStandIn) -> None:
+    shop.publish(10, Tenure(1, A))
+    repository = hub.repositories[NAME]
+    for content in (b"{", b"[]", b'{"epoch": 3}'):
+        repository.commit("oops", repository.head.files | {"collab_state.json": content})
+        with pytest.raises(HubDenied, match="not what a backbone writes"):
+            shop.publish(20, Tenure(1, A))
+
+
+# -- what the Hub and the network do -----------------------------------------------------------------------------------
+
+LARGE, COMMIT, LOOK = "PUT /large/.*", "POST .*/commit/main", "GET /api/models/.*"
+
+
+@pytest.mark.parametrize("request_kind", [LARGE, COMMIT, LOOK, "POST .*/preupload/main", "POST .*/objects/batch"])
+@pytest.mark.parametrize("status", [0, 429, 500, 503])
+def test_a_server_in_trouble_is_said_at_once_and_the_next_attempt_publishes(
+    shop: Shop, hub: HubStandIn, request_kind: str, status: int
+) -> None:
+    path, wanted = shop.save(10, Tenure(1, A))
+    hub.repositories[NAME] = Repository()
+    hub.fault(request_kind, status, headers={"Retry-After": "7"} if status else {})
+    with pytest.raises(HubBusy) as told:
+        shop.hub.publish(path, wanted)
+    assert told.value.retry_after_s == (7.0 if status else 0.0)
+    assert epochs(hub) == []
+    assert hub.count(request_kind) == 1, "the client tries nothing again by itself"
+    assert shop.hub.publish(path, wanted).is_new
+    assert epochs(hub) == [10]
+
+
+@pytest.mark.parametrize("status", [0, 500, 503])
+def test_a_commit_of_which_nobody_hears_is_found_at_the_next_attempt(shop: Shop, hub: HubStandIn, status: int) -> None:
+    path, wanted = shop.save(10, Tenure(1, A))
+    hub.fault(COMMIT, status, after=True)
+    with pytest.raises(HubBusy):
+        shop.hub.publish(path, wanted)
+    assert not shop.hub.publish(path, wanted).is_new
+    assert epochs(hub) == [10]
+
+
+def test_after_a_cut_only_what_is_missing_is_sent(shop: Shop, hub: HubStandIn, tmp_path: Path) -> None:
+    path, wanted = shop.save(10, Tenure(1, A))
+    hub.fault(COMMIT, 0)
+    with pytest.raises(HubBusy):
+        shop.hub.publish(path, wanted)
+    sent = hub.sent_bytes
+    assert sent > 0
+    assert Shop(tmp_path / "ours", hub).hub.publish(path, wanted).is_new, "also in the next life"
+    assert hub.sent_bytes == sent
+
+
+@pytest.mark.parametrize(
+    ("request_kind", "status", "said"),
+    [
+        (COMMIT, 401, "missing, wrong or has expired"),
+        (COMMIT, 403, "may not do that"),
+        (LOOK, 401, "may not see it|missing, wrong"),
+        ("POST .*/preupload/main", 403, "may not do that"),
+        ("POST .*/objects/batch", 403, "may not do that"),
+    ],
+)
+def test_a_refusal_says_what_to_do(shop: Shop, hub: HubStandIn, request_kind: str, status: int, said: str) -> None:
+    hub.repositories[NAME] = Repository()
+    hub.fault(request_kind, status, times=99)
+    with pytest.raises(HubDenied, match=said) as told:
+        shop.publish(10, Tenure(1, A))
+    assert "hf auth login" in told.value.hint
+    assert epochs(hub) == []
+
+
+def test_without_a_token_the_message_says_how_to_get_one(
+    shop: Shop, hub: HubStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.utils._headers.get_token", lambda: None)
+    with pytest.raises(HubDenied) as told:
+        shop.publish(10, Tenure(1, A))
+    assert "write access" in told.value.hint
+
+
+def test_a_machine_that_is_set_to_work_offline_says_so(
+    shop: Shop, hub: HubStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(HubDenied, match="offline") as told:
+        shop.publish(10, Tenure(1, A))
+    assert "HF_HUB_OFFLINE" in told.value.hint
+
+
+def test_a_server_that_repeats_our_token_does_not_get_it_into_a_message(shop: Shop, hub: HubStandIn) -> None:
+    hub.repositories[NAME] = Repository()
+    hub.fault(COMMIT, 403, message=f"Bearer {TOKEN} may not write")
+    with pytest.raises(HubDenied) as told:
+        shop.publish(10, Tenure(1, A))
+    assert TOKEN not in str(told.value)
+    assert "may not write" in str(told.value)
+
+
+# -- our own disk ------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_sent_is_published_whole(shop: Shop, hub: HubStandIn) -> None:
+    path, wanted = shop.save(10, Tenure(1, A))
+
+    def delete() -> None:
+        import shutil
+
+        shutil.rmtree(path)
+
+    hub.fault("POST .*/preupload/main", -1, meanwhile=delete)
+    assert shop.hub.publish(path, wanted).is_new
+    assert epochs(hub) == [10]
+
+
+@pytest.mark.parametrize("damage", [lambda path: (path / "model.safetensors").write_bytes(b"torn"),
+                                    lambda path: (path / "collab_state.json").unlink()])  # fmt: skip
+def test_a_damaged_checkpoint_is_not_published(shop: Shop, hub: HubStandIn, damage: Callable[[Path], None]) -> None:
+    path, wanted = shop.save(10, Tenure(1, A))
+    damage(path)
+    with pytest.raises(CheckpointFailed):
+        shop.hub.publish(path, wanted)
+    assert hub.repositories.get(NAME) is None or epochs(hub) == []
+
+
+@pytest.mark.parametrize("text", ["model", "a/b/c", "../x", "org/model@", "https://org/x", "org/ m", "org/m@main x"])
+def test_what_is_no_name_of_a_repository_is_none(text: str) -> None:
+    assert HubPlace.parse(text) is None
+    with pytest.raises(ConfigError):
+        HubPlace.named(text)
+
+
+def test_a_repository_can_be_named_with_a_revision() -> None:
+    assert HubPlace.parse("org/model@v1.0") == HubPlace("org/model", "v1.0")
+    assert str(HubPlace("org/model", "v1.0")) == "org/model@v1.0"
+    with pytest.raises(ConfigError):
+        HubPlace.named("org/model@v1.0")

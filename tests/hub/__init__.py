@@ -1,0 +1,1 @@
+"""The Hub, as the tests have it."""

@@ -1,0 +1,138 @@
+"""A run of real processes, and its checkpoints on a Hub of this machine: found, published, lost and resumed."""
+
+import hashlib
+import json
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.hub.client import use_hub
+from tests.hub.standin import TOKEN, HubStandIn
+from tests.live.processes import LiveSwarm, Peer, live_swarm, wait_until
+
+NAME = "org/live"
+RUN = f"""\
+run_id: live-hub
+hub_repo: {NAME}
+microbatch_size: 8
+task: {{name: image_classification}}
+optimizer: {{name: sgd, learning_rate: 0.2}}
+strategy: {{name: dedloc, target_batch_size: 1600}}
+averaging: {{compression: exact}}
+checkpoints: {{every_epochs: 5, keep: 2}}
+"""
+
+
+@pytest.fixture
+def hub() -> Iterator[HubStandIn]:
+    with HubStandIn() as server:
+        yield server
+
+
+class Run:
+    """The peers of the run; its backbone listens where it has said that it does."""
+
+    def __init__(self, swarm: LiveSwarm, hub: HubStandIn) -> None:
+        self.swarm, self.hub = swarm, hub
+        self.habit = partial(use_hub, hub.url)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+
+    def backbone(self, *arguments: str) -> Peer:
+        address = f"/ip4/127.0.0.1/tcp/{self.port}"
+        place = ["--host", "127.0.0.1", "--port", str(self.port), "--announce", address]
+        command = ["backbone", str(self.swarm.directory), *place, "--json", "--log-level", "debug", *arguments]
+        return self.swarm.start("backbone", command, habits=self.habit)
+
+    def trainer(self, name: str, *arguments: str) -> Peer:
+        """It knows nothing but the repository's name."""
+        data_dir = str(self.swarm.directory / name)
+        command = ["join", NAME, "--name", name, "--data-dir", data_dir, "--json", *arguments]
+        return self.swarm.start(name, command, habits=self.habit)
+
+    def epochs(self) -> list[int]:
+        """On the Hub, of commits that are whole."""
+        repository = self.hub.repositories.get(NAME)
+        return [] if repository is None else [whole(commit.files) for commit in repository.commits[1:]]
+
+    def on_disk(self) -> int:
+        """The newest epoch that the backbone keeps."""
+        names = (path.name for path in (self.swarm.directory / "backbone" / "checkpoints").glob("epoch-*"))
+        return max(int(name.removeprefix("epoch-")) for name in names)
+
+    def wait_for(self, epoch: int, peer: Peer) -> None:
+        wait_until(lambda: max(self.epochs(), default=-1) >= epoch, f"epoch {epoch} on the Hub", peer)
+
+
+def whole(files: dict[str, bytes]) -> int:
+    """The epoch of a commit, all of whose files are there and of one checkpoint."""
+    state = json.loads(files["collab_state.json"])
+    assert all(hashlib.sha256(files[name]).hexdigest() == digest for name, digest in state["sha256"].items())
+    assert f"after {state['epoch']} global steps" in files["README.md"].decode()
+    return int(state["epoch"])
+
+
+@pytest.mark.timeout(240)
+def test_a_run_is_found_on_the_hub_published_there_whole_and_resumed_from_there(
+    tmp_path: Path, hub: HubStandIn
+) -> None:
+    with live_swarm(tmp_path / "run", RUN) as swarm:
+        run = Run(swarm, hub)
+        backbone = run.backbone()
+        run.wait_for(0, backbone)
+        trainers = [run.trainer("anna", "--credit"), run.trainer("carl")]  # most of three, when the backbone dies
+        for trainer in trainers:
+            trainer.wait_to_contribute()
+        run.wait_for(5, backbone)
+
+        arrived, released = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            arrived.set()
+            released.wait(60.0)
+
+        hub.fault("PUT /large/.*", -1, meanwhile=hold)
+        wait_until(arrived.is_set, "the next upload", backbone)
+        backbone.kill()
+        released.set()
+        before = run.epochs()
+        backbone = run.backbone()
+        run.wait_for(max(before) + 5, backbone)
+        wait_until(lambda: bool(backbone.all("CheckpointSaved")), "a checkpoint of its new life", backbone)
+        assert backbone.all("CheckpointOnHub")[0]["place"] == NAME
+
+        for trainer in trainers:
+            trainer.leave()
+        wait_until(lambda: run.epochs()[-1] == run.on_disk(), "the newest checkpoint on the Hub", backbone)
+        backbone.leave()
+        assert run.epochs() == sorted(set(run.epochs())), "each epoch once, and never an earlier one after a later one"
+        head = hub.repositories[NAME].head.files
+        newest = whole(head)
+        assert "anna" in head["README.md"].decode()
+        assert "carl" not in head["README.md"].decode(), "only who agreed is named"
+        steps = [step for trainer in trainers for step in trainer.steps if step["epoch"] <= newest]
+        loss = max(steps, key=lambda step: step["epoch"])["loss"]
+
+        for lost in ("backbone/checkpoints", "anna", "carl"):
+            shutil.rmtree(swarm.directory / lost)
+        backbone = run.backbone()
+        model = swarm.checkpoint(newest) / "model.safetensors"
+        wait_until(model.exists, "the state from the Hub", backbone)
+        assert model.read_bytes() == head["model.safetensors"]
+        trainer = run.trainer("bob")
+        trainer.wait_to_contribute()
+        first = trainer.steps[0]
+        assert first["epoch"] == newest + 1
+        assert first["loss"] < 1.2 * loss, "it goes on where it was"
+        run.wait_for(newest + 5, trainer)
+        trainer.leave()
+        backbone.leave()
+        assert run.epochs() == sorted(set(run.epochs()))
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path

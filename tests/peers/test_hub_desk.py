@@ -1,0 +1,255 @@
+"""A backbone's way to the Hub: when it tries, when it waits, and what a person hears of it."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collab.checkpoints.base import Order
+from collab.checkpoints.hub_publisher import HubPublisher, OnHub
+from collab.checkpoints.hub_repository import HubPlace, HubRepository
+from collab.checkpoints.local_publisher import LocalPublisher
+from collab.errors import CheckpointFailed, Fenced, HubBusy, HubDenied
+from collab.metrics.records import CheckpointOnHub, Notice
+from collab.swarm.backbone_records import Publication
+from collab.swarm.lease import Tenure
+from collab.types import Lineage, PeerId
+from peers.hub_desk import FIRST_WAIT_S, LONGEST_WAIT_S, SPREAD, HubDesk, HubPlan
+from tests.checkpoints.test_hub_publisher import NAME, Shop, epochs
+from tests.checkpoints.test_local import snapshot
+from tests.checkpoints.test_local_publisher import FILES, order
+from tests.fakes import FakeCompute, FakeNetwork, FakeObserver, make_ports, run
+from tests.hub.client import hub
+from tests.hub.standin import HubStandIn
+
+__all__ = ["hub"]
+A, B = PeerId("a"), PeerId("b")
+Answer = Exception | None
+
+
+class Disk:
+    """A shelf with one checkpoint after the other."""
+
+    def __init__(self, root: Path = Path("/shelf")) -> None:
+        self.root = root
+        self.publication: Publication | None = None
+
+    def put(self, epoch: int) -> None:
+        self.publication = Publication(epoch=epoch, lineage=Lineage("l"), digest=f"{epoch:064d}", term=1, holder=A)
+
+
+class Desk:
+    """A desk in virtual time, and a Hub that answers as it is told: an error, or None for a commit."""
+
+    def __init__(self, *answers: Answer, publish: Callable[[Path, Order], OnHub] | None = None) -> None:
+        self.answers = list(answers)
+        self.disk, self.tenure = Disk(), Tenure(1, A)
+        self.held: Tenure | None = self.tenure
+        self.attempts: list[tuple[float, int, Tenure]] = []
+        self.ports = make_ports(FakeNetwork().join("a"))
+        plan = HubPlan(place=NAME, publish=publish or self.publish, worker=FakeCompute())
+        self.desk = HubDesk(self.ports, self.disk, lambda: self.held, plan)
+
+    def publish(self, path: Path, wanted: Order) -> OnHub:
+        epoch = wanted.publication.epoch
+        assert path == self.disk.root / f"epoch-{epoch:08d}"
+        self.attempts.append((self.ports.clock.monotonic(), epoch, wanted.authority))
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None:
+            raise answer
+        return OnHub(commit="c" * 40, epoch=epoch, num_bytes=10, is_new=True)
+
+    def events(self, kind: type) -> list[Any]:
+        assert isinstance(self.ports.observer, FakeObserver)
+        return [event for event in self.ports.observer.events if isinstance(event, kind)]
+
+    def live(self, seconds: float, *changes: tuple[float, Callable[[], None]]) -> None:
+        """Run for a while; ``changes`` happen at their times."""
+
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            for at_s, change in changes:
+                loop.call_at(at_s, change)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.desk.run()
+
+        run(main())
+
+    @property
+    def times_s(self) -> list[float]:
+        return [at_s for at_s, _, _ in self.attempts]
+
+
+def test_each_checkpoint_is_published_once() -> None:
+    desk = Desk()
+    desk.disk.put(10)
+    desk.live(60.0, (30.0, lambda: desk.disk.put(20)))
+    assert [(epoch, tenure) for _, epoch, tenure in desk.attempts] == [(10, Tenure(1, A)), (20, Tenure(1, A))]
+    assert [(e.epoch, e.place, e.num_bytes) for e in desk.events(CheckpointOnHub)] == [(10, NAME, 10), (20, NAME, 10)]
+    assert desk.events(Notice) == []
+
+
+def test_who_does_not_hold_the_lease_publishes_nothing_and_a_new_lease_looks_again() -> None:
+    desk = Desk()
+    desk.disk.put(10)
+    desk.held = None
+    desk.live(60.0, (30.0, lambda: setattr(desk, "held", Tenure(4, A))))
+    assert [(epoch, tenure) for _, epoch, tenure in desk.attempts] == [(10, Tenure(4, A))]
+    assert desk.times_s[0] >= 30.0
+
+
+def test_waits_grow_up_to_a_quarter_of_an_hour_and_people_hear_of_it_once() -> None:
+    desk = Desk(*[HubBusy("the Hub answered 503") for _ in range(12)])
+    desk.disk.put(10)
+    desk.live(3 * 3600.0)
+    waits_s = [later - before for before, later in pairwise(desk.times_s)]
+    for number, wait_s in enumerate(waits_s):
+        expected_s = min(FIRST_WAIT_S * 2**number, LONGEST_WAIT_S)
+        assert expected_s <= wait_s <= expected_s * (1 + SPREAD) + 1.0
+    assert len(desk.attempts) == 13
+    problem, again = desk.events(Notice)
+    assert problem.is_problem
+    assert "stay on this disk" in problem.hint
+    assert again.text == f"{NAME} takes checkpoints again"
+
+
+def test_a_single_failure_is_nobodys_business() -> None:
+    desk = Desk(HubBusy("the Hub answered 500"))
+    desk.disk.put(10)
+    desk.live(60.0)
+    assert len(desk.attempts) == 2
+    assert desk.events(Notice) == []
+
+
+def test_the_hub_is_not_asked_before_the_time_that_it_has_named() -> None:
+    desk = Desk(HubBusy("the Hub answered 429", retry_after_s=600.0))
+    desk.disk.put(10)
+    desk.live(900.0)
+    assert desk.times_s[1] >= desk.times_s[0] + 600.0
+    assert len(desk.attempts) == 2
+
+
+def test_after_a_failure_the_newest_checkpoint_is_tried() -> None:
+    desk = Desk(HubBusy("no"), CheckpointFailed("it was deleted"))
+    desk.disk.put(10)
+    desk.live(60.0, (2.0, lambda: desk.disk.put(20)), (8.0, lambda: desk.disk.put(30)))
+    assert [epoch for _, epoch, _ in desk.attempts] == [10, 20, 30]
+
+
+@pytest.mark.parametrize("error", [HubDenied("it answered 403", hint="make a token"), Fenced("another one has")])
+def test_what_will_not_work_is_said_once_and_tried_again_with_the_next_checkpoint_only(error: Exception) -> None:
+    desk = Desk(error, type(error)(str(error).partition("\n")[0]))
+    desk.disk.put(10)
+    desk.live(4000.0, (1000.0, lambda: desk.disk.put(20)), (2000.0, lambda: desk.disk.put(30)))
+    assert [epoch for _, epoch, _ in desk.attempts] == [10, 20, 30]
+    first, again = desk.events(Notice)
+    assert first.is_problem is isinstance(error, HubDenied)
+    assert again.text == f"{NAME} takes checkpoints again"
+
+
+def test_whatever_else_goes_wrong_the_backbone_goes_on() -> None:
+    desk = Desk(KeyError("a bug"), ZeroDivisionError())
+    desk.disk.put(10)
+    desk.live(60.0)
+    assert len(desk.attempts) == 3
+    assert "see the log" in desk.events(Notice)[0].text
+
+
+def test_a_desk_that_is_closed_in_the_middle_knows_what_it_leaves_behind() -> None:
+    desk = Desk()
+    desk.disk.put(10)
+
+    async def main() -> None:
+        never = asyncio.Event()
+
+        class SlowCompute(FakeCompute):
+            async def run(self, work: Callable[[], Any], *, samples: float = 0.0) -> Any:
+                await never.wait()
+
+        plan = HubPlan(place=NAME, publish=desk.publish, worker=SlowCompute())
+        slow = HubDesk(desk.ports, desk.disk, lambda: desk.held, plan)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(10.0):
+                await slow.run()
+        assert slow.under_way == 10
+
+    run(main())
+    desk.live(10.0)
+    assert desk.desk.under_way is None
+
+
+def test_with_the_real_client_a_server_that_asks_for_two_minutes_gets_them(hub: HubStandIn, tmp_path: Path) -> None:
+    shop = Shop(tmp_path / "ours", hub)
+    path, wanted = shop.save(10, Tenure(1, A))
+    times_s: list[float] = []
+
+    def publish(path: Path, wanted: Order) -> OnHub:
+        times_s.append(desk.ports.clock.monotonic())
+        return shop.hub.publish(path, wanted)
+
+    desk = Desk(publish=publish)
+    desk.disk.root, desk.disk.publication = path.parent, wanted.publication
+    hub.fault("PUT /large/.*", 503, headers={"Retry-After": "120"})
+    hub.fault("POST .*/commit/main", 0)
+    desk.live(300.0)
+    waits_s = [later - before for before, later in pairwise(times_s)]
+    assert len(waits_s) == 2
+    assert 120.0 <= waits_s[0] < 122.0
+    assert 2 * FIRST_WAIT_S <= waits_s[1] < 2 * FIRST_WAIT_S * (1 + SPREAD) + 1.0
+    assert epochs(hub) == [10]
+    assert [event.epoch for event in desk.events(CheckpointOnHub)] == [10]
+
+
+def test_two_backbones_that_take_turns_never_interleave_on_the_hub(hub: HubStandIn, tmp_path: Path) -> None:
+    """Each publishes all that is on its own disk whenever it holds the lease; terms only go up."""
+    names, owners = (A, B), []
+    desks = []
+    for name in names:
+        shop = Shop(tmp_path / name, hub)
+        desk = Desk(publish=shop.hub.publish)
+        desk.disk.root, desk.held = shop.root, None
+        desks.append((desk, shop))
+    for turn, epoch in enumerate(range(10, 90, 10)):
+        desk, shop = desks[turn % 2]
+        tenure = Tenure(turn + 1, names[turn % 2])
+        for other, (one, place) in enumerate(desks):
+            copied = order(epoch, tenure)
+            place.disk.publish(snapshot(epoch), copied)
+            one.disk.publication = copied.publication
+            one.held = tenure if other == turn % 2 else one.held  # the one before has not heard that it has lost it
+        for one, _ in desks:
+            one.live(10.0)
+        owners.append(tenure.holder)
+    assert epochs(hub) == list(range(10, 90, 10))
+    assert owners == [A, B] * 4
+
+
+def test_a_publisher_that_was_killed_in_the_middle_goes_on_in_its_next_life(hub: HubStandIn, tmp_path: Path) -> None:
+    """The process ends after the large files, before the commit; a file of its is left in the outbox."""
+
+    class KilledError(BaseException):
+        pass
+
+    shop = Shop(tmp_path / "ours", hub)
+    path, wanted = shop.save(10, Tenure(1, A))
+
+    def kill() -> bool:
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        shop.hub.publish(path, replace(wanted, may_finish=kill))
+    assert epochs(hub) == []
+    assert (shop.root / "outbox").exists()
+    again = Shop(tmp_path / "ours", hub)
+    again.disk = LocalPublisher(again.root, "f", lambda: FILES, keep=3)
+    again.hub = HubPublisher(HubRepository(HubPlace(NAME), endpoint=hub.url), again.root / "outbox", again.beside)
+    sent = hub.sent_bytes
+    assert again.hub.publish(path, replace(wanted, authority=Tenure(2, A))).is_new
+    assert hub.sent_bytes == sent
+    assert epochs(hub) == [10]
+    assert not (shop.root / "outbox").exists()

@@ -1,0 +1,324 @@
+"""A run by the name of its repository: found, taken for what it is, and exported."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import numpy as np
+import pytest
+import torch
+import transformers
+import yaml
+
+from collab.checkpoints.carried_on import carry_on
+from collab.checkpoints.hub_publisher import HubPublisher
+from collab.checkpoints.hub_repository import HubPlace, HubRepository
+from collab.checkpoints.local import verified_state
+from collab.checkpoints.local_publisher import LocalPublisher
+from collab.config import parse_run
+from collab.errors import ConfigError, HubBusy, HubDenied, InviteError, StateError
+from collab.metrics.records import SwarmReport
+from collab.metrics.sinks import JsonLines
+from collab.swarm.access import Grant, Papers, pack_grant
+from collab.swarm.bundle import Bundle
+from collab.swarm.identity import Identity
+from collab.swarm.invite import Invite, write_invite
+from collab.swarm.lease import Tenure
+from collab.swarm.snapshots import pack
+from collab.tasks.registry import build_task
+from collab.training.genesis import make_genesis
+from collab.types import Lineage, PeerId, Role
+from peers.assets import load_assets
+from peers.credits import Credit
+from peers.hosting import HostOptions, _beginning
+from peers.hub_lookup import checkpoint_in, export_to, place_of, word_of
+from peers.hub_pages import RUN_ON_HUB, HubPages, LossHistory, count_parameters
+from peers.hub_service import bring_if_lost, place_for
+from peers.places import DataDir
+from tests.checkpoints.test_hub_publisher import NAME
+from tests.checkpoints.test_local import snapshot
+from tests.checkpoints.test_local_publisher import FILES, order
+from tests.hub.client import hub, use_hub
+from tests.hub.standin import HubStandIn, Repository
+
+__all__ = ["hub"]
+A = PeerId("a")
+OWNER = Identity.from_seed(b"o" * 32)
+RUN = parse_run("{run_id: my-run, task: {name: image_classification}, hub_repo: org/model}", origin="the test")
+BUNDLE = Bundle(RUN, {}, OWNER.peer_id)
+INVITE = Invite(
+    run_id="my-run",
+    fingerprint=BUNDLE.fingerprint,
+    owner=OWNER.peer_id,
+    addresses=(f"/ip4/10.0.0.1/tcp/4001/p2p/{OWNER.peer_id}",),
+)
+WORD = write_invite(INVITE, OWNER)
+
+
+@pytest.fixture
+def at_hub(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch) -> HubStandIn:
+    """Also for whoever does not name an endpoint."""
+    for name in ("ENDPOINT", "HUGGINGFACE_CO_URL_TEMPLATE"):
+        monkeypatch.setattr(huggingface_hub.constants, name, getattr(huggingface_hub.constants, name))
+    use_hub(hub.url)
+    return hub
+
+
+def publish(server: HubStandIn, root: Path, epoch: int, invite: str | None) -> Path:
+    """As a backbone does, with its pages."""
+    disk = LocalPublisher(root / "checkpoints", BUNDLE.fingerprint, lambda: FILES, keep=9)
+    pages = HubPages(NAME, BUNDLE, root / "metrics.jsonl", lambda: (Credit("Anna", 0, 640),), invite)
+    publisher = HubPublisher(HubRepository(HubPlace(NAME), endpoint=server.url), root / "outbox", pages.beside)
+    wanted = order(epoch, Tenure(1, A))
+    path = disk.publish(snapshot(epoch), wanted).path
+    publisher.publish(path, wanted)
+    return path
+
+
+def head(server: HubStandIn) -> dict[str, bytes]:
+    return server.repositories[NAME].head.files
+
+
+def report(root: Path, epoch: int, loss: float, eval_loss: float = math.nan) -> None:
+    event = SwarmReport(
+        at_s=0.0, epoch=epoch, lineage=Lineage("l"), loss=loss, eval_loss=eval_loss, eval_epoch=epoch,
+        eval_accuracy=math.nan, samples_per_s=1.0, trainers=1, peers=2,
+    )  # fmt: skip
+    JsonLines(root / "metrics.jsonl").observe(event)
+
+
+def test_a_checkpoint_comes_with_its_figures_its_curve_and_the_run(hub: HubStandIn, tmp_path: Path) -> None:
+    for epoch, loss in ((5, 3.0), (10, 2.0), (15, 1.0)):
+        report(tmp_path, epoch, loss)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "SwarmReport", "epoch": 10, "lo')  # cut by a crash
+    publish(hub, tmp_path, 10, WORD)
+    files = head(hub)
+    state = json.loads(files["collab_state.json"])
+    assert state["hub"] == {"term": 1, "holder": "a", "samples": 640, "loss": 2.0}
+    assert (state["epoch"], state["fingerprint"]) == (10, BUNDLE.fingerprint)
+    assert b"2.5" not in files["loss.svg"]
+    assert "Anna: 640 samples" in files["README.md"].decode()
+    run = parse_run(files["run.yaml"].decode(), origin="the Hub")
+    assert run == RUN.model_copy(update={"hub_repo": None})
+    assert verified_state(tmp_path / "checkpoints" / "epoch-00000010")["epoch"] == 10
+
+
+def test_the_history_is_read_on_from_where_it_was_also_when_the_file_is_put_aside(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    history = LossHistory(metrics)
+    assert history.points() == []
+    report(tmp_path, 1, 5.0)
+    assert [point.epoch for point in history.points()] == [1]
+    report(tmp_path, 2, 4.0)
+    metrics.replace(metrics.with_suffix(".old.jsonl"))
+    report(tmp_path, 3, 3.0)
+    report(tmp_path, 3, 2.5)
+    for seen in (history, history, LossHistory(metrics)):
+        assert [(point.epoch, point.loss) for point in seen.points()] == [(1, 5.0), (2, 4.0), (3, 2.5)]
+
+
+def test_parameters_are_counted_as_the_file_has_them(tmp_path: Path, hub: HubStandIn) -> None:
+    path = publish(hub, tmp_path, 10, WORD)
+    assert count_parameters(path / "model.safetensors") == 6, "six weights; a counter is none"
+    (tmp_path / "x").write_bytes(b"\xff" * 20)
+    assert count_parameters(tmp_path / "x") == count_parameters(tmp_path / "nothing") == 0
+
+
+# -- joining -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_name_of_a_repository_stands_for_the_invite_in_it(at_hub: HubStandIn, tmp_path: Path) -> None:
+    publish(at_hub, tmp_path, 10, WORD)
+    at_hub.repositories[NAME].private = False
+    assert word_of(NAME) == WORD
+    assert "collab-peer join org/model" in head(at_hub)["README.md"].decode()
+
+
+def test_anything_else_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org").mkdir()
+    (tmp_path / "org" / "model").write_text("an invite in a file")
+    for text in (WORD, "nonsense", "org/model", str(tmp_path / "org" / "model")):
+        assert word_of(text) == text
+    assert place_of("org/other") == HubPlace("org/other")
+
+
+def test_a_run_that_announces_nothing_is_not_found_and_what_was_announced_once_goes(
+    at_hub: HubStandIn, tmp_path: Path
+) -> None:
+    publish(at_hub, tmp_path, 10, WORD)
+    assert RUN_ON_HUB in head(at_hub)
+    publish(at_hub, tmp_path, 20, "")
+    assert RUN_ON_HUB not in head(at_hub)
+    with pytest.raises(InviteError, match="does not say where its run is"):
+        word_of(NAME)
+
+
+def test_a_backbone_without_the_owners_key_leaves_what_the_owner_has_said(at_hub: HubStandIn, tmp_path: Path) -> None:
+    publish(at_hub, tmp_path, 10, WORD)
+    told = head(at_hub)[RUN_ON_HUB]
+    publish(at_hub, tmp_path / "second", 20, None)
+    assert head(at_hub)[RUN_ON_HUB] == told
+    assert "collab-peer join org/model" in head(at_hub)["README.md"].decode()
+
+
+STRANGER = Identity.from_seed(b"s" * 32)
+OTHER = write_invite(replace(INVITE, owner=STRANGER.peer_id, fingerprint="e" * 64), STRANGER)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "not what a backbone writes"),
+        (b"[]", "not what a backbone writes"),
+        (b'{"format": 2, "invite": "", "fingerprint": ""}', "another version"),
+        (json.dumps({"format": 1, "invite": WORD[:-4], "fingerprint": BUNDLE.fingerprint}).encode(), "garbled|cut"),
+        (json.dumps({"format": 1, "invite": OTHER, "fingerprint": BUNDLE.fingerprint}).encode(), "something else"),
+    ],
+)
+def test_what_no_backbone_has_written_is_refused(at_hub: HubStandIn, tmp_path: Path, content: bytes, said: str) -> None:
+    publish(at_hub, tmp_path, 10, WORD)
+    repository = at_hub.repositories[NAME]
+    repository.commit("forged", repository.head.files | {RUN_ON_HUB: content})
+    with pytest.raises(InviteError, match=said):
+        word_of(NAME)
+
+
+def test_an_invite_for_one_person_is_never_taken_from_a_repository(at_hub: HubStandIn, tmp_path: Path) -> None:
+    key = Identity.from_seed(b"k" * 32)
+    grant = Grant(fingerprint=BUNDLE.fingerprint, key=key.peer_id, person="Anna", devices=1, expires_at=9e9,
+                  role=Role.TRAINER)  # fmt: skip
+    personal = write_invite(replace(INVITE, papers=Papers(grant=pack_grant(grant, OWNER), key=key)), OWNER)
+    publish(at_hub, tmp_path, 10, personal)
+    with pytest.raises(InviteError, match="something else"):
+        word_of(NAME)
+
+
+def test_a_repository_that_is_not_there_says_what_to_do(at_hub: HubStandIn) -> None:
+    with pytest.raises(HubDenied, match="is not there") as told:
+        word_of("org/nothing")
+    assert "read access" in told.value.hint
+
+
+# -- beginning ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_flag_counts_before_the_run_file_and_none_is_nowhere() -> None:
+    assert place_for("", RUN) == HubPlace("org/model")
+    assert place_for("other/place", RUN) == HubPlace("other/place")
+    assert place_for("none", RUN) is None
+    assert place_for("", RUN.model_copy(update={"hub_repo": None})) is None
+    with pytest.raises(ConfigError):
+        place_for("nonsense", RUN)
+
+
+def test_a_lost_disk_begins_with_what_the_hub_has(at_hub: HubStandIn, tmp_path: Path) -> None:
+    publish(at_hub, tmp_path / "lost", 10, WORD)
+    new = DataDir(tmp_path / "new")
+    bring_if_lost(HubPlace(NAME), new, BUNDLE.fingerprint)
+    assert verified_state(new.checkpoints / "epoch-00000010")["epoch"] == 10
+    publish(at_hub, tmp_path / "lost", 20, WORD)
+    at_hub.requests.clear()
+    bring_if_lost(HubPlace(NAME), new, BUNDLE.fingerprint)
+    assert at_hub.requests == [], "who has something does not even ask"
+
+
+def test_a_new_run_begins_where_its_repository_is_not_there_or_is_empty(at_hub: HubStandIn, tmp_path: Path) -> None:
+    bring_if_lost(HubPlace(NAME), DataDir(tmp_path), BUNDLE.fingerprint)
+    at_hub.repositories[NAME] = Repository()
+    bring_if_lost(HubPlace(NAME), DataDir(tmp_path), BUNDLE.fingerprint)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_run_is_not_begun_anew_while_nobody_knows_whether_it_has_a_state(at_hub: HubStandIn, tmp_path: Path) -> None:
+    at_hub.fault("GET /api/models/.*", 503)
+    with pytest.raises(HubBusy, match="cannot be seen") as told:
+        bring_if_lost(HubPlace(NAME), DataDir(tmp_path), BUNDLE.fingerprint)
+    assert "--hub-repo none" in told.value.hint
+
+
+def beginning(directory: Path, begin_with: str, bundle: Bundle, *, is_new_owner: bool = False) -> Path | None:
+    """As 'collab-peer backbone DIR --from ...' does."""
+    directory.mkdir(exist_ok=True)
+    options = HostOptions(directory=directory, host="", port=0, begin_with=begin_with, is_new_owner=is_new_owner)
+    return _beginning(options, DataDir(directory / "backbone"), bundle, None)
+
+
+def test_a_run_goes_on_from_a_revision_and_only_where_that_is_later(at_hub: HubStandIn, tmp_path: Path) -> None:
+    for epoch in (10, 20):
+        publish(at_hub, tmp_path / "theirs", epoch, WORD)
+    first = at_hub.repositories[NAME].commits[1].id
+    checkpoints = tmp_path / "run" / "backbone" / "checkpoints"
+    for revision, expected in ((f"@{first}", 10), ("", 20), (f"@{first}", 20)):
+        assert beginning(tmp_path / "run", NAME + revision, BUNDLE) is None
+        assert verified_state(checkpoint_in(tmp_path / "run"))["epoch"] == expected
+    assert {path.name for path in checkpoints.glob("epoch-*")} == {"epoch-00000010", "epoch-00000020"}
+
+
+def test_another_owners_run_is_begun_with_only_under_a_new_owner(at_hub: HubStandIn, tmp_path: Path) -> None:
+    publish(at_hub, tmp_path / "theirs", 10, WORD)
+    mine = Bundle(RUN, {}, STRANGER.peer_id)
+    with pytest.raises(StateError, match="belongs to the run with fingerprint") as told:
+        beginning(tmp_path / "mine", NAME, mine)
+    assert "--new-owner" in told.value.hint
+    found = beginning(tmp_path / "mine", NAME, mine, is_new_owner=True)
+    assert found is not None
+    begun = carry_on(found, fingerprint=mine.fingerprint)
+    assert begun.epoch == 10
+    assert np.array_equal(begun.tensors["model.layer.weight"], snapshot(10).tensors["model.layer.weight"])
+
+
+def test_what_is_neither_here_nor_a_repository_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a repository of the Hub"):
+        beginning(tmp_path, "no-such-checkpoint", BUNDLE)
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_exported_from_the_hub_loads_with_transformers(
+    at_hub: HubStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.txt").write_text("\n".join(f"line {number * number % 97} of many" for number in range(3000)))
+    content: dict[str, Any] = {
+        "run_id": "my-run",
+        "task": {
+            "name": "causal_lm", "sequence_length": 16, "vocab_size": 300,
+            "model": {"model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2},
+            "data": {"source": "files", "path": str(tmp_path / "text.txt")},
+        },
+    }  # fmt: skip
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = parse_run(yaml.safe_dump(content), origin="the test")
+    bundle = Bundle(run, load_assets(run, tmp_path), OWNER.peer_id)
+    task = build_task(run, assets=bundle.assets, cache_dir=tmp_path / "cache", peer_id="")
+    made = make_genesis(bundle, task)
+    disk = LocalPublisher(tmp_path / "backbone" / "checkpoints", bundle.fingerprint, task.checkpoint_files, keep=3)
+    digest = pack(made, fingerprint=bundle.fingerprint).manifest.digest
+    wanted = order(0, Tenure(1, A))
+    publication = replace(wanted.publication, digest=digest, lineage=made.lineage, epoch=made.epoch)
+    wanted = replace(wanted, publication=publication)
+    path = disk.publish(made, wanted).path
+    pages = HubPages(NAME, bundle, tmp_path / "metrics.jsonl", tuple, "")
+    HubPublisher(HubRepository(HubPlace(NAME)), tmp_path / "outbox", pages.beside).publish(path, wanted)
+    assert checkpoint_in(tmp_path) == path
+
+    export_to(NAME, tmp_path / "from-hub")
+    export_to(str(tmp_path), tmp_path / "from-disk")
+    for folder in ("from-hub", "from-disk"):
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / folder)
+        expected = torch.from_numpy(made.tensors["model.transformer.wte.weight"].copy())
+        assert torch.equal(model.state_dict()["transformer.wte.weight"], expected)
+        assert tokenizer.decode(tokenizer("line 4 of many")["input_ids"]) == "line 4 of many"
+    assert not list(tmp_path.glob(".collab-*"))
+
+
+def test_where_there_is_no_checkpoint_the_message_says_what_to_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no checkpoint in") as told:
+        export_to(str(tmp_path), tmp_path / "out")
+    assert "owner/name" in told.value.hint

@@ -1,0 +1,123 @@
+"""The page of a model on the Hub: what it says, and what nobody can make it say."""
+
+import math
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import yaml
+
+from collab.config import parse_run
+from collab.swarm.records import PeerRecord
+from peers.credits import Credit, CreditBook
+from peers.model_card import MOST_POINTS, Facts, Point, model_card, picture, plain
+from peers.run_file import template
+from tests.swarm.people import record
+
+RUN = parse_run(template("my-run"), origin="the test")
+POINTS = (Point(1, 5.0), Point(2, 4.0, 2, 4.5), Point(3, math.nan, 2, 4.5), Point(4, 3.0, 4, 3.5))
+
+
+def card(**facts: object) -> str:
+    told = {"place": "org/m", "run": RUN, "epoch": 120, "eval_loss": 2.5, "num_parameters": 1_300_000, **facts}
+    return model_card(Facts(**told)).decode()  # type: ignore[arg-type]
+
+
+def test_a_card_says_what_how_good_how_to_load_and_how_to_join() -> None:
+    text = card(can_join=True, points=POINTS)
+    metadata = yaml.safe_load(text.split("---\n")[1])
+    assert metadata["library_name"] == "transformers"
+    assert metadata["pipeline_tag"] == "text-generation"
+    assert "strategy-dedloc" in metadata["tags"]
+    for told in (
+        "1.3 M parameters",
+        "after 120 global steps, loss on held-out data 2.5000",
+        "the source code of Python's standard library",
+        "DeDLOC",
+        "adamw, learning rate 0.002, schedule linear",
+        'AutoModelForCausalLM.from_pretrained("org/m")',
+        "collab-peer join org/m",
+        "collab-peer backbone DIR --from org/m --new-owner",
+        "![Loss over epochs](loss.svg)",
+    ):
+        assert told in text, told
+
+
+def test_a_run_that_nobody_can_find_by_its_name_does_not_say_that_one_can() -> None:
+    text = card(can_join=False)
+    assert "collab-peer join org/m" not in text
+    assert "Ask its organiser for an invite" in text
+
+
+def test_a_dataset_of_the_hub_is_named_in_the_metadata() -> None:
+    data = {"source": "hub", "dataset": "owner/texts"}
+    run = RUN.model_copy(update={"task": RUN.task.model_copy(update={"data": None})})
+    content = run.model_dump(mode="json")
+    content["task"]["data"] = data
+    other = parse_run(yaml.safe_dump(content), origin="the test")
+    metadata = yaml.safe_load(card(run=other).split("---\n")[1])
+    assert metadata["datasets"] == ["owner/texts"]
+
+
+def test_only_who_agreed_is_named_with_what_all_their_machines_have_given() -> None:
+    given = (Credit("Anna", 100, 900), Credit("", 0, 700), Credit("Anna", 0, 500), Credit("Bob", 0, 20))
+    text = card(given=given)
+    assert "- Anna: 1,500 samples\n- Bob: 20 samples\n- 1 more machine" in text
+    assert "| Samples trained so far, as peers tell | 2,220 |" in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["![x](https://evil.example/p.png)", "<script>alert(1)</script>", "[click](javascript:x)", "`code`", "# title",
+     "a\n---\nlicense: other", "| a | b |", "https://evil.example", "@somebody", "**bold**", "&lt;img&gt;"],
+)  # fmt: skip
+def test_a_name_is_text_and_never_markup(name: str) -> None:
+    text = card(given=(Credit(name, 0, 5),))
+    line = next(line for line in text.splitlines() if line.endswith(": 5 samples"))
+    shown = line.removeprefix("- ").removesuffix(": 5 samples")
+    assert shown == plain(name)
+    for mark in "![]()`#|*@:<>":
+        position = shown.find(mark)
+        while position >= 0:
+            assert shown[position - 1] == "\\", (mark, shown)
+            position = shown.find(mark, position + 1)
+    assert "\n" not in shown
+
+
+def test_the_picture_is_whole_svg_with_both_curves_and_stays_small() -> None:
+    drawn = picture(POINTS)
+    assert ET.fromstring(drawn).tag.endswith("svg")
+    assert b"held-out" in drawn
+    many = picture([Point(epoch, 1.0 / epoch, epoch, 2.0 / epoch) for epoch in range(1, 20 * MOST_POINTS)])
+    assert len(many) < 40_000
+    assert ET.fromstring(picture([])).tag.endswith("svg")
+
+
+# -- who gave how much -------------------------------------------------------------------------------------------------
+
+
+def told(samples: int, *, person: int = 0, credit: bool = True) -> PeerRecord:
+    return record(person, total_samples=samples, wants_credit=credit, name=f"person {person}")
+
+
+def test_what_a_machine_gave_in_earlier_lives_counts_also_after_our_own_restart(tmp_path: Path) -> None:
+    book = CreditBook(tmp_path / "credits.json")
+    for samples in (10, 30, 5, 8):
+        book.note([told(samples)])
+    book.note([told(100, person=1, credit=False)])
+    book.save()
+    again = CreditBook(tmp_path / "credits.json")
+    assert [(one.name, one.total) for one in again.all()] == [("", 100), ("person 0", 38)]
+
+
+def test_who_takes_the_word_back_is_named_no_more(tmp_path: Path) -> None:
+    book = CreditBook(tmp_path / "credits.json")
+    book.note([told(10)])
+    book.note([told(12, credit=False)])
+    assert [one.name for one in book.all()] == [""]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 3}', '{"a": {"name": 1}}'])
+def test_a_book_that_cannot_be_read_begins_anew(tmp_path: Path, content: str) -> None:
+    (tmp_path / "credits.json").write_text(content)
+    assert CreditBook(tmp_path / "credits.json").all() == ()
