@@ -120,7 +120,7 @@ def test_liars_one_that_works_and_three_that_do_not_lead_no_newcomer_astray(tmp_
             wait_until(lambda fake=fake: bool(fake.all("StateFetched")), "a fake to have the state", fake)  # type: ignore[misc]
         before = one.epoch
         log.write_text("")
-        newcomer = swarm.join("newcomer")
+        newcomer = swarm.join("newcomer", habits=partial(habits.compute_slowly, 0.03))
         fetched(newcomer)
         newcomer.wait_to_contribute()
         assert len(set(log.read_text().split())) >= 2, "some liars have offered it their state"
