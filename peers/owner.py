@@ -117,12 +117,14 @@ class Session:
         """How many steps the swarm surely does not take in less; at least 1.
 
         Those that it could take if rounds took no time; where rounds take most of it, which is seen in ``WATCH_S``,
-        twice as many as it takes.
+        twice as many as it takes. Where steps are long, the next one counts if it may be under way already.
         """
         began = self.epoch()
-        _, step_s = self.view.step_ahead(self.mandate.target_batch_size(began), self.now())
+        due_s, step_s = self.view.step_ahead(self.mandate.target_batch_size(began), self.now())
         most = max(math.ceil(seconds / step_s), 1)
-        if most == 1 or self.board is None:
+        if most == 1:
+            return 1 if due_s > seconds else 2
+        if self.board is None:
             return most
         await asyncio.sleep(WATCH_S)
         self.view = await self.board.refresh()

@@ -33,3 +33,11 @@ def test_where_rounds_take_most_of_the_time_twice_the_steps_that_are_seen_count(
     session = Session(estate=cast(Any, None), mandate=mandate, view=before, board=cast(Any, Board()))
     assert run(session.epochs_in(10.0)) == epochs
     assert session.epoch() == 7 + seen
+
+
+@pytest.mark.parametrize(("samples", "epochs"), [(0.0, 1), (100.0, 2), (1000.0, 2)])
+def test_a_long_step_that_may_be_under_way_counts(samples: float, epochs: int) -> None:
+    mandate = cast(Any, SimpleNamespace(target_batch_size=lambda _: TARGET))
+    swarm = SwarmView((record(0, samples_per_s=6.0, samples=samples),), NOW)
+    session = Session(estate=cast(Any, None), mandate=mandate, view=swarm)
+    assert run(session.epochs_in(10.0)) == epochs
