@@ -76,6 +76,8 @@ class Courtesy:
         Args:
             words: what each who stands with us said last.
         """
+        if history[0] < self._history[0]:
+            return frozenset()  # who speaks of it will hear that it is over
         if self._history != history:
             self._is_ripe(history, words)
         if self._is_over:
@@ -104,7 +106,8 @@ class Courtesy:
 
     def _is_here(self, word: Word) -> bool:
         """Whether it can come, with something to bring; one that went another way is not waited for."""
-        return (word.history == self._history and word.samples > 0) or word.epoch > self._history[0]
+        brings = word.samples > 0 or not self._is_synchronous
+        return (word.history == self._history and brings) or word.epoch > self._history[0]
 
     def _end(self) -> None:
         self._is_over = True

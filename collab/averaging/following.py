@@ -190,8 +190,9 @@ class Following:
                 return
         others = [other.pace for other in counted if other is not stander]
         due_s = batch_due_s(others, stander.pace, target=target, max_share=self._settings.max_share)
-        self._prepare_for(word.history, max(due_s, PREPARE_S) if awaited else due_s)
-        if awaited:
+        due_s = max(due_s, PREPARE_S) if awaited else due_s
+        self._prepare_for(word.history, due_s)
+        if awaited and self._settings.is_synchronous:  # else nobody would wait for the call anyway
             due_s = self._courtesy.left_s
         heard = Heard(word.epoch, word.lineage, due_s).to_message()
         await stander.stream.send(heard, timeout_s=self._timeouts.answer_s())

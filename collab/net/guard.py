@@ -201,6 +201,7 @@ class Guard:
         visitor.offences = Bucket(self._limits.offences, visitor.shut_out_until_s)
 
     def _refuse(self, peer: PeerId, reason: str, text: str) -> None:
+        import sys; print("DBGREFUSE", reason, text, file=sys.stderr, flush=True)
         refused = PeerRefused(at_s=self._clock.now(), epoch=UNKNOWN_EPOCH, peer=peer, reason=reason, text=text)
         self._observer.observe(refused)
 
