@@ -60,9 +60,7 @@ class PageTalk:
         holding = {page_of(block) for block in self._choice.held}
         changed = {key for key in self._unsaid if now_s - self._said_s.get(key, now_s - MARKS_S) >= MARKS_S}
         old = {
-            key
-            for key, said_s in self._said_s.items()
-            if now_s - said_s >= (renew_s if key in holding else KEPT_S / 3)
+            key for key, said_s in self._said_s.items() if now_s - said_s >= (renew_s if key in holding else KEPT_S / 3)
         }
         return sorted(changed | old)
 

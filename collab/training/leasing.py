@@ -211,7 +211,6 @@ class LeasedSupply:
         now, unleased = self._ports.clock.now(), self._ours.leases.unleased
         self._ports.observer.observe(coverage.report(pass_number, now, unleased_blocks=unleased))
 
-
     def _say(self, text: str) -> None:
         hint = "others are asked what was trained; what they do not know may be trained again"
         self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text, hint=hint, is_problem=True))
