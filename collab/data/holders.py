@@ -82,7 +82,7 @@ class _Word:
     proven: int = 0
     """Blocks of which it is believed that this peer has trained them."""
     waiting: int = 0
-    """Blocks in the line of what it says it has trained, and is not proven yet."""
+    """Blocks that it says it has trained, and that are in the line of what is to be proven."""
     granted: dict[int, float] = field(default_factory=dict)
     """Blocks of which it is believed that it holds them, and since when."""
     lapsed: int = 0
@@ -113,7 +113,7 @@ class Holders:
         self._words: dict[PageKey, dict[PeerId, _Word]] = {}
         self._allowances: dict[PeerId, _Allowance] = {}
         self._lines: dict[PeerId, deque[tuple[PageKey, int]]] = {}
-        """Blocks that each peer says it has trained, in the order in which we heard of them, until they are proven."""
+        """Bits of what each peer says it has trained, in the order in which we heard of it, until it is proven."""
 
     def read_at_s(self, key: PageKey) -> float:
         """When a page was read last; -inf: never."""
@@ -161,7 +161,7 @@ class Holders:
         self._read_s = {key: at_s for key, at_s in self._read_s.items() if key[0] >= oldest_pass}
         self._words = {key: words for key, words in self._words.items() if key[0] >= oldest_pass}
         self._allowances = {peer: left for peer, left in self._allowances.items() if self.pace.speed_of(peer)}
-        lines = {peer: deque(mark for mark in line if mark[0][0] >= oldest_pass) for peer, line in self._lines.items()}
+        lines = {peer: deque(word for word in line if word[0][0] >= oldest_pass) for peer, line in self._lines.items()}
         self._lines = {peer: line for peer, line in lines.items() if line}
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Holders:
         new = self._unproven(key, word) & ~word.waiting
         if new:
             word.waiting |= new
-            self._lines.setdefault(peer, deque()).extend((key, block) for block in blocks_in(new, key[1]))
+            self._lines.setdefault(peer, deque()).append((key, new))
 
     def _prove(self, peer: PeerId) -> None:
         """A peer has trained what it says, as far as committed rounds show samples of it; the oldest word first.
@@ -195,17 +195,25 @@ class Holders:
         """
         line = self._lines.get(peer, deque())
         while line:
-            key, block = line[0]
+            key, bits = line.popleft()
             word = self._words.get(key, {}).get(peer)
-            if word is not None and self._unproven(key, word) & self._bit(block):
+            if word is not None and (left := self._prove_on(key, peer, word, bits)):
+                line.appendleft((key, left))
+                break
+
+    def _prove_on(self, key: PageKey, peer: PeerId, word: _Word, bits: int) -> int:
+        """Believe what was paid for of one word; bits of what was not."""
+        left = bits
+        for block in blocks_in(bits, key[1]):
+            if self._unproven(key, word) & self._bit(block):
                 samples = self._plan.proof_samples(block)
                 if not self._ledger.can_pay(peer, samples, self._plan.proof_samples(0)):
                     break
                 self._ledger.pay(peer, samples)
                 self._believe(key, peer, word, block)
-            if word is not None:
-                word.waiting &= ~self._bit(block)
-            line.popleft()
+            left &= ~self._bit(block)
+            word.waiting &= ~self._bit(block)
+        return left
 
     def _believe(self, key: PageKey, peer: PeerId, word: _Word, block: int) -> None:
         word.proven |= self._bit(block)
