@@ -105,6 +105,7 @@ class Claims:
             return False
         said = {page_of(block) for block in wanted}
         self._choice.held.update(wanted)
+        began_s = self._board.monotonic()
         try:
             await self.talk.say(said)
             await self.read(said)
@@ -119,7 +120,8 @@ class Claims:
         if kept:
             self.arrived.set()
         if lost := set(wanted) - set(kept):
-            rest_s = self._board.random() * AGAIN_AFTER_CLAIMS * self.claim_s
+            took_s = self._board.monotonic() - began_s
+            rest_s = self._board.random() * AGAIN_AFTER_CLAIMS * took_s
             self._choice.contest(lost, self._board.now() + rest_s)
             await self.talk.say({page_of(block) for block in lost})
         return bool(kept)

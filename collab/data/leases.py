@@ -159,7 +159,7 @@ class Leases:
         if 2 * in_hand < self._choice.number_wanted(self.newest, in_hand):
             began_s = self._board.monotonic()
             if await self._claim():
-                self._claims.claim_s += 0.3 * (self._board.monotonic() - began_s - self._claims.claim_s)
+                self._note_claim(began_s)
         if self._board.monotonic() >= self._revisit_at_s:
             await self._revisit()
         await self._talk.say(self._talk.due())
@@ -198,9 +198,14 @@ class Leases:
     async def _look_ahead(self) -> None:
         """Near the end of a pass claims are small, and some in vain: what is trained meanwhile is of the next one."""
         work_s = CLAIMS_COVERED * self._claims.claim_s
-        short = self._choice.number_short(self.newest, len(self._claims.ready), work_s, self._board.now())
-        if short > 0:
-            await self._claims.claim_own(self.newest + 1, short)
+        for number in (self.newest + 1, self.newest + 2):
+            short = self._choice.number_short(self.newest, len(self._claims.ready), work_s, self._board.now())
+            began_s = self._board.monotonic()
+            if short > 0 and await self._claims.claim_own(number, short):
+                self._note_claim(began_s)
+
+    def _note_claim(self, began_s: float) -> None:
+        self._claims.claim_s += 0.3 * (self._board.monotonic() - began_s - self._claims.claim_s)
 
     async def _revisit(self) -> None:
         """Look at the pages, not all trained, that were read longest ago; take what is left of an older pass."""
