@@ -202,7 +202,10 @@ class Swarm:
             trains = role is Role.TRAINER
             work.append(self.data.train(ports, membership, speed) if trains else self.data.keep(ports, membership))
         tasks = [asyncio.create_task(each) for each in work]
-        await stop.wait()
+        stopped = asyncio.create_task(stop.wait())
+        ended, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()  # of work that ended by itself: why
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

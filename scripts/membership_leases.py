@@ -44,11 +44,12 @@ class Lessee:
     async def live(self) -> None:
         """Train until cancelled; then give up what is held."""
         ports, fingerprint = self._ports, self._data.bundle.fingerprint
-        await serve_coverage(ports.transport, fingerprint, lambda: (self.coverage, self._ledger), ports.clock.now)
+        known = (self.coverage, self._ledger)
+        await serve_coverage(ports.transport, ports.errands, fingerprint, lambda: known, ports.clock.now)
         await asyncio.sleep(FIRST_RECORDS_S)
         others = [r.peer for r in self._membership.view.records if r.peer != ports.transport.peer_id]
         ports.rng.shuffle(others)
-        words = await ask_for_coverage(ports.transport, fingerprint, others)
+        words = await ask_for_coverage(ports.transport, ports.errands, fingerprint, others)
         merge(words, self.coverage, self._ledger, ports.clock.now())
         self.leases.newest = max(self.coverage.passes)
         runner = asyncio.create_task(self.leases.run())
