@@ -196,7 +196,9 @@ class Leases:
         return await self._claims.claim_in(self.newest, self._look_ahead)
 
     async def _look_ahead(self) -> None:
-        """Near the end of a pass claims are small, and some in vain: what is trained meanwhile is of the next one."""
+        """Near the end of a pass claims are small, and some in vain: what is trained meanwhile is of the next one; of
+        the one after that where all of ours is claimed there, and others still share out the last of this one.
+        """
         work_s = CLAIMS_COVERED * self._claims.claim_s
         for number in (self.newest + 1, self.newest + 2):
             short = self._choice.number_short(self.newest, len(self._claims.ready), work_s, self._board.now())
@@ -205,6 +207,7 @@ class Leases:
                 self._note_claim(began_s)
 
     def _note_claim(self, began_s: float) -> None:
+        """There are more leases, and this is how long they took."""
         self._claims.claim_s += 0.3 * (self._board.monotonic() - began_s - self._claims.claim_s)
 
     async def _revisit(self) -> None:
