@@ -39,6 +39,7 @@ LAYERS = {
     "collab.clock": PORTS,
     "collab.compute": PORTS,
     "collab.net.base": PORTS,
+    "collab.net.buckets": PURE,
     "collab.net.errands": PORTS,
     "collab.net.lookups": PORTS,
     "collab.net.pieces": PORTS,

@@ -18,8 +18,9 @@ from collab.errors import (
 )
 from collab.metrics.records import PeerRefused
 from collab.net.base import Stream
+from collab.net.buckets import Pace
 from collab.net.guard import Guard, GuardedTransport
-from collab.net.quotas import Limits, Pace, Quota
+from collab.net.quotas import Limits, Quota
 from collab.net.wire import Message
 from collab.types import PeerId
 from tests.fakes import FakeClock, FakeNetwork, FakeObserver, FakeTransport, run

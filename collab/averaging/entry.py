@@ -5,6 +5,7 @@ alone at the next leader; so who waits for a leader that says nothing follows th
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 
 from collab.averaging.accounts import check_length
@@ -19,8 +20,15 @@ from collab.averaging.timeouts import MeasuredTimeouts
 from collab.averaging.verdicts import Verdicts
 from collab.errors import BadMessage, NetworkError, StreamClosed
 from collab.net.base import Stream, Transport
+from collab.net.buckets import Bucket, Pace
 from collab.net.wire import Message
 from collab.types import PeerId
+
+ATTEMPTS = Pace(burst=32, per_s=4.0)
+"""New streams to one leader: half of what it bears before it shuts us out."""
+LEADERS_REMEMBERED = 64
+SHORTEST_REST_S = 0.001
+"""What timers can tell apart."""
 
 
 class Entry:
@@ -34,6 +42,8 @@ class Entry:
         self._silence, self._clock, self._policy = silence, clock, policy
         self._idle: dict[PeerId, Stream] = {}
         """For the next round of whoever led the last one."""
+        self._turns: OrderedDict[PeerId, Bucket] = OrderedDict()
+        """Of new streams to each leader."""
         self._waits_for: tuple[PeerId, History] | None = None
         self._heard_s = 0.0
         self._called = asyncio.Event()
@@ -108,9 +118,19 @@ class Entry:
                 return idle, await self._answer(idle, join)
             except StreamClosed:
                 pass  # closed since the last round; whether the leader is gone shows now
+        await self._turn(leader)
         with self._timeouts.asking(leader, is_quiet=True) as limit_s:
             stream = await self._transport.open(leader, ROUND_PROTOCOL, timeout_s=limit_s)
         return stream, await self._answer(stream, join)
+
+    async def _turn(self, leader: PeerId) -> None:
+        """Come no more often than a leader bears: a fast trainer makes a thousand attempts a second that fail."""
+        turns = self._turns.setdefault(leader, Bucket(ATTEMPTS, self._clock()))
+        self._turns.move_to_end(leader)
+        while len(self._turns) > LEADERS_REMEMBERED:
+            self._turns.popitem(last=False)
+        while not turns.take(self._clock()):
+            await asyncio.sleep(max(turns.wait_s(self._clock()), SHORTEST_REST_S))
 
     async def _answer(self, stream: Stream, join: Join) -> Message:
         try:

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from collab.errors import BadMessage, DialBackRefused
 from collab.net.base import Stream, Transport
-from collab.net.quotas import REACH_PROTOCOL, Bucket, Pace
+from collab.net.buckets import Bucket, Pace
+from collab.net.quotas import REACH_PROTOCOL
 from collab.net.wire import Message
 from collab.ports import Clock
 from collab.swarm.reachability import Answer

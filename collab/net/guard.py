@@ -15,8 +15,9 @@ from collab.errors import BadMessage, BadPart, NetworkError, StreamClosed, TooMa
 from collab.metrics.records import Event, PeerRefused
 from collab.net.around import AroundStream, AroundTransport
 from collab.net.base import Handler, Stream, Transport
+from collab.net.buckets import Bucket
 from collab.net.greeting import GREETING, barred_message, credential_in
-from collab.net.quotas import LIMITS, SMALL_BYTES, Bucket, Limits, Quota
+from collab.net.quotas import LIMITS, SMALL_BYTES, Limits, Quota
 from collab.net.wire import Message
 from collab.ports import Clock, Entrance, Observer
 from collab.swarm.order_exchange import ORDERS_PROTOCOL
@@ -201,7 +202,6 @@ class Guard:
         visitor.offences = Bucket(self._limits.offences, visitor.shut_out_until_s)
 
     def _refuse(self, peer: PeerId, reason: str, text: str) -> None:
-        import sys; print("DBGREFUSE", reason, text, file=sys.stderr, flush=True)
         refused = PeerRefused(at_s=self._clock.now(), epoch=UNKNOWN_EPOCH, peer=peer, reason=reason, text=text)
         self._observer.observe(refused)
 

@@ -15,6 +15,7 @@ from collab.averaging.probe import PROBE_PROTOCOL
 from collab.averaging.probe_traffic import LARGEST_PART_BYTES
 from collab.averaging.standing import STANDING_PROTOCOL
 from collab.data.coverage_exchange import COVERAGE_PROTOCOL
+from collab.net.buckets import Pace
 from collab.net.pieces import PIECE_BYTES
 from collab.net.wire import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, Largest
 from collab.swarm.bundle import BUNDLE_PROTOCOL
@@ -33,34 +34,9 @@ REACH_PROTOCOL = "collab/reach/1"
 """See ``dial_back``."""
 SMALL_BYTES = 1 << 10
 """Messages with less payload are counted; larger ones are limited by the link."""
+ANSWERS = Pace(burst=1000, per_s=200.0)
 QUESTION = Largest(header_bytes=4 << 10, payload_bytes=0)
 """Some numbers, a fingerprint and a lineage: 0.3 KB."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """So many at once, after a pause, and so many a second for ever."""
-
-    burst: int
-    per_s: float
-
-
-class Bucket:
-    """So many at once, and so many a second."""
-
-    __slots__ = ("_at_s", "_left", "_pace")
-
-    def __init__(self, pace: Pace, now_s: float) -> None:
-        self._pace, self._left, self._at_s = pace, float(pace.burst), now_s
-
-    def take(self, now_s: float) -> bool:
-        """One more; False: it is one too many, and is not counted."""
-        self._left = min(self._left + (now_s - self._at_s) * self._pace.per_s, self._pace.burst)
-        self._at_s = now_s
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +47,7 @@ class Quota:
     """At once."""
     streams: Pace
     """New ones."""
-    messages: Pace = Pace(burst=1000, per_s=200.0)
+    messages: Pace = ANSWERS
     """Small ones over all its streams. Enough for any protocol of question and answer."""
     largest: Largest = QUESTION
     """What it may send us in one message."""

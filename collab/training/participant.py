@@ -64,20 +64,19 @@ class Participant:
         self._strategy = build_strategy(bundle.run.strategy, mandate.target_batch_size, settings.allowed_modules)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.teller.record)
+        leaders, can_reduce = self.membership.leaders, settings.reach is Reachability.DIRECT
         engine = self._engine = RoundEngine(
-            ports,
-            RoundSettings.of(bundle.run, bundle.fingerprint, mandate, can_reduce=settings.reach is Reachability.DIRECT),
-            leaders=self.membership.leaders,
+            ports, RoundSettings.of(bundle.run, bundle.fingerprint, mandate, can_reduce=can_reduce),
+            leaders=leaders,
             roster=self.membership.roster,
             attend=self._attend,
             prepare=self.membership.ask,
         )
-        self.teller.has_seat = self._engine.has_seat
-        leaders, timeouts = self.membership.leaders, engine.links.timeouts
-        self._standing = Standing(ports, engine.fingerprint, leaders, engine.attend, timeouts)
+        self.teller.has_seat = engine.has_seat
+        self._standing = Standing(ports, engine.fingerprint, leaders, engine.attend, engine.links.timeouts)
         self._watch = BatchWatch(self.membership, self._standing)
         root = settings.state_dir
-        self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, root)
+        self._sync = StateSync(ports, replica, self._strategy, self.membership, engine, root)
         self._standing.catches_up = self._sync.pursuit.hurry
         self._shelf = StateShelf(ports, replica, engine.fingerprint)
         self._copy = DiskCopy(ports, replica, root and root / "copies", bundle.fingerprint)
@@ -85,7 +84,7 @@ class Participant:
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, root and root / "orders")
         self._sync.orders = self._orders
         self._departure = Departure(
-            ports=ports, replica=replica, teller=self.teller, membership=self.membership, engine=self._engine,
+            ports=ports, replica=replica, teller=self.teller, membership=self.membership, engine=engine,
             copy=self._copy, mandate=mandate,
         )
         self.swarm = Swarm(peer_id=ports.transport.peer_id, progress=self._watch, averager=engine, worker=ports.compute)

@@ -6,7 +6,10 @@ import pytest
 
 from collab.answers import ENOUGH
 from collab.averaging.base import Committed, Contribution
+from collab.averaging.conduct import abort_message
+from collab.averaging.messages import ROUND_PROTOCOL
 from collab.net.base import Stream
+from collab.net.quotas import QUOTAS
 from collab.types import PeerId
 from tests.averaging.swarm import L, Rounds, random_vectors
 from tests.fakes import FakeNetwork, run
@@ -40,5 +43,34 @@ def test_who_waits_for_a_frozen_leader_follows_the_first_one_who_noticed(first: 
             for outcome in outcomes:
                 assert isinstance(outcome, Committed), outcome
                 assert set(dict(outcome.record.contributors)) == {PeerId(name) for name in live}
+
+    run(main())
+
+
+def test_who_fails_at_once_again_and_again_comes_no_more_often_than_a_leader_bears() -> None:
+    """Else the leader shuts it out for half a minute."""
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds, came = Rounds(network, "a", "b"), 0
+            for name in "ab":
+                await rounds.add_trainer(name)
+
+            async def send_away(stream: Stream) -> None:
+                nonlocal came
+                came += 1
+                await stream.receive(timeout_s=1.0)
+                await stream.send(abort_message("no_quorum", "only 1 of 2 trainers are here"), timeout_s=1.0)
+
+            network.peers[PeerId("a")].handlers[ROUND_PROTOCOL] = send_away
+            vector, loop = random_vectors("b", 3000)["b"], asyncio.get_running_loop()
+            began_s, tried = loop.time(), 0
+            while loop.time() < began_s + 20.0:
+                tried += 1
+                await rounds.engines["b"].average(Contribution(epoch=0, lineage=L, vector=vector, weight=1.0))
+                await asyncio.sleep(0.001)
+            pace = QUOTAS[ROUND_PROTOCOL].streams
+            assert tried > pace.burst, "it tried often"
+            assert came <= pace.burst / 2 + 20.0 * pace.per_s / 2 + 1
 
     run(main())

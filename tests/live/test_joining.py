@@ -127,7 +127,9 @@ def test_liars_one_that_works_and_three_that_do_not_lead_no_newcomer_astray(tmp_
         one.wait_for_epoch(before + 1)
         last = swarm.end()
         endings = [peer.finish() for peer in (one, two, newcomer)]
-        assert {ending["epoch"] for ending in endings} == {last}
+        epochs = {ending["epoch"] for ending in endings}
+        assert len(epochs) == 1, epochs
+        assert min(epochs) >= last, "those who lie about where they are may make the command name an earlier step"
         copies_agree(swarm, "one", "two", "newcomer")
 
 
