@@ -48,6 +48,8 @@ class Courtesy:
         """For whom the round that is due is put off, and where each was before."""
         self._waited_at: dict[PeerId, History] = {}
         """Where somebody was when a round was put off for it, whether or not it came."""
+        self._not_before_s: dict[PeerId, float] = {}
+        """Nobody has more than ``SHARE`` of the time for itself: until then no round is put off for it again."""
 
     @property
     def left_s(self) -> float:
@@ -63,7 +65,7 @@ class Courtesy:
 
     def called(self) -> None:
         """Everybody is called to the round that is due."""
-        self._called_s = self._clock()
+        self._called_s = self._clock() if self._called_s is None else self._called_s
 
     def heard_of(self, history: History) -> None:
         """Somebody speaks of ``history``; the first to do so shows what the round before took."""
@@ -82,8 +84,10 @@ class Courtesy:
             self._is_ripe(history, words)
         if self._is_over:
             return frozenset()
+        now_s = self._clock()
         for peer, word in words.items():
-            if self._is_behind(word) and self._waited_at.get(peer) != word.history:
+            is_new = self._waited_at.get(peer) != word.history and now_s >= self._not_before_s.get(peer, -math.inf)
+            if is_new and self._is_behind(word):
                 self._awaited.setdefault(peer, word.history)
         missing = frozenset(peer for peer in self._awaited if peer in words and not self._is_here(words[peer]))
         if missing and self.left_s > 0:
@@ -98,7 +102,8 @@ class Courtesy:
         self._saved_s = min(self._saved_s + SHARE * passed_s, LONGEST_S)
         self._step_s, self._ripe_s, self._history, self._is_over = passed_s, now_s, history, False
         self._waited_at = {peer: at for peer, at in self._waited_at.items() if peer in words}
-        self._awaited = {}
+        self._not_before_s = {peer: at_s for peer, at_s in self._not_before_s.items() if at_s > now_s}
+        self._awaited, self._called_s = {}, None
 
     def _is_behind(self, word: Word) -> bool:
         behind = self._history[0] - word.epoch
@@ -112,5 +117,8 @@ class Courtesy:
     def _end(self) -> None:
         self._is_over = True
         if self._awaited:
+            waited_s, now_s = self._clock() - self._ripe_s, self._clock()
             self._waited_at |= self._awaited
-            self._saved_s -= self._clock() - self._ripe_s
+            self._saved_s -= waited_s
+            if self._is_synchronous:
+                self._not_before_s |= dict.fromkeys(self._awaited, now_s + waited_s * (1 / SHARE - 1))

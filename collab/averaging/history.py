@@ -78,8 +78,10 @@ class History:
 
     @property
     def _limit_s(self) -> float:
-        """Of each message: those who bring a mean are in rounds meanwhile, whose parts go first."""
-        return SOON_S + self._links.timeouts.part_s
+        """Of each message: as long as nothing may move in a round. What is behind a slow link comes late, and its
+        thanks as late again; somebody else is asked long before.
+        """
+        return SOON_S + self._links.timeouts.stalled_s(0.0)
 
     async def serve(self) -> None:
         """Begin to answer peers that missed a round."""

@@ -118,6 +118,17 @@ def test_who_lags_behind_on_purpose_costs_no_more_than_a_share_of_the_time() -> 
         led.words[SLOW] = word(led.epoch - 1, lineage=f"somewhere else {led.epoch}", is_syncing=True)
         waited_s += led.wait()
         led.step()
+    assert waited_s <= SHARE * (led.now_s - began_s) + (ROUNDS + 1) * ROUND_S
+    assert waited_s > SHARE * (led.now_s - began_s) / 2, "the attack was made"
+
+
+def test_many_who_lag_behind_on_purpose_cost_no_more_than_that_and_what_is_saved() -> None:
+    led = Led()
+    began_s, waited_s = led.now_s, 0.0
+    for number in range(1000):
+        led.words[PeerId(f"another {number}")] = word(led.epoch - 1, is_syncing=True)
+        waited_s += led.wait()
+        led.step()
     assert waited_s <= SHARE * (led.now_s - began_s) + LONGEST_S
     assert waited_s > LONGEST_S, "the attack was made"
 
