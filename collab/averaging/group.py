@@ -23,6 +23,7 @@ from collab.averaging.following import Following
 from collab.averaging.messages import MAX_MEMBERS, Group
 from collab.averaging.news import News
 from collab.averaging.planning import Planner
+from collab.averaging.rows import row_interval_s, waits_for_next
 from collab.averaging.settings import RoundSettings
 from collab.averaging.silence import Silence
 from collab.averaging.timeouts import MeasuredTimeouts
@@ -196,12 +197,12 @@ class Leader:
     async def _dismiss_misfits(self, assembly: Assembly) -> None:
         """Refuse contributors whose vectors are of another length than most, and whoever is too many."""
         joins = {peer: join for peer, (_, join) in assembly.joined.items()}
-        lengths = Counter(join.num_elements for join in joins.values() if join.weight > 0)
-        usual = max(lengths, key=lambda length: (lengths[length], length), default=0)
+        shapes = Counter((join.num_elements, join.rows) for join in joins.values() if join.weight > 0)
+        usual = max(shapes, key=lambda shape: (shapes[shape], shape), default=(0, 1))
         misfits = {
-            p: f"most vectors have {usual} elements, yours has {join.num_elements}"
+            p: f"most vectors have {usual[0]} elements in {usual[1]} rows, yours has {join.num_elements} in {join.rows}"
             for p, join in joins.items()
-            if join.weight > 0 and join.num_elements != usual
+            if join.weight > 0 and (join.num_elements, join.rows) != usual
         }
         fitting = [peer for peer in joins if peer not in misfits]
         misfits |= dict.fromkeys(fitting[MAX_MEMBERS:], f"a group has at most {MAX_MEMBERS} members")
@@ -225,15 +226,18 @@ class Leader:
             return f"nobody here knows who decides what follows, and {len(gone_on)} trainers have gone on from here"
         if electors and not Electorate(electors).has_quorum(joins.keys() - gone_on):
             return f"only {len(joins.keys() & set(electors))} of the {len(electors)} who made the last step are here"
-        num_elements = joins[min(contributors)].num_elements
+        num_elements, rows = joins[min(contributors)].num_elements, joins[min(contributors)].rows
         is_last = assembly.epoch + 1 == self._terms.until_epoch  # what is left out now would never come in
         speed = 0.0 if is_last else self._following.samples_per_s((assembly.epoch, assembly.lineage))
         batch_s = self._terms.target_batch_size(assembly.epoch) / speed if speed > 0 else math.inf
         try:
-            plan = self._planner.plan(dict(sorted(joins.items())), num_elements, batch_s)
+            plan = self._planner.plan(dict(sorted(joins.items())), num_elements, batch_s, rows=rows)
         except ValueError as error:  # whatever members may say of themselves, they are to hear why there is no round
             return f"no plan can be made of what the members say: {error}"
         self._following.left_out = frozenset(m.peer for m in plan.members if m.weight < joins[m.peer].weight)
+        is_short = is_last or waits_for_next(expected.trainers, joins.keys())
+        row_s = row_interval_s(joins, plan.spans, rows, 0.0 if is_short else batch_s)
+        is_measured = any(join.up_bytes_per_s > 0 for join in joins.values())
         return Group(
             round_id=hashlib.sha256(f"{self._transport.peer_id}:{self._rng.getrandbits(128)}".encode()).hexdigest()[
                 :24
@@ -247,9 +251,11 @@ class Leader:
             part_elements=plan.part_elements,
             result_codec=plan.result_codec,
             electors=electors,
-            expected_s=plan.seconds if any(join.up_bytes_per_s > 0 for join in joins.values()) else 0.0,
+            expected_s=(rows - 1) * row_s + (plan.seconds if is_measured else 0.0),
             terms=self._terms.mark_at(assembly.epoch),
             ballot_number=ballot_above((join.promised for join in joins.values()), self._transport.peer_id).number,
+            rows=rows,
+            row_s=row_s,
         )
 
     # -- deciding ----------------------------------------------------------------------------------------------------

@@ -149,8 +149,11 @@ class RoundEngine:
     async def average(self, contribution: Contribution) -> Outcome:
         """See ``Averager``. What was accumulated for very long counts as no more than what nobody would refuse."""
         weight, weights = min(contribution.weight, self._settings.max_weight(contribution.epoch)), contribution.weights
-        bring = Bring(contribution.vector, weights.at_most(weight) if weights is not None else None)
+        windows = contribution.windows
+        bring = Bring(contribution.vector, weights.at_most(weight) if weights is not None else None, windows)
         join = self._application(contribution.epoch, contribution.lineage, len(contribution.vector), weight)
+        if windows is not None:
+            join = replace(join, rows=windows.count, farthest_s=self.links.uplink.farthest_s())
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
         unreachable, rounds, rival = set[PeerId](), frozenset[str](), None
         with self.history.expecting((contribution.epoch, contribution.lineage)):
@@ -165,8 +168,8 @@ class RoundEngine:
                     break
                 rounds |= outcome.rounds
                 outcome = replace(outcome, rounds=rounds)
-                if outcome.reason in ("refused", "no_quorum"):
-                    break
+                if outcome.reason in ("refused", "no_quorum") or (rounds and windows is not None):
+                    break  # windows that are over are the first one of the next round
                 if outcome.reason == "leader_lost":
                     unreachable.add(leader)
                     rival = self._entry.rival

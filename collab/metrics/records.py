@@ -110,6 +110,16 @@ class EpochFinished(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowsAveraged(Event):
+    """Windows of ours whose means came one by one while their round went on; it is over."""
+
+    epoch: int
+    """Global steps that we have taken by now."""
+    paces: tuple[tuple[int, int], ...]
+    """Of each window the own steps in it, and those from its end until its mean was here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesUsed(Event):
     """Samples of ours are in a step that the swarm took without us; we have learned of it, and taken the step over."""
 

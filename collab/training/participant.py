@@ -119,7 +119,7 @@ class Participant:
         A round that takes longer than usual, and a state that is long on its way, go on beside the next microbatch.
         """
         await self._adopt()
-        has_stepped = await self._end_round(self._patience_s)
+        has_stepped = await self._end_round()
         if self._round.is_under_way or self._renewal.is_under_way:
             return has_stepped
         if self.replica.era != self.statutes.mandate.era and self._strategy.follows_swarm:
@@ -132,7 +132,7 @@ class Participant:
         if not isinstance(decision, Ready):
             return await self._follow(decision) or has_stepped
         self._round.begin()
-        return await self._end_round(self._patience_s) or has_stepped
+        return await self._end_round() or has_stepped
 
     @property
     def is_undisturbed(self) -> bool:
@@ -145,7 +145,7 @@ class Participant:
 
     async def conclude(self) -> None:
         """No microbatch follows: the round that is still under way is seen to its end."""
-        await self._end_round(math.inf)
+        await self._end_round(waits=True)
         if self.is_finished:
             await self.ports.compute.run(self.replica.rest)
 
@@ -169,10 +169,13 @@ class Participant:
     def _is_last_step(self) -> bool:
         return self.replica.epoch + 1 == self.statutes.mandate.until_epoch
 
-    async def _end_round(self, patience_s: float) -> bool:
+    async def _end_round(self, *, waits: bool = False) -> bool:
         """Act on the round that was begun, if it is over in time; whether the replica took a step."""
-        outcome = await self._round.result(patience_s)
+        news = self.replica.advanced if self.replica.windows > 1 else None
+        outcome = await self._round.result_or_news(lambda: math.inf if waits else self._patience_s, news)
         if outcome is None:
+            if self.replica.has_news:
+                await self.ports.compute.run(self.replica.catch_up)
             return False
         return await self._follow(await self._strategy.take(self.replica, self.swarm, outcome))
 
@@ -197,8 +200,7 @@ class Participant:
 
     async def _sit_out(self) -> None:
         """A microbatch was not finite; after many of them the replica's state is renewed."""
-        suspicion = self.vitals.suspicion(self.ports.clock.now())
-        if suspicion is not None:
+        if (suspicion := self.vitals.suspicion(self.ports.clock.now())) is not None:
             self.ports.observer.observe(suspicion)
             self.replica.lineage = Lineage("")  # whatever we hold is not the swarm's history any more
             await self.synchronise()

@@ -179,7 +179,7 @@ class StateSync:
     async def _rounds_after(self, epoch: int, lineage: Lineage, *, waits: bool = True) -> tuple[Committed, ...]:
         """The rounds that continued a history, one after the other, up to one that had to be waited for."""
         rounds: list[Committed] = []
-        num_elements = self._replica.layout.num_elements
+        num_elements = self._replica.exchanged_elements
         while True:
             self.pursuit.reached(epoch, is_whole=False)
             peers = self._membership.trainers_ahead(epoch)

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from collab.averaging.agreement import CommitRecord
-from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, SamplesUsed
+from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, SamplesUsed, WindowsAveraged
 from collab.ports import Ports
 from collab.strategies.base import Stepped
 from collab.swarm.reachability import Reaching, Verdict
 from collab.swarm.records import PeerRecord, PeerState
-from collab.training.accumulator import Used
 from collab.training.replica import MicrobatchReport, Replica
+from collab.training.sums import Used
 from collab.training.vitals import Vitals
 from collab.types import Lineage, Reachability, Role
 
@@ -152,6 +152,9 @@ class Teller:
         )
         self._last_step_s = now_s
         self._ports.observer.observe(finished)
+        if paces := self._replica.take_paces():
+            told = WindowsAveraged(at_s=self._ports.clock.now(), epoch=self._replica.epoch, paces=tuple(paces))
+            self._ports.observer.observe(told)
 
     def _take_used(self) -> Used:
         used = self._replica.take_used()

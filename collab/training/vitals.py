@@ -5,8 +5,8 @@ import math
 from collab.metrics.records import Notice
 from collab.swarm.records import PeerState
 from collab.tasks.base import Evaluation
-from collab.training.accumulator import Used
 from collab.training.replica import MicrobatchReport
+from collab.training.sums import Used
 
 SMOOTHING = 0.3
 """Weight of the newest microbatch in the running mean: follows a change of speed within about five."""
