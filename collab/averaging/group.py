@@ -37,6 +37,9 @@ from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
+LAST_ANSWERS = 2
+"""Of the longest: so long the last round waits for whoever has missed one, asks for it, and takes it over."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chair:
@@ -55,18 +58,14 @@ class Leader:
 
     def __init__(self, chair: Chair) -> None:
         ports, settings = chair.ports, chair.settings
-        self._transport, self._rng, self._clock, self._observer = (
-            ports.transport,
-            ports.rng,
-            ports.clock,
-            ports.observer,
-        )
+        self._transport, self._rng = ports.transport, ports.rng
+        self._clock, self._observer = ports.clock, ports.observer
         self._roster, self._verdicts = chair.roster, chair.verdicts
         self._following, self._electors = chair.following, chair.verdicts.electors
         self._fingerprint, self._timeouts = settings.fingerprint, chair.timeouts
         self._news = News(ports)
         self._lateness = Arrivals(self._timeouts.fixed.gather_slack_s)
-        self._terms = settings.terms
+        self._settings, self._terms = settings, settings.terms
         self.silence = Silence(ports.clock.monotonic, self._timeouts.fixed.silence_s)
         self._planner = Planner(settings.policy)
 
@@ -102,6 +101,7 @@ class Leader:
         loop = asyncio.get_running_loop()
         expected = await self._expected(assembly)
         gathering = Gathering(began_s=loop.time(), trainers=expected.trainers)
+        waits_for_all = self._is_last(assembly) and not self._settings.is_synchronous
         async with asyncio.TaskGroup() as calls:
             calling = {
                 peer: calls.create_task(self._call(peer, assembly))
@@ -116,14 +116,23 @@ class Leader:
                     if task.done() and peer not in gathering.replies:
                         gathering.heard(peer, task.result(), loop.time())
                 missing = [peer for peer in calling if peer not in assembly.joined]
-                wait_s = self._closes_at(gathering, missing, self._has_quorum(assembly, expected)) - loop.time()
-                if not missing or wait_s <= 0:
+                has_quorum = self._has_quorum(assembly, expected)
+                closes_at_s = self._closes_at(gathering, missing, has_quorum) if missing else -math.inf
+                if has_quorum and waits_for_all and expected.left_behind(assembly.joined):
+                    limit_s = LAST_ANSWERS * self._timeouts.answer_s(is_quiet=True)
+                    closes_at_s = max(closes_at_s, gathering.began_s + limit_s)
+                wait_s = closes_at_s - loop.time()
+                if wait_s <= 0:
                     break
                 await _wait(assembly.changed, wait_s)
             for task in calling.values():
                 task.cancel()
         self._learn(gathering, assembly)
         return expected
+
+    def _is_last(self, assembly: Assembly) -> bool:
+        """Whether what is left out now would never come in."""
+        return assembly.epoch + 1 == self._terms.until_epoch
 
     def _closes_at(self, gathering: Gathering, missing: list[PeerId], has_quorum: bool) -> float:
         """When those who are missing are late, as far as they have answered."""
@@ -227,7 +236,7 @@ class Leader:
         if electors and not Electorate(electors).has_quorum(joins.keys() - gone_on):
             return f"only {len(joins.keys() & set(electors))} of the {len(electors)} who made the last step are here"
         num_elements, rows = joins[min(contributors)].num_elements, joins[min(contributors)].rows
-        is_last = assembly.epoch + 1 == self._terms.until_epoch  # what is left out now would never come in
+        is_last = self._is_last(assembly)
         speed = 0.0 if is_last else self._following.samples_per_s((assembly.epoch, assembly.lineage))
         batch_s = self._terms.target_batch_size(assembly.epoch) / speed if speed > 0 else math.inf
         try:
@@ -237,11 +246,10 @@ class Leader:
         self._following.left_out = frozenset(m.peer for m in plan.members if m.weight < joins[m.peer].weight)
         is_short = is_last or waits_for_next(expected.trainers, joins.keys())
         row_s = row_interval_s(joins, plan.spans, rows, 0.0 if is_short else batch_s)
+        secret = f"{self._transport.peer_id}:{self._rng.getrandbits(128)}"
         is_measured = any(join.up_bytes_per_s > 0 for join in joins.values())
         return Group(
-            round_id=hashlib.sha256(f"{self._transport.peer_id}:{self._rng.getrandbits(128)}".encode()).hexdigest()[
-                :24
-            ],
+            round_id=hashlib.sha256(secret.encode()).hexdigest()[:24],
             epoch=assembly.epoch,
             lineage=assembly.lineage,
             num_elements=num_elements,

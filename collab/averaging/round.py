@@ -156,23 +156,22 @@ class RoundEngine:
             join = replace(join, rows=windows.count, farthest_s=self.links.uplink.farthest_s())
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
         unreachable, rounds, rival = set[PeerId](), frozenset[str](), None
-        with self.history.expecting((contribution.epoch, contribution.lineage)):
-            for _ in range(ATTEMPTS):
-                leaders = self._times.responsive(self._leaders(contribution.lineage, contribution.epoch))
-                candidates = [peer for peer in leaders if peer not in unreachable]
-                if not candidates:
-                    break
-                leader = rival if rival in candidates else candidates[0]
-                outcome = await self._attempt(leader, join, bring)
-                if not isinstance(outcome, Aborted):
-                    break
-                rounds |= outcome.rounds
-                outcome = replace(outcome, rounds=rounds)
-                if outcome.reason in ("refused", "no_quorum") or (rounds and windows is not None):
-                    break  # windows that are over are the first one of the next round
-                if outcome.reason == "leader_lost":
-                    unreachable.add(leader)
-                    rival = self._entry.rival
+        for _ in range(ATTEMPTS):
+            leaders = self._times.responsive(self._leaders(contribution.lineage, contribution.epoch))
+            candidates = [peer for peer in leaders if peer not in unreachable]
+            if not candidates:
+                break
+            leader = rival if rival in candidates else candidates[0]
+            outcome = await self._attempt(leader, join, bring)
+            if not isinstance(outcome, Aborted):
+                break
+            rounds |= outcome.rounds
+            outcome = replace(outcome, rounds=rounds)
+            if outcome.reason in ("refused", "no_quorum") or (rounds and windows is not None):
+                break  # windows that are over are the first one of the next round
+            if outcome.reason == "leader_lost":
+                unreachable.add(leader)
+                rival = self._entry.rival
         return outcome
 
     async def assist(self, leader: PeerId, epoch: int, lineage: Lineage) -> Outcome:
@@ -207,7 +206,8 @@ class RoundEngine:
             stream.close()
             return Aborted(reason="leader_lost", text=f"leader {leader}: {error.message}")
         try:
-            outcome = await self._take_part(stream, group, bring)
+            with self.history.expecting((group.epoch, group.lineage)):
+                outcome = await self._take_part(stream, group, bring)
         finally:
             self._participations.pop(group.round_id, None)
             self._accounts.end(group)

@@ -120,7 +120,7 @@ class Participant:
         """
         await self._adopt()
         has_stepped = await self._end_round()
-        if self._round.is_under_way or self._renewal.is_under_way:
+        if self.is_finished or self._round.is_under_way or self._renewal.is_under_way:
             return has_stepped
         if self.replica.era != self.statutes.mandate.era and self._strategy.follows_swarm:
             await self.synchronise()
