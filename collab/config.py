@@ -85,6 +85,8 @@ class Dts(Section):
     name: Literal["dts"]
     target_batch_size: Whole = Field(default=256, ge=1)
     """Samples that all trainers compute, in steps of their own, until they average what these steps have come to."""
+    period: Whole | None = Field(default=None, ge=1)
+    """Steps of a trainer in a window, at least, as a mean over the trainers; null: as many as the target asks for."""
     delay: Whole | None = Field(default=None, ge=0)
     """Steps that a trainer takes while that is under way, at most; null: as many as it takes, nobody ever waits."""
     windows: Whole = Field(default=1, ge=1, le=256)

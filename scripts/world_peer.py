@@ -87,7 +87,7 @@ class Joined:
 
         if isinstance(event, WindowsAveraged):
             self.windows += [(time.monotonic(), steps, late) for steps, late in event.paces]
-        elif self._work.windows > 1 and self._work.strategy == "dts":
+        elif self._work.strategy == "dts":
             return
         elif isinstance(event, PhaseReached) and event.phase is Phase.JOIN_GROUP:
             self._began_at = self.steps

@@ -10,6 +10,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from collab.averaging.agreement import CommitRecord
@@ -238,7 +239,7 @@ class Leader:
         num_elements, rows = joins[min(contributors)].num_elements, joins[min(contributors)].rows
         is_last = self._is_last(assembly)
         speed = 0.0 if is_last else self._following.samples_per_s((assembly.epoch, assembly.lineage))
-        batch_s = self._terms.target_batch_size(assembly.epoch) / speed if speed > 0 else math.inf
+        batch_s = self._settings.batch_size(assembly.epoch, len(contributors)) / speed if speed > 0 else math.inf
         try:
             plan = self._planner.plan(dict(sorted(joins.items())), num_elements, batch_s, rows=rows)
         except ValueError as error:  # whatever members may say of themselves, they are to hear why there is no round
@@ -294,8 +295,6 @@ class Leader:
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
-    except TimeoutError:
-        pass

@@ -111,12 +111,16 @@ class EpochFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsAveraged(Event):
-    """Windows of ours whose means came one by one while their round went on; it is over."""
+    """Windows of own steps, whose means are here; of several in a round they came one by one while it went on."""
 
     epoch: int
     """Global steps that we have taken by now."""
     paces: tuple[tuple[int, int], ...]
     """Of each window the own steps in it, and those from its end until its mean was here."""
+    period: float
+    """The former, median."""
+    delay: float
+    """The latter, median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

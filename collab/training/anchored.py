@@ -8,7 +8,7 @@ import torch
 
 from collab.averaging.rows import padded
 from collab.errors import ShapeMismatch
-from collab.strategies.base import OwnWindows
+from collab.strategies.base import HandedOver, OwnWindows
 from collab.swarm.snapshots import Snapshot
 from collab.training.replica import MicrobatchReport
 from collab.training.stepping import SteppingReplica
@@ -40,6 +40,9 @@ class AnchoredReplica(SteppingReplica):
         self.layout.gather_parameters(self._anchor)
         self._before = torch.empty_like(self._anchor)
         """Parameters before the present step."""
+        self._handed_over = 0
+        """Microbatches of the one window that is on its way."""
+        self._paces: list[tuple[int, int]] = []
 
     @property
     def exchanged_elements(self) -> int:
@@ -89,7 +92,13 @@ class AnchoredReplica(SteppingReplica):
 
     def take_paces(self) -> list[tuple[int, int]]:
         """See ``Replica``."""
-        return self._gradient.take_paces()
+        paces, self._paces = self._paces, []
+        return paces or self._gradient.take_paces()
+
+    def hand_over(self) -> HandedOver:
+        """See ``Replica``."""
+        self._handed_over += self._beside
+        return super().hand_over()
 
     # -- own steps ---------------------------------------------------------------------------------------------------
 
@@ -135,6 +144,9 @@ class AnchoredReplica(SteppingReplica):
 
     def settle(self, used: Any, round_id: str = "") -> None:
         """See ``Replica``. What the round has used is in the anchor now, and not in our displacements any more."""
+        if used and self.windows == 1 and self.is_handed_over:
+            self._paces.append((self._handed_over, self._beside))
+            self._handed_over = 0
         super().settle(used, round_id)
         self._level()
 

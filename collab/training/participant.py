@@ -57,21 +57,21 @@ class Participant:
         self.ports, self.bundle, self.replica, self.settings = ports, bundle, replica, settings
         self.teller = Teller(ports, bundle.fingerprint, settings.name, replica, settings.reach)
         self.teller.wants_credit = settings.wants_credit
-        self.vitals = self.teller.vitals
-        self.statutes = Statutes(ports, bundle)
-        mandate = self.statutes.mandate
+        self.vitals, self.statutes = self.teller.vitals, Statutes(ports, bundle)
+        mandate, is_direct = self.statutes.mandate, settings.reach is Reachability.DIRECT
         replica.rate_factor = mandate.rate_factor
-        self._strategy = build_strategy(bundle.run.strategy, mandate.target_batch_size, settings.allowed_modules)
+        rounds = RoundSettings.of(bundle.run, bundle.fingerprint, mandate, can_reduce=is_direct)
+
+        def batch_size(epoch: int) -> float:
+            return rounds.batch_size(epoch, self.membership.view.num_trainers)
+
+        self._strategy = build_strategy(bundle.run.strategy, batch_size, settings.allowed_modules)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.teller.record)
         engine = self._engine = RoundEngine(
-            ports,
-            RoundSettings.of(bundle.run, bundle.fingerprint, mandate, can_reduce=settings.reach is Reachability.DIRECT),
-            leaders=self.membership.leaders,
-            roster=self.membership.roster,
-            attend=self._attend,
-            prepare=self.membership.ask,
-        )
+            ports, rounds, leaders=self.membership.leaders, roster=self.membership.roster,
+            attend=self._attend, prepare=self.membership.ask,
+        )  # fmt: skip
         self.teller.has_seat = self._engine.has_seat
         leaders, timeouts = self.membership.leaders, engine.links.timeouts
         self._standing = Standing(ports, engine.fingerprint, leaders, engine.attend, timeouts)
@@ -91,7 +91,7 @@ class Participant:
         self.swarm = Swarm(peer_id=ports.transport.peer_id, progress=self._watch, averager=engine, worker=ports.compute)
         self._patience, self._is_measured = Patience(), False
         self._round, self._renewal = Beside(self._contribute, ports.clock), Beside(self._sync.gather, ports.clock)
-        self.standstill = Standstill(ports, self.membership, mandate.target_batch_size)
+        self.standstill = Standstill(ports, self.membership, batch_size)
         self.standstill.help, self.standstill.skipped = self._help, lambda: self.vitals.skipped_in_a_row
 
     def _attend(self, call: Call, _leader: PeerId) -> Reply:

@@ -1,6 +1,7 @@
 """What a trainer says of itself: its record to the swarm, events to whoever watches this machine."""
 
 import logging
+import statistics
 from collections.abc import Callable
 from typing import Protocol
 
@@ -91,6 +92,8 @@ class Teller:
             data_pass=data_pass,
             reach=self.reach,
             wants_credit=self.wants_credit,
+            period=vitals.period,
+            delay=vitals.delay,
         )
 
     def note_microbatch(self, report: MicrobatchReport, seconds: float) -> None:
@@ -153,7 +156,11 @@ class Teller:
         self._last_step_s = now_s
         self._ports.observer.observe(finished)
         if paces := self._replica.take_paces():
-            told = WindowsAveraged(at_s=self._ports.clock.now(), epoch=self._replica.epoch, paces=tuple(paces))
+            vitals, now, epoch = self.vitals, self._ports.clock.now(), self._replica.epoch
+            vitals.period, vitals.delay = (float(statistics.median(steps)) for steps in zip(*paces, strict=True))
+            told = WindowsAveraged(
+                at_s=now, epoch=epoch, paces=tuple(paces), period=vitals.period, delay=vitals.delay
+            )
             self._ports.observer.observe(told)
 
     def _take_used(self) -> Used:

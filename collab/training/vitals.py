@@ -26,6 +26,8 @@ class Vitals:
         self.total_samples = 0
         self.epochs_contributed = 0
         self.skipped_in_a_row = 0
+        self.period = self.delay = 0.0
+        """Own steps in a window, and until its mean is here; medians of the last round that had any of ours."""
         self.eval_epoch = -1
         self.evaluation = Evaluation(math.nan)
         self._busy_since_s: float | None = None
