@@ -44,9 +44,15 @@ class LineScreen:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+        self._told = ""
+        """How windows of steps came out."""
 
     def observe(self, event: Event) -> None:
         line = words(event)
+        if isinstance(event, WindowsAveraged):
+            if line == self._told:
+                return
+            self._told = line
         if line:
             print(f"{time.strftime('%H:%M:%S')}  {line}", file=self._out, flush=True)
 
@@ -91,7 +97,7 @@ def words(event: Event) -> str:
 
 def pace_words(period: float, delay: float) -> str:
     """How windows of own steps came out."""
-    return f"windows of {period:g} own steps, each averaged {delay:g} steps after its end"
+    return f"windows of about {period:.2g} own steps, each averaged about {delay:.2g} steps after its end"
 
 
 def trained_words(samples: int, samples_again: int) -> str:

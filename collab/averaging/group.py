@@ -198,11 +198,7 @@ class Leader:
     def _bounded(self, reply: Reply) -> Reply:
         """An hour that a peer announces is not believed."""
         limit_s = self._timeouts.fixed.gather_limit_s
-        return Reply(
-            is_coming=reply.is_coming,
-            comes_in_s=min(reply.comes_in_s, limit_s),
-            free_in_s=min(reply.free_in_s, limit_s),
-        )
+        return replace(reply, comes_in_s=min(reply.comes_in_s, limit_s), free_in_s=min(reply.free_in_s, limit_s))
 
     async def _dismiss_misfits(self, assembly: Assembly) -> None:
         """Refuse contributors whose vectors are of another length than most, and whoever is too many."""
@@ -246,7 +242,8 @@ class Leader:
             return f"no plan can be made of what the members say: {error}"
         self._following.left_out = frozenset(m.peer for m in plan.members if m.weight < joins[m.peer].weight)
         is_short = is_last or waits_for_next(expected.trainers, joins.keys())
-        row_s = row_interval_s(joins, plan.spans, rows, 0.0 if is_short else batch_s)
+        period_s = self._settings.period_samples * len(contributors) / speed if speed > 0 and not is_short else 0.0
+        row_s = row_interval_s(joins, plan.spans, rows, 0.0 if is_short else batch_s, least_s=period_s)
         secret = f"{self._transport.peer_id}:{self._rng.getrandbits(128)}"
         is_measured = any(join.up_bytes_per_s > 0 for join in joins.values())
         return Group(

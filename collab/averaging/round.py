@@ -5,6 +5,7 @@ One attempt: join the leader -> BEGIN -> the round (``participation``) -> verdic
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -72,9 +73,7 @@ class RoundEngine:
         self._verdicts = Verdicts(ports.transport, self._times, notary, self._seats, settings.terms)
         self._following = Following(ports, settings, self._times, prepare)
         silence = Silence(self.links.clock, self._times.fixed.silence_s)
-        self._entry = Entry(
-            ports.transport, self._times, self._verdicts, silence, self.links.clock, settings.policy
-        )
+        self._entry = Entry(ports.transport, self._times, self._verdicts, silence, self.links.clock, settings.policy)
         self._desk = Desk(
             me=ports.transport.peer_id,
             timeouts=self._times,
@@ -156,22 +155,24 @@ class RoundEngine:
             join = replace(join, rows=windows.count, farthest_s=self.links.uplink.farthest_s())
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
         unreachable, rounds, rival = set[PeerId](), frozenset[str](), None
-        for _ in range(ATTEMPTS):
-            leaders = self._times.responsive(self._leaders(contribution.lineage, contribution.epoch))
-            candidates = [peer for peer in leaders if peer not in unreachable]
-            if not candidates:
-                break
-            leader = rival if rival in candidates else candidates[0]
-            outcome = await self._attempt(leader, join, bring)
-            if not isinstance(outcome, Aborted):
-                break
-            rounds |= outcome.rounds
-            outcome = replace(outcome, rounds=rounds)
-            if outcome.reason in ("refused", "no_quorum") or (rounds and windows is not None):
-                break  # windows that are over are the first one of the next round
-            if outcome.reason == "leader_lost":
-                unreachable.add(leader)
-                rival = self._entry.rival
+        waiting = self._settings.is_synchronous  # else whoever is behind can still join while the group forms
+        with self.history.expecting((contribution.epoch, contribution.lineage)) if waiting else nullcontext():
+            for _ in range(ATTEMPTS):
+                leaders = self._times.responsive(self._leaders(contribution.lineage, contribution.epoch))
+                candidates = [peer for peer in leaders if peer not in unreachable]
+                if not candidates:
+                    break
+                leader = rival if rival in candidates else candidates[0]
+                outcome = await self._attempt(leader, join, bring)
+                if not isinstance(outcome, Aborted):
+                    break
+                rounds |= outcome.rounds
+                outcome = replace(outcome, rounds=rounds)
+                if outcome.reason in ("refused", "no_quorum") or (rounds and windows is not None):
+                    break  # windows that are over are the first one of the next round
+                if outcome.reason == "leader_lost":
+                    unreachable.add(leader)
+                    rival = self._entry.rival
         return outcome
 
     async def assist(self, leader: PeerId, epoch: int, lineage: Lineage) -> Outcome:

@@ -60,12 +60,15 @@ def waits_for_next(trainers: Collection[PeerId], here: Collection[PeerId]) -> bo
     return len(set(trainers) - set(here)) * MANY > len(trainers)
 
 
-def row_interval_s(joins: Mapping[PeerId, Join], spans: Sequence[Span], rows: int, batch_s: float) -> float:
+def row_interval_s(
+    joins: Mapping[PeerId, Join], spans: Sequence[Span], rows: int, batch_s: float, *, least_s: float = 0.0
+) -> float:
     """From the end of one window to the end of the next: a target batch, if rows are not too dense or too far apart.
 
     Args:
         spans: as planned: one reducer has all rows.
         batch_s: in which all trainers together compute a target batch; infinite: not known; 0: the round is short.
+        least_s: what the run asks for, however long the round is then.
     """
     if rows == 1 or not batch_s:
         return 0.0
@@ -73,7 +76,7 @@ def row_interval_s(joins: Mapping[PeerId, Join], spans: Sequence[Span], rows: in
     trip_s = _trip_s(joins[hub]) if joins[hub].farthest_s else 0.0
     wanted_s = max(batch_s if math.isfinite(batch_s) else 0.0, trip_s / ROWS_A_TRIP, SHORTEST_ROW_S)
     needed_s = max(_transfer_s(join, row_elements, len(joins) if p == hub else 2) for p, join in joins.items())
-    return min(max(min(wanted_s, LONGEST_ROUND_S / rows), FULL * needed_s), MAX_ROWS_S / (rows + 1))
+    return min(max(min(wanted_s, LONGEST_ROUND_S / rows), least_s, FULL * needed_s), MAX_ROWS_S / (rows + 1))
 
 
 def _trip_s(join: Join) -> float:

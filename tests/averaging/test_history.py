@@ -80,6 +80,24 @@ def test_a_missed_round_is_served_with_the_very_same_bytes(num_elements: int) ->
     run(main())
 
 
+@pytest.mark.parametrize("codec", ["none", "int8"])
+def test_whoever_has_fetched_a_round_gives_it_on(codec: str) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            donor, second = history(network, "donor"), history(network, "second")
+            await donor.serve()
+            await second.serve()
+            encoding = codec_by_name(codec)
+            mean = encoding.decode(encoding.encode(random_vector(100)), 100)
+            keep(donor, *committed(3, mean, codec=codec))
+            assert await second.fetch([PeerId("donor")], (3, L), 100) is not None
+            got = await history(network, "third").fetch([PeerId("second")], (3, L), 100)
+            assert got is not None
+            assert got.mean.tobytes() == mean.tobytes()
+
+    run(main())
+
+
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_round_that_goes_on_is_told_when_it_is_over(is_committed: bool) -> None:
     async def main() -> None:

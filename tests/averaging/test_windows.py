@@ -222,6 +222,7 @@ def test_rows_are_a_batch_apart_but_not_denser_than_ways_and_links_ask_for() -> 
     assert row_interval_s(joins, group.spans, 8, 0.5) == 0.5
     assert row_interval_s(joins, group.spans, 8, 0.001) == pytest.approx(0.05)
     assert row_interval_s(joins, group.spans, 8, 100.0) == pytest.approx(1.0), "a round is not for minutes"
+    assert row_interval_s(joins, group.spans, 8, 3.0, least_s=3.0) == 3.0, "unless the run asks for it"
     assert row_interval_s(joins, group.spans, 8, 0.0) == 0.0, "nobody computes beside the last round"
     slow = joins | {PeerId("b"): join(farthest_s=0.2, up=200.0, is_full=True)}
     assert row_interval_s(slow, group.spans, 8, 0.5) == pytest.approx(1.25 * 2.0)

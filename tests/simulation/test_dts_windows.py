@@ -18,11 +18,18 @@ TARGET = 192
 
 
 def swarm_of(
-    directory: Path, *, until: int, windows: int, delay: str = "null", count: int = 4, step_s: float = STEP_S
+    directory: Path,
+    *,
+    until: int,
+    windows: int,
+    delay: str = "null",
+    count: int = 4,
+    step_s: float = STEP_S,
+    seed: int = 1,
 ) -> SimSwarm:
     rule = f"dts, windows: {windows}, delay: {delay}, max_gradient_norm: null"
     optimizer = "{name: sgd, learning_rate: 0.05}"
-    swarm = SimSwarm(directory, foreign=rule, until=until, target=TARGET, optimizer=optimizer)
+    swarm = SimSwarm(directory, foreign=rule, until=until, target=TARGET, optimizer=optimizer, seed=seed)
     swarm.add_backbone()
     for number in range(count):
         add(swarm, WAYS_S[number % 4], step_s)
@@ -102,6 +109,33 @@ def test_survivors_of_a_kill_lose_no_step_and_end_with_one_model(tmp_path: Path,
     assert {peer.result["epoch"] for peer in survivors} == {14}
     assert len(models(swarm, survivors)) == 1
     check_all_counted(swarm, survivors)
+
+
+@pytest.mark.parametrize(
+    ("windows", "seed", "count", "moment_s"),
+    [(1, 149, 3, 4.84), (1, 595, 7, 6.39), (1, 731, 7, 4.83), (8, 115, 5, 23.63), (8, 759, 3, 10.43)],
+)
+def test_near_the_end_and_without_its_backbone_nobody_is_left_behind(
+    tmp_path: Path, windows: int, seed: int, count: int, moment_s: float
+) -> None:
+    """Leaders change with each round then, and rounds without a pause leave behind whoever has missed one."""
+    swarm = swarm_of(tmp_path, until=14, windows=windows, count=count, seed=seed)
+    swarm.churn.fail_at(peer=swarm.world.peers[0].index, time_s=moment_s, restart_after_s=12.0)
+    trainers = run(swarm)
+    assert {peer.result["epoch"] for peer in trainers} == {14}
+    assert len(models(swarm, trainers)) == 1
+    check_all_counted(swarm, trainers)
+
+
+@pytest.mark.parametrize("windows", [1, 16])
+def test_a_window_has_the_steps_that_the_period_asks_for(tmp_path: Path, windows: int) -> None:
+    swarm = swarm_of(tmp_path, until=6, windows=windows, delay="null, period: 24")
+    trainers = run(swarm)
+    for peer in trainers:
+        told = swarm.events(peer, WindowsAveraged)[1:-1]  # the first may begin before all are here
+        assert told
+        assert min(event.period for event in told) >= 23
+        assert max(event.period for event in told) < 48
 
 
 def test_a_newcomer_is_in_the_rounds_from_then_on(tmp_path: Path) -> None:
