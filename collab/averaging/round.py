@@ -262,10 +262,9 @@ class RoundEngine:
             return Superseded(text=text, record=record)
         if holding.mean is None:
             return Committed(mean=np.empty(0, np.float32), record=record)
-        committed = Committed(mean=holding.mean, record=record)
         if holding.transcript is not None:
-            self.history.remember(certified, committed.mean, holding.transcript)
-        return committed
+            self.history.remember(certified, holding.mean, holding.transcript)
+        return Committed(mean=holding.mean, record=record)
 
     def _settle(self, certified: Certified, *, is_member: bool) -> None:
         """Remember, and owe what the round's encodings lost."""

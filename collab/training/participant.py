@@ -72,7 +72,7 @@ class Participant:
             ports, rounds, leaders=self.membership.leaders, roster=self.membership.roster,
             attend=self._attend, prepare=self.membership.ask,
         )  # fmt: skip
-        self.teller.has_seat = self._engine.has_seat
+        self.teller.has_seat, self.membership.known_records = engine.has_seat, engine.known_records
         leaders, timeouts = self.membership.leaders, engine.links.timeouts
         self._standing = Standing(ports, engine.fingerprint, leaders, engine.attend, timeouts)
         self._watch = BatchWatch(self.membership, self._standing)
