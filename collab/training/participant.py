@@ -56,8 +56,8 @@ class Participant:
     ) -> None:
         self.ports, self.bundle, self.replica, self.settings = ports, bundle, replica, settings
         self.teller = Teller(ports, bundle.fingerprint, settings.name, replica, settings.reach)
-        self.teller.wants_credit = settings.wants_credit
-        self.vitals, self.statutes = self.teller.vitals, Statutes(ports, bundle)
+        self.teller.wants_credit, self.vitals = settings.wants_credit, self.teller.vitals
+        self.statutes = Statutes(ports, bundle)
         mandate, is_direct = self.statutes.mandate, settings.reach is Reachability.DIRECT
         replica.rate_factor = mandate.rate_factor
         rounds = RoundSettings.of(bundle.run, bundle.fingerprint, mandate, can_reduce=is_direct)
@@ -68,13 +68,11 @@ class Participant:
         self._strategy = build_strategy(bundle.run.strategy, batch_size, settings.allowed_modules)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.teller.record)
-        engine = self._engine = RoundEngine(
-            ports, rounds, leaders=self.membership.leaders, roster=self.membership.roster,
-            attend=self._attend, prepare=self.membership.ask,
-        )  # fmt: skip
+        leaders, roster, ask = self.membership.leaders, self.membership.roster, self.membership.ask
+        engine = RoundEngine(ports, rounds, leaders=leaders, roster=roster, attend=self._attend, prepare=ask)
+        self._engine = engine
         self.teller.has_seat, self.membership.known_records = engine.has_seat, engine.known_records
-        leaders, timeouts = self.membership.leaders, engine.links.timeouts
-        self._standing = Standing(ports, engine.fingerprint, leaders, engine.attend, timeouts)
+        self._standing = Standing(ports, engine.fingerprint, leaders, engine.attend, engine.links.timeouts)
         self._watch = BatchWatch(self.membership, self._standing)
         root = settings.state_dir
         self._sync = StateSync(ports, replica, self._strategy, self.membership, self._engine, root)
@@ -83,13 +81,12 @@ class Participant:
         self._copy = DiskCopy(ports, replica, root and root / "copies", bundle.fingerprint)
         self._sync.pursuit.fresh = FreshEpoch(ports, self.membership, self._engine.links, bundle.run, replica, mandate)
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, root and root / "orders")
-        self._sync.orders = self._orders
+        self._sync.orders, self._is_measured, self._patience = self._orders, False, Patience()
         self._departure = Departure(
             ports=ports, replica=replica, teller=self.teller, membership=self.membership, engine=self._engine,
             copy=self._copy, mandate=mandate,
         )
         self.swarm = Swarm(peer_id=ports.transport.peer_id, progress=self._watch, averager=engine, worker=ports.compute)
-        self._patience, self._is_measured = Patience(), False
         self._round, self._renewal = Beside(self._contribute, ports.clock), Beside(self._sync.gather, ports.clock)
         self.standstill = Standstill(ports, self.membership, batch_size)
         self.standstill.help, self.standstill.skipped = self._help, lambda: self.vitals.skipped_in_a_row

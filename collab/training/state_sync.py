@@ -193,8 +193,11 @@ class StateSync:
 
     def _who_has_gone_on(self, epoch: int, lineage: Lineage) -> list[PeerId]:
         """Whom to ask what followed a history: first who has contributed to it, as far as we have heard of that, or to
-        what made it. Their last words may be older than their last step.
+        what made it. Their last words may be older than their last step. Where trainers wait for rounds they are in
+        the next one already, and a straggler that asked them came later than who asks by the words.
         """
+        if self._strategy.is_synchronous:
+            return self._membership.trainers_ahead(epoch)
         records = {(record.epoch, record.lineage): record for record in self._engine.known_records()}
         made = (record for record in records.values() if record.next_lineage() == lineage)
         record = records.get((epoch, lineage)) or next(made, None)
