@@ -39,7 +39,7 @@ class Peer:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.startswith("{"):
+            if line.startswith("{") and line.endswith("\n"):  # one that was killed while it wrote leaves half a line
                 self.events.append(json.loads(line))
 
     def all(self, kind: str) -> list[dict[str, Any]]:

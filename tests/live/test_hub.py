@@ -61,6 +61,10 @@ class Run:
         repository = self.hub.repositories.get(NAME)
         return [] if repository is None else [whole(commit.files) for commit in repository.commits[1:]]
 
+    def card(self) -> str:
+        """On the Hub, of the newest commit."""
+        return self.hub.repositories[NAME].head.files["README.md"].decode()
+
     def on_disk(self) -> int:
         """The newest epoch that the backbone keeps."""
         names = (path.name for path in (self.swarm.directory / "backbone" / "checkpoints").glob("epoch-*"))
@@ -106,6 +110,7 @@ def test_a_run_is_found_on_the_hub_published_there_whole_and_resumed_from_there(
         run.wait_for(max(before) + 5, backbone)
         wait_until(lambda: bool(backbone.all("CheckpointSaved")), "a checkpoint of its new life", backbone)
         assert backbone.all("CheckpointOnHub")[0]["place"] == NAME
+        wait_until(lambda: "anna" in run.card(), "who trained it on the model's page", backbone)
 
         for trainer in trainers:
             trainer.leave()
@@ -114,8 +119,8 @@ def test_a_run_is_found_on_the_hub_published_there_whole_and_resumed_from_there(
         assert run.epochs() == sorted(set(run.epochs())), "each epoch once, and never an earlier one after a later one"
         head = hub.repositories[NAME].head.files
         newest = whole(head)
-        assert "anna" in head["README.md"].decode()
-        assert "carl" not in head["README.md"].decode(), "only who agreed is named"
+        assert "anna" in run.card()
+        assert "carl" not in run.card(), "only who agreed is named"
         steps = [step for trainer in trainers for step in trainer.steps if step["epoch"] <= newest]
         loss = max(steps, key=lambda step: step["epoch"])["loss"]
 
