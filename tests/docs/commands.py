@@ -1,0 +1,62 @@
+"""The commands that the documentation tells people to type, and whether the program takes them."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from peers.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(r"^\s*```(\w*)\s*$")
+PROGRAM = "collab-peer"
+PREFIX = "COLLAB"
+"""Of variables that stand for options; see ``peers.cli.main``."""
+WRONG_USE = typer.BadParameter.__mro__[1]
+"""What all complaints about a command line have in common; typer has no name for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """One command line of a page."""
+
+    page: str
+    line: str
+    arguments: tuple[str, ...]
+    """After the program's name."""
+
+
+def commands_of(page: Path) -> Iterator[Typed]:
+    """Those of the program in the page's code blocks."""
+    is_code = False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if FENCE.match(line):
+            is_code = not is_code
+        elif is_code and line.strip().startswith(f"{PROGRAM} "):
+            words = shlex.split(line, comments=True)
+            yield Typed(str(page.relative_to(ROOT)), line.strip(), tuple(words[1:]))
+
+
+def pages() -> list[Path]:
+    """All that people read."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def complaint(arguments: tuple[str, ...]) -> str:
+    """What the program has against a command line, variables of the environment included; empty: nothing.
+
+    It is read and checked, and not run.
+    """
+    group = typer.main.get_command(app)
+    name, *rest = arguments
+    command = getattr(group, "commands", {}).get(name)
+    if command is None:
+        return f"no command {name}"
+    try:
+        command.make_context(name, rest, auto_envvar_prefix=f"{PREFIX}_{name.upper()}")
+    except WRONG_USE as error:
+        return str(error.format_message())
+    return ""
