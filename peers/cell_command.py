@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from collab.errors import CollabError
-from peers.cell_window import CellWindow
+from peers.cell_window import LINES, CellWindow
 from peers.process import LEAVE_LIMIT_S, WORKER_LIMIT_S, dying_with_us
 
 GONE_AFTER_S = LEAVE_LIMIT_S + WORKER_LIMIT_S + 5.0
@@ -96,14 +96,17 @@ class CellCommand:
             self._end()
         raise self._failed(f"before it said {words!r}")
 
-    def follow(self) -> str:
+    def follow(self, num_lines: int = LINES) -> str:
         """Show what it says until it ends, or the cell is interrupted; returns what it wrote to standard output.
+
+        Args:
+            num_lines: that the cell shows, the newest.
 
         Raises:
             CommandFailed: it ended with an error, and nobody had asked it to leave.
         """
         with self._interruptible():
-            window = CellWindow(self._hidden)
+            window = CellWindow(self._hidden, num_lines)
             while self._next(window) is not None:
                 pass
             code = self._end()

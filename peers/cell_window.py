@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any
 
-LINES = 30
-"""That are shown; hours of them would make a notebook of megabytes, which browsers open slowly or not at all."""
+LINES, ALL = 30, 2000
+"""Of what goes on for long, hours of which would make a notebook of megabytes; and of what ends soon."""
 HIDDEN = "[secret]"
 
 
@@ -15,14 +15,17 @@ class CellWindow:
     Lines are shown as text, whatever is in them: peers choose their names.
     """
 
-    def __init__(self, hidden: Collection[str] = (), show: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, hidden: Collection[str] = (), num_lines: int = LINES, show: Callable[[str], None] | None = None
+    ) -> None:
         """
         Args:
             hidden: texts that nobody is to see.
+            num_lines: that are shown, the newest.
             show: gets all that is to be seen, at every change; None: the cell, or standard output.
         """
         self._hidden = [text for text in hidden if text]
-        self._lines: deque[str] = deque(maxlen=LINES)
+        self._lines: deque[str] = deque(maxlen=num_lines)
         self._show = show or _place_in_cell()
 
     def add(self, line: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from collab.errors import ConfigError
 from peers.cell_command import CellCommand
+from peers.cell_window import ALL
 from peers.hosted import SECRETS, secrets
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -21,7 +22,7 @@ def run(*words: str) -> str:
     Raises:
         CommandFailed: it ended with an error.
     """
-    return CellCommand(words).follow()
+    return CellCommand(words).follow(ALL)
 
 
 def start(*words: str) -> CellCommand:

@@ -23,7 +23,7 @@ export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1
 
 printf 'test: ruff\n'
-.venv/bin/ruff check collab peers scripts tests
+.venv/bin/ruff check collab peers scripts tests notebooks
 printf 'test: mypy\n'
 .venv/bin/mypy --strict collab peers scripts
 if (( $# )); then
