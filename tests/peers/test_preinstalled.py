@@ -8,7 +8,6 @@ import pytest
 
 from peers.preinstalled import PackagesClash, constraints, install_beside, installed, requirements
 
-
 NEEDS = "".join(f"Requires-Dist: {line}\n" for line in ("theirs>=0.5", "more", 'never; extra == "all"'))
 
 
