@@ -42,14 +42,16 @@ COMMON = {  # of Colab's published list of June 2026: what collab and its depend
     "google-auth": "2.47.0", "googleapis-common-protos": "1.75.0", "grpcio": "1.81.0", "grpcio-status": "1.71.2",
     "hf-xet": "1.5.0", "httpx": "0.28.1", "huggingface_hub": "1.17.0", "idna": "3.18", "ipykernel": "6.17.1",
     "ipython": "7.34.0", "joblib": "1.5.3", "jupyter_client": "7.4.9", "mmh3": "5.2.1", "msgpack": "1.1.2",
-    "multiprocess": "0.70.16", "packaging": "26.2", "pandas": "2.2.2", "proto-plus": "1.28.0", "psutil": "5.9.5",
+    "multiprocess": "0.70.16", "packaging": "26.2", "proto-plus": "1.28.0", "psutil": "5.9.5",
     "pyarrow": "18.1.0", "pydantic": "2.12.3", "Pygments": "2.20.0", "PyYAML": "6.0.3", "pyzmq": "26.2.1",
-    "regex": "2025.11.3", "requests": "2.32.4", "rich": "13.9.4", "safetensors": "0.7.0", "scikit-learn": "1.6.1",
+    "regex": "2025.11.3", "requests": "2.32.4", "rich": "13.9.4", "scikit-learn": "1.6.1",
     "scipy": "1.16.3",
     "setuptools": "75.2.0", "sortedcontainers": "2.4.0", "tokenizers": "0.22.2", "torch": "2.11.0", "tornado": "6.5.1",
     "tqdm": "4.67.3", "traitlets": "5.7.1", "typer": "0.25.1", "typing_extensions": "4.15.0", "urllib3": "2.5.0",
     "uvloop": "0.22.1", "xxhash": "3.7.0",
 }  # fmt: skip
+FOR_5_9 = {"transformers": "5.9.0", "safetensors": "0.7.0"}
+FOR_5_15 = {"transformers": "5.15.0", "safetensors": "0.8.0"}
 RUN_FILE = """\
 run_id: machines
 microbatch_size: 8
@@ -74,10 +76,14 @@ class Machine:
 
 MACHINES = {
     "colab": Machine(
-        "python3.13", "join_colab", {**COMMON, "numpy": "2.1.3", "protobuf": "5.29.6", "transformers": "5.15.0"}
+        "python3.13",
+        "join_colab",
+        {**COMMON, "numpy": "2.1.3", "pandas": "2.2.3", "protobuf": "5.29.6", **FOR_5_15},
     ),
     "kaggle": Machine(
-        "python3.12", "join_kaggle", {**COMMON, "numpy": "2.0.2", "protobuf": "5.29.5", "transformers": "5.9.0"}
+        "python3.12",
+        "join_kaggle",
+        {**COMMON, "numpy": "2.0.2", "pandas": "2.2.2", "protobuf": "5.29.5", **FOR_5_9},
     ),
 }
 
