@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--python", default="", help="interpreter; default: the machine's, from PATH")
     parser.add_argument("--only-resolve", action="store_true")
     options = parser.parse_args()
-    os.environ.update(OMP_NUM_THREADS="1", COLAB_JOIN_EPOCHS="2")
+    os.environ.update(OMP_NUM_THREADS="1", COLLAB_JOIN_EPOCHS="2")
     found = []
     with tempfile.TemporaryDirectory(prefix="collab-machines-") as scratch:
         for name in options.machine or list(MACHINES):

@@ -35,10 +35,10 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Opened:
     """One notebook, with values for its form."""
 
-    def __init__(self, name: str, folder: Path, **parameters: object) -> None:
-        self.book = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    def __init__(self, notebook: str, folder: Path, **form: object) -> None:
+        self.book = nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4)
         place = 1 + next(i for i, cell in enumerate(self.book.cells) if "parameters" in cell.metadata.get("tags", []))
-        text = "\n".join(f"{key} = {value!r}" for key, value in parameters.items())
+        text = "\n".join(f"{key} = {value!r}" for key, value in form.items())
         self.book.cells.insert(place, nbformat.v4.new_code_cell(text))
         folder.mkdir(exist_ok=True)
         self.client = NotebookClient(
@@ -97,7 +97,7 @@ def test_the_colab_notebook_shows_training_as_it_goes_and_its_stop_button_leaves
 def test_the_kaggle_notebook_carries_on_as_the_same_peer_and_a_wrong_invite_fails_its_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLAB_JOIN_EPOCHS", "2")
+    monkeypatch.setenv("COLLAB_JOIN_EPOCHS", "2")
     with live_swarm(tmp_path / "run", RUN) as swarm:
         swarm.backbone()
         word = swarm.invite.read_text()
