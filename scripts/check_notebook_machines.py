@@ -10,7 +10,7 @@ package index. Then, one JSON line for each machine:
     came          what the notebook's own install cell has added
     changed       what it has replaced: nothing, or the check fails
     joined        what the last cell says: it joined a run on this machine and contributed to two steps
-    seconds       of that notebook, from the first cell to the last
+    seconds       of that notebook, from the first cell to the last; as it was executed it stays in DIR/MACHINE
 
 ``--only-resolve`` asks pip for its plan, with and without constraints, and installs nothing that is large.
 """
@@ -172,7 +172,10 @@ def run_notebook(emulated: Emulated, wheel: Path, folder: Path) -> dict[str, Any
         client.kernel_name = "emulated"
         client.create_kernel_manager().kernel_spec_manager = KernelSpecManager(kernel_dirs=[str(emulated.kernel())])
         began_s = time.monotonic()
-        client.execute()
+        try:
+            client.execute()
+        finally:
+            nbformat.write(book, folder / "executed.ipynb")
         seconds = time.monotonic() - began_s
     (joined,) = (cell.outputs for cell in book.cells if cell.id == "join")
     said = "\n".join(output.data["text/plain"] for output in joined if "data" in output)
