@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from check_notebook_machines import MACHINES, filled_in  # noqa: E402 - a program, not a package
 
-HIVEMIND_NEEDS = "protobuf>=5.29,<6"
+THEIRS = "protobuf>=5.29,<6"
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -24,7 +24,7 @@ def test_the_versions_of_a_hosted_machine_are_within_what_collab_asks_for(name: 
     known = [need for need in asked if need.name.lower() in versions]
     assert {need.name for need in known} >= {"torch", "transformers", "datasets", "numpy", "cryptography", "pydantic"}
     assert [str(need) for need in known if versions[need.name.lower()] not in need.specifier] == []
-    assert versions["protobuf"] in Requirement(HIVEMIND_NEEDS).specifier, "what the check is about"
+    assert versions["protobuf"] in Requirement(THEIRS).specifier, "what the check is about"
 
 
 @pytest.mark.parametrize("name", MACHINES)
