@@ -94,7 +94,7 @@ def test_the_colab_notebook_shows_training_as_it_goes_and_its_stop_button_leaves
         wait_until(lambda: backbone.epoch > 0, "the backbone to have heard of it", backbone)
 
 
-def test_the_kaggle_notebook_carries_on_as_the_same_peer_and_a_wrong_invite_fails_its_cell(
+def test_the_kaggle_notebook_carries_on_as_the_same_peer_and_a_failing_command_fails_its_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLLAB_JOIN_EPOCHS", "2")
@@ -104,12 +104,13 @@ def test_the_kaggle_notebook_carries_on_as_the_same_peer_and_a_wrong_invite_fail
         opened = Opened("join_kaggle", tmp_path / "kaggle", invite=word, name="Bob", keep=str(tmp_path / "working"))
         again = next(cell for cell in opened.book.cells if cell.id == "join").source
         opened.add(again)
-        opened.add("notebook.join(invite[:-9])")
+        opened.add("notebook.run('status')")
         with pytest.raises(ExceptionGroup) as failed:
             opened.run()
         (error,) = failed.value.exceptions
         assert isinstance(error, CellExecutionError)
         assert error.ename == "CommandFailed"
+        assert "Missing argument" in error.evalue
         lives = [opened.shown("join"), shown(opened.book.cells[-2])]
         names = [re.findall(r"connected as (\w+)", life) for life in lives]
         assert names[0] == names[1] != []

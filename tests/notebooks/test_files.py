@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = ["join_colab", "join_kaggle", "organise_a_run", "strategies_compared"]
+STEPS = ["rules", "form", "package", "install", "join"]
 MOST_LINES = 32
 """Of a cell: what needs more belongs into the package, with its tests."""
 
@@ -56,7 +57,7 @@ def test_what_notebooks_say_passes_the_linter() -> None:
 def test_who_joins_reads_the_rules_before_the_form(stem: str) -> None:
     book = nbformat.read(ROOT / "notebooks" / f"{stem}.ipynb", as_version=4)
     ids = [cell.id for cell in book.cells]
-    assert ids.index("rules") < ids.index("form") < ids.index("install") < ids.index("join")
+    assert [name for name in ids if name in STEPS] == STEPS
     rules = next(cell.source for cell in book.cells if cell.id == "rules")
     assert "account" in rules
     assert "https://" in rules
