@@ -82,6 +82,11 @@ class CellCommand:
         for thread in self._readers:
             thread.start()
 
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None: it runs."""
+        return self._process.poll()
+
     def until(self, words: str) -> str:
         """Show what it says until a line has these words; returns the line.
 
