@@ -2,11 +2,12 @@
 
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
@@ -19,6 +20,7 @@ GONE_AFTER_S = LEAVE_LIMIT_S + WORKER_LIMIT_S + 5.0
 """A peer that was asked to leave has done so by then, on a machine that is busy, too; else it is killed."""
 SAID_LAST = 6
 """Lines of a command that failed, in the message that says so."""
+EPOCH = re.compile(r"\bepoch (\d+) ")
 PROGRAM = (sys.executable, "-m", "peers.cli")
 
 
@@ -93,13 +95,20 @@ class CellCommand:
         Raises:
             CommandFailed: it ended without them.
         """
-        with self._interruptible():
-            window = CellWindow(self._hidden)
-            while (line := self._next(window)) is not None:
-                if words in line.text:
-                    return line.text
-            self._end()
-        raise self._failed(f"before it said {words!r}")
+        return self._until(lambda text: words in text, f"it said {words!r}")
+
+    def until_epoch(self, epoch: int) -> str:
+        """Show what a peer says until it tells of this epoch, or a later one; returns the line.
+
+        Raises:
+            CommandFailed: it ended before.
+        """
+
+        def is_there(text: str) -> bool:
+            told = EPOCH.search(text)
+            return told is not None and int(told[1]) >= epoch
+
+        return self._until(is_there, f"epoch {epoch}")
 
     def follow(self, num_lines: int = LINES) -> str:
         """Show what it says until it ends, or the cell is interrupted; returns what it wrote to standard output.
@@ -123,6 +132,15 @@ class CellCommand:
         """Ask it to leave cleanly, and show what it says until it has."""
         self._ask_to_leave()
         return self.follow()
+
+    def _until(self, is_it: Callable[[str], bool], what: str) -> str:
+        with self._interruptible():
+            window = CellWindow(self._hidden)
+            while (line := self._next(window)) is not None:
+                if is_it(line.text):
+                    return line.text
+            self._end()
+        raise self._failed(f"before {what}")
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:

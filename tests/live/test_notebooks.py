@@ -119,13 +119,12 @@ def test_the_kaggle_notebook_carries_on_as_the_same_peer_and_a_failing_command_f
 
 @pytest.mark.timeout(240)
 def test_a_run_is_organised_from_its_file_to_a_model_that_transformers_loads(tmp_path: Path) -> None:
-    opened = Opened(
-        "organise_a_run", tmp_path, directory=str(tmp_path / "my-run"), megabytes=1, layers=1, width=32, target_batch=16
-    )
+    small = {"megabytes": 1, "layers": 1, "width": 32, "target_batch": 16, "steps": 3}
+    opened = Opened("organise_a_run", tmp_path, directory=str(tmp_path / "my-run"), **small)
     opened.run()
     assert "anna-2" in opened.shown("status")
     assert "the run ends at epoch" in opened.shown("end")
-    assert re.search(r"epoch \d+, loss on held-out text \d", opened.shown("model"))
+    assert re.search(r"epoch \d+: loss on held-out text \d", opened.shown("model"))
     wait_until(lambda: not processes_about(tmp_path / "my-run"), "every peer to be gone")
 
 

@@ -61,6 +61,14 @@ def test_until_returns_the_line_and_the_command_goes_on() -> None:
     assert going_on.follow() == "one\nit is two now\nthree"
 
 
+def test_until_an_epoch_stops_at_a_later_one_too() -> None:
+    peer = command("print('epoch 1  loss 3'); print('took over epoch 7 (1 MB)'); print('epoch 8  loss 2')")
+    assert peer.until_epoch(3) == "took over epoch 7 (1 MB)"
+    assert peer.until_epoch(8) == "epoch 8  loss 2"
+    with pytest.raises(CommandFailed, match="ended before epoch 9"):
+        peer.until_epoch(9)
+
+
 def test_until_says_so_when_the_command_ends_without_the_line() -> None:
     with pytest.raises(CommandFailed, match="ended before it said 'never'\nonly this"):
         command("print('only this')").until("never")
