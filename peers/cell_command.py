@@ -20,7 +20,8 @@ GONE_AFTER_S = LEAVE_LIMIT_S + WORKER_LIMIT_S + 5.0
 """A peer that was asked to leave has done so by then, on a machine that is busy, too; else it is killed."""
 SAID_LAST = 6
 """Lines of a command that failed, in the message that says so."""
-EPOCH = re.compile(r"\bepoch (\d+) ")
+EPOCH = re.compile(r"(?:^|  |took over )epoch (\d+) ")
+"""In a peer's line about itself; orders name epochs that are to come."""
 PROGRAM = (sys.executable, "-m", "peers.cli")
 
 
