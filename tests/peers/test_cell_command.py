@@ -62,7 +62,7 @@ def test_until_returns_the_line_and_the_command_goes_on() -> None:
 
 
 def test_until_an_epoch_stops_at_a_later_one_too() -> None:
-    said = ("12:00:00  epoch 1  loss 3", "the run ends at epoch 9 (it is 1)", "took over epoch 7 (1 MB)", "epoch 8  loss 2")
+    said = ("12:00:00  epoch 1  loss 3", "it ends at epoch 9 (it is 1)", "took over epoch 7 (1 MB)", "epoch 8  loss 2")
     peer = command(f"print(*{said}, sep='\\n')")
     assert peer.until_epoch(3) == "took over epoch 7 (1 MB)"
     assert peer.until_epoch(8) == "epoch 8  loss 2"
