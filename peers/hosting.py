@@ -64,6 +64,8 @@ class HostOptions:
     """Where checkpoints are published on the Hub; empty: as the run file says."""
     store: str = ""
     """File or Redis server with the parameters of ``vc_asgd``; empty: a file in the backbone's directory."""
+    dashboard: str = ""
+    """Where the run is shown to browsers: see ``listen``."""
     as_json: bool = False
 
 
@@ -110,6 +112,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
                 store=options.store or (str(data_dir.parameters) if isinstance(run.strategy, VcAsgd) else ""),
                 owner=estate.owner,
                 hub=HubService(place=hub, invite=lambda backbone: _for_all(estate, backbone, options)) if hub else None,
+                dashboard=options.dashboard,
             )
 
             async def welcome(backbone: Backbone) -> None:
