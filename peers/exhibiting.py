@@ -5,6 +5,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from collab.metrics.recorder import Recorder
 from collab.metrics.store import MetricsStore
 from collab.ports import Ports
 from peers.backbone import Backbone
@@ -21,6 +22,8 @@ class Kept:
 
     book: CreditBook
     history: MetricsStore
+    recorder: Recorder
+    """Writes to ``history``."""
     recent: Recent
 
 

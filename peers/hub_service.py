@@ -13,10 +13,11 @@ from collab.config import Run
 from collab.errors import HubBusy, HubDenied, StateError
 from collab.ports import Ports
 from peers.backbone import Backbone
-from peers.credits import CreditBook
+from peers.exhibiting import Kept
 from peers.hub_desk import HubDesk, HubPlan
 from peers.hub_lookup import repository_to_read
-from peers.hub_pages import HubPages
+from peers.hub_pages import HubPages, points_of
+from peers.model_card import Point
 from peers.places import DataDir
 from peers.process import announce
 
@@ -43,12 +44,15 @@ def place_for(flag: str, run: Run) -> HubPlace | None:
     return None if name == NOWHERE else HubPlace.named(name)
 
 
-async def serve_hub(
-    ports: Ports, backbone: Backbone, data_dir: DataDir, service: HubService, book: CreditBook
-) -> None:
+async def serve_hub(ports: Ports, backbone: Backbone, data_dir: DataDir, service: HubService, kept: Kept) -> None:
     """Publish what this backbone publishes, until cancelled."""
     bundle = backbone.statutes.bundle
-    pages = HubPages(str(service.place), bundle, data_dir.metrics, book.all, service.invite(backbone))
+
+    def points() -> list[Point]:
+        kept.recorder.write()
+        return points_of(kept.history)
+
+    pages = HubPages(str(service.place), bundle, points, kept.book.all, service.invite(backbone))
     publisher = HubPublisher(HubRepository(service.place), data_dir.path / "hub-outbox", pages.beside)
     with closing(ThreadCompute()) as worker:
         plan = HubPlan(place=str(service.place), publish=publisher.publish, worker=worker)

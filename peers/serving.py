@@ -97,16 +97,15 @@ async def serve_backbone(
             stack.enter_context(screen)
         serving.relay.observe(Notice(at_s=ports.clock.now(), text=f"serving run {bundle.run.run_id}"))
         settle_heap()
-        book = CreditBook(place.data_dir.credits)
+        kept = Kept(CreditBook(place.data_dir.credits), history, recorder, recent)
         async with Background() as tasks:
             tasks.create_task(recorder.run())
-            tasks.create_task(book.keep(ports.clock, lambda: backbone.membership.view))
+            tasks.create_task(kept.book.keep(ports.clock, lambda: backbone.membership.view))
             if listening is not None:
-                kept = Kept(book, history, recent)
                 tasks.create_task(show(listening, ports, backbone, place.data_dir, kept))
                 serving.relay.observe(DashboardServed(at_s=ports.clock.now(), url=url))
             if place.hub is not None:
-                tasks.create_task(serve_hub(ports, backbone, place.data_dir, place.hub, book))
+                tasks.create_task(serve_hub(ports, backbone, place.data_dir, place.hub, kept))
             await backbone.run(serving.stop)
         if place.as_json:
             record = backbone.record()
