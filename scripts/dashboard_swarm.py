@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from collab.clock import SystemClock
 from collab.config import parse_run
-from collab.metrics.backbone_events import RoundShared
+from collab.metrics.backbone_events import RoundPlanned, RoundShared
 from collab.metrics.recorder import Recorder
 from collab.metrics.records import CheckpointSaved, RoundEnded, SwarmReport
 from collab.metrics.sinks import Fanout
@@ -131,7 +131,14 @@ class InventedSwarm:
             peers=len(speeds) + 1,
             learning_rate=0.1,
         )
-        for event in (ended, shared, report):
+        planned = RoundPlanned(
+            at_s=now_s,
+            epoch=self.epoch - 1,
+            round_id=ended.round_id,
+            expected_s=0.35,
+            links=tuple((peer, 2.5e6, 12.5e6, "int8") for peer in (BACKBONE, *speeds)),
+        )
+        for event in (planned, ended, shared, report):
             self.sink.observe(event)
         if self.epoch % 10 == 0:
             place = f"{self.sources.home}/checkpoints/epoch-{self.epoch:08d}"

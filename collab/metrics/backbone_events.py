@@ -1,9 +1,21 @@
-"""What happens in a backbone, as values: the events of ``records`` that nobody else tells."""
+"""What happens in a backbone or a leader of rounds, as values: the events of ``records`` that nobody else tells."""
 
 from dataclasses import dataclass
 
 from collab.metrics.records import Event
 from collab.types import PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPlanned(Event):
+    """A round begins that this peer leads."""
+
+    epoch: int
+    round_id: str
+    expected_s: float
+    """That the exchange takes if the links are what they seem; 0: nothing is known of them."""
+    links: tuple[tuple[PeerId, float, float, str], ...]
+    """Members with bytes/s up and down, as they have measured them (0: not yet), and how their vectors are encoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

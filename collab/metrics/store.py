@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from collab.metrics.backbone_events import RolledBack, RoundShared
+from collab.metrics.backbone_events import RolledBack, RoundPlanned, RoundShared
 from collab.metrics.names import counter_of, figures_of
 from collab.metrics.records import (
     CheckpointOnHub,
@@ -36,6 +36,7 @@ LONGEST_JOURNAL_BYTES = 4 << 20
 KEPT: Mapping[type[Event], int] = {
     SwarmReport: 1,
     RoundEnded: 500,
+    RoundPlanned: 20,
     RoundShared: 100,
     PeerRefused: 500,
     CheckpointSaved: 200,

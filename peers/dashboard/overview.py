@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from collab.config import Run, VcAsgd
-from collab.metrics.backbone_events import RoundShared
+from collab.metrics.backbone_events import RoundPlanned, RoundShared
 from collab.metrics.records import (
     CheckpointOnHub,
     CheckpointSaved,
@@ -172,6 +172,7 @@ class Overview:
         return max(float(last_s - first_s), 0.0) / int(last - first)
 
     def _peer(self, record: PeerRecord, consensus: tuple[int, Lineage] | None, now_s: float) -> dict[str, Any]:
+        up, down = self.sources.recent.links.get(record.peer, (0.0, 0.0))
         return {
             "id": shown(record.peer),
             "name": self._name(record.peer),
@@ -183,6 +184,8 @@ class Overview:
             "epoch": record.epoch,
             "samples_per_s": finite(record.samples_per_s, 4),
             "loss": finite(record.loss),
+            "up_bytes_per_s": finite(up or math.nan, 3),
+            "down_bytes_per_s": finite(down or math.nan, 3),
             "samples": record.total_samples,
             "brought_at_s": self.sources.recent.brought_at_s.get(record.peer),
             "heard_at_s": record.said_at,
@@ -193,6 +196,7 @@ class Overview:
     def _rounds(self) -> list[dict[str, Any]]:
         recent, home = self.sources.recent, self.sources.home
         shares = {told["round_id"]: told for told in recent.newest(RoundShared)}
+        expected_s = {told["round_id"]: told["expected_s"] or math.nan for told in recent.newest(RoundPlanned)}
         refused: dict[tuple[int, str], str] = {}
         for told in reversed(recent.newest(PeerRefused)):
             refused[told["epoch"], told["peer"]] = told["reason"]
@@ -209,6 +213,7 @@ class Overview:
                     "is_committed": told["committed"],
                     "reason": shown(told["reason"], home),
                     "seconds": finite(told["seconds"], 3),
+                    "links_allow_s": finite(expected_s.get(told["round_id"]), 3),
                     "samples": finite(told["samples"]),
                     "contributors": told["contributors"],
                     "brought": [{"name": self._name(p), "samples": finite(n, 4)} for p, n in share["brought"]],

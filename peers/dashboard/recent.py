@@ -2,9 +2,9 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from collab.metrics.backbone_events import RoundShared
+from collab.metrics.backbone_events import RoundPlanned, RoundShared
 from collab.metrics.records import (
     CheckpointOnHub,
     CheckpointSaved,
@@ -17,8 +17,10 @@ from collab.metrics.records import (
 from collab.metrics.sinks import event_fields
 from collab.metrics.store import MetricsStore
 
+T = TypeVar("T")
 KINDS: Mapping[type[Event], int] = {
     RoundEnded: 20,
+    RoundPlanned: 20,
     RoundShared: 20,
     PeerRefused: 200,
     CheckpointSaved: 20,
@@ -38,6 +40,8 @@ class Recent:
         self._told = {kind: deque[dict[str, Any]](maxlen=number) for kind, number in KINDS.items()}
         self.brought_at_s: OrderedDict[str, float] = OrderedDict()
         """When each peer's samples were in a round last, swarm time."""
+        self.links: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """Bytes/s up and down of each peer, as it said when it joined a round last; 0: not measured."""
         for kind, number in KINDS.items():
             for fields in reversed(store.newest(kind, number)):
                 self._note(kind, fields)
@@ -53,8 +57,15 @@ class Recent:
     def _note(self, kind: type[Event], fields: dict[str, Any]) -> None:
         self._told[kind].append(fields)
         if kind is RoundShared:
-            for peer, _ in fields["brought"]:
-                self.brought_at_s[peer] = fields["at_s"]
-                self.brought_at_s.move_to_end(peer)
-            while len(self.brought_at_s) > MOST_PEERS:
-                self.brought_at_s.popitem(last=False)
+            _keep(self.brought_at_s, {peer: fields["at_s"] for peer, _ in fields["brought"]})
+        if kind is RoundPlanned:
+            _keep(self.links, {peer: (up, down) for peer, up, down, _ in fields["links"]})
+
+
+def _keep(known: OrderedDict[str, T], newest: Mapping[str, T]) -> None:
+    """Put these last, and forget the first of too many."""
+    for peer, value in newest.items():
+        known[peer] = value
+        known.move_to_end(peer)
+    while len(known) > MOST_PEERS:
+        known.popitem(last=False)

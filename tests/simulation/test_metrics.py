@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from collab.checkpoints.local import list_checkpoints, load_checkpoint
-from collab.metrics.backbone_events import RolledBack, RoundShared
+from collab.metrics.backbone_events import RolledBack, RoundPlanned, RoundShared
 from collab.metrics.records import EpochFinished, RoundEnded, SwarmReport
 from collab.metrics.store import MetricsStore
 from collab.simulation.links import Link
@@ -70,6 +70,10 @@ def test_a_backbone_tells_who_brought_what_and_who_averaged_it(tmp_path: Path) -
         assert math.fsum(samples for _, samples in event.brought) == pytest.approx(ended.samples)
         assert math.fsum(share for _, share in event.reduced) == pytest.approx(1.0)
         assert event.left_out == ()
+    planned = {event.round_id: event for event in swarm.events(backbone, RoundPlanned)}
+    assert planned.keys() >= committed.keys(), "it leads all rounds here"
+    rates = {peer: (up, down) for peer, up, down, _ in list(planned.values())[-1].links}
+    assert all(rates[peer][0] > 0 for peer in ids), "as they have measured by then"
     reports = swarm.events(backbone, SwarmReport)
     assert {report.learning_rate for report in reports} == {0.2}
     assert told["health"]["level"] == "good"

@@ -22,6 +22,7 @@ const figure = (value, digits) => (value === null ? NOTHING : value.toFixed(digi
 const whole = (value) => (value === null ? NOTHING : Math.round(value).toLocaleString("en"));
 const precise = (value) => (value === null ? NOTHING : Number(value.toPrecision(3)).toString());
 const percent = (share) => (share === null ? NOTHING : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`);
+const mbit = (bytes) => (bytes === null ? NOTHING : precise((8 * bytes) / 1e6));
 const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
 const ago = (state, seconds) => (seconds === null ? NOTHING : `${span(state.at_s - seconds)} ago`);
 
@@ -34,6 +35,8 @@ const peers = new Table(at("peers"), [
   { title: "Role", value: (p) => p.role, show: (p) => p.role },
   { title: "Now", value: (p) => p.doing, show: (p) => p.doing, isBad: (p) => p.doing.startsWith("not heard") },
   { title: "Samples/s", kind: number, value: (p) => p.samples_per_s, show: (p) => (p.role === "trainer" ? precise(p.samples_per_s) : "") },
+  { title: "Mbit/s up", kind: number, value: (p) => p.up_bytes_per_s, show: (p) => mbit(p.up_bytes_per_s) },
+  { title: "down", kind: number, value: (p) => p.down_bytes_per_s, show: (p) => mbit(p.down_bytes_per_s) },
   { title: "Step", kind: number, value: (p) => p.epoch, show: (p) => whole(p.epoch) },
   { title: "Gave", kind: number, value: (p) => p.samples, show: (p) => (p.role === "trainer" ? whole(p.samples) : "") },
   { title: "Last in a round", kind: number, value: (p) => p.brought_at_s, show: (p) => (p.role === "trainer" ? ago(state, p.brought_at_s) : "") },
@@ -53,6 +56,7 @@ const rounds = new Table(at("rounds"), [
   { title: "When", kind: number, show: (r) => ago(state, r.at_s) },
   { title: "Outcome", kind: "long", show: (r) => (r.is_committed ? "committed" : `lost: ${r.reason}`), isBad: (r) => !r.is_committed },
   { title: "Took", kind: number, show: (r) => span(r.seconds) },
+  { title: "Links allow", kind: number, show: (r) => span(r.links_allow_s) },
   { title: "Samples", kind: number, show: (r) => (r.is_committed ? whole(r.samples) : "") },
   { title: "Brought by", kind: "long", show: (r) => list(largest(r.brought, (b) => b.samples), (b) => `${b.name} ${whole(b.samples)}`) },
   { title: "Averaged by", kind: "long", show: (r) => list(largest(r.reduced, (b) => b.share), (b) => `${b.name} ${percent(b.share)}`) },

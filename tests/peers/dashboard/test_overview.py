@@ -60,6 +60,8 @@ def test_figures_peers_rounds_and_contributors_are_those_of_the_swarm(swarm: Inv
     newest = told["rounds"][0]
     assert newest["epoch"] == 29
     assert newest["is_committed"]
+    assert newest["links_allow_s"] == 0.35
+    assert (trainers[0]["up_bytes_per_s"], trainers[0]["down_bytes_per_s"]) == (2.5e6, 12.5e6)
     assert [one["name"] for one in newest["brought"]] == ["trainer-1", "trainer-2", "trainer-3", "trainer-4"]
     assert sum(one["share"] for one in newest["reduced"]) == pytest.approx(1.0, abs=0.01)
     rows = told["contributors"]["rows"]
