@@ -12,7 +12,8 @@ from collab.concurrency import Background
 from collab.metrics.backbone_events import DashboardServed
 from collab.metrics.recorder import Recorder
 from collab.metrics.records import Notice
-from collab.metrics.sinks import Fanout, JsonLines
+from collab.metrics.sinks import Fanout, JsonLines, Sink
+from collab.metrics.tracking import Service
 from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
@@ -20,7 +21,7 @@ from peers.backbone import Backbone, BackboneSettings
 from peers.credits import CreditBook
 from peers.dashboard.address import NOWHERE, listen, url_of
 from peers.dashboard.recent import Recent
-from peers.exhibiting import Kept, open_history, show
+from peers.exhibiting import TRACKING_LIMIT_S, Kept, open_history, show, start_tracking
 from peers.hub_service import HubService, serve_hub
 from peers.joining import Relay
 from peers.places import DataDir, cache_dir
@@ -49,6 +50,8 @@ class Place:
     """Where checkpoints are published on the Hub; None: nowhere."""
     dashboard: str = NOWHERE
     """Where the run is shown to browsers: see ``listen``."""
+    tracking: Service | None = None
+    """Where the run's figures go, too; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,11 @@ async def serve_backbone(
             view=lambda: backbone.membership.view,
             refusals=started.refusals.rows,
         )
-        serving.relay.sink = Fanout(screen, JsonLines(place.data_dir.metrics), recorder, recent)
+        sinks: list[Sink] = [screen, JsonLines(place.data_dir.metrics), recorder, recent]
+        if (tracker := start_tracking(place.tracking, ports, bundle, place.data_dir)) is not None:
+            stack.callback(tracker.close, TRACKING_LIMIT_S)
+            sinks.append(tracker)
+        serving.relay.sink = Fanout(*sinks)
         await backbone.begin()
         await serving.welcome(backbone)
         if url:
