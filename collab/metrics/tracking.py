@@ -3,8 +3,10 @@
 import logging
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -162,14 +164,16 @@ class Trackio:
 
         self._library = trackio
         name = f"{tracked.name}-{tracked.identity}"
-        trackio.init(project=PROJECT, name=name, config=dict(tracked.config), resume="allow")
+        with redirect_stdout(sys.stderr):  # it prints, and standard output is for results
+            trackio.init(project=PROJECT, name=name, config=dict(tracked.config), resume="allow")
         return f"trackio has the figures: trackio show --project {PROJECT}"
 
     def log(self, figures: Mapping[str, float]) -> None:
         self._library.log(dict(figures), step=int(figures[EPOCH.name]))
 
     def end(self) -> None:
-        self._library.finish()
+        with redirect_stdout(sys.stderr):
+            self._library.finish()
 
 
 def service_for(word: str) -> Service | None:

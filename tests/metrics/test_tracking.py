@@ -176,6 +176,24 @@ def test_wandb_goes_on_with_one_run_and_falls_back_to_the_disk(
     assert library.logged == [{"epoch": 3.0, "loss": 1.0}]
 
 
+def test_trackio_goes_on_with_one_run_and_prints_no_results(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = ModuleType("trackio")
+    asked: list[Any] = []
+    library.init = lambda **known: (sys.stdout.write("created"), asked.append(known))  # type: ignore[attr-defined]
+    library.log = lambda figures, step: asked.append((figures, step))  # type: ignore[attr-defined]
+    library.finish = lambda: sys.stdout.write("finished")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "trackio", library)
+    service = Trackio()
+    service.begin(tracked())
+    service.log({"epoch": 3.0, "loss": 1.0})
+    service.end()
+    assert (asked[0]["name"], asked[0]["resume"]) == ("my-run-0123", "allow")
+    assert asked[1] == ({"epoch": 3.0, "loss": 1.0}, 3)
+    assert capsys.readouterr().out == ""
+
+
 def test_what_the_environment_says_of_wandbs_mode_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     library = FakeWandb(is_reached=True)
     monkeypatch.setitem(sys.modules, "wandb", library)
