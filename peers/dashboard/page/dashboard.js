@@ -13,6 +13,7 @@ const NOTHING = "–";
 function span(seconds) {
   if (seconds === null || seconds === undefined) return NOTHING;
   const s = Math.max(seconds, 0);
+  if (s < 0.1) return `${Math.round(1000 * s)} ms`;
   if (s < 1) return `${s.toFixed(1)} s`;
   if (s < 120) return `${Math.round(s)} s`;
   if (s < 7200) return `${Math.round(s / 60)} min`;
@@ -46,11 +47,10 @@ const peers = new Table(at("peers"), [
 
 const MOST_ROUNDS = 8;
 const MOST_NAMES = 3;
-function list(rows, show, most = MOST_NAMES) {
-  const more = rows.length > most ? ` and ${rows.length - most} more` : "";
+function list(rows, number, show, most = MOST_NAMES) {
+  const more = number > most ? ` and ${number - most} more` : "";
   return rows.slice(0, most).map(show).join(", ") + more;
 }
-const largest = (rows, size) => [...rows].sort((a, b) => size(b) - size(a));
 const rounds = new Table(at("rounds"), [
   { title: "Step", kind: number, show: (r) => whole(r.epoch + 1) },
   { title: "When", kind: number, show: (r) => ago(state, r.at_s) },
@@ -58,9 +58,9 @@ const rounds = new Table(at("rounds"), [
   { title: "Took", kind: number, show: (r) => span(r.seconds) },
   { title: "Links allow", kind: number, show: (r) => span(r.links_allow_s) },
   { title: "Samples", kind: number, show: (r) => (r.is_committed ? whole(r.samples) : "") },
-  { title: "Brought by", kind: "long", show: (r) => list(largest(r.brought, (b) => b.samples), (b) => `${b.name} ${whole(b.samples)}`) },
-  { title: "Averaged by", kind: "long", show: (r) => list(largest(r.reduced, (b) => b.share), (b) => `${b.name} ${percent(b.share)}`) },
-  { title: "Left out", kind: "long", show: (r) => list(r.left_out, (b) => `${b.name}: ${b.why}`, 8) },
+  { title: "Brought by", kind: "long", show: (r) => list(r.brought, r.contributors, (b) => `${b.name} ${whole(b.samples)}`) },
+  { title: "Averaged by", kind: "long", show: (r) => list(r.reduced, r.reducers, (b) => `${b.name} ${percent(b.share)}`) },
+  { title: "Left out", kind: "long", show: (r) => list(r.left_out, r.left_out.length, (b) => `${b.name}: ${b.why}`, 8) },
 ], (r) => `${r.epoch} ${r.at_s}`);
 
 function meter(share) {
@@ -146,7 +146,7 @@ function show() {
   text("about", `${run.task}, ${run.strategy}, ${run.is_open ? "open to everybody with the invite" : "for invited people"}, collab ${run.version}`);
   showHealth(state.health);
   showFigures(now, run);
-  text("peers-number", `${now.peers}`);
+  text("peers-number", now.peers > state.peers.length ? `${state.peers.length} of ${whole(now.peers)}` : `${now.peers}`);
   peers.show(state.peers);
   rounds.show(state.rounds.slice(0, MOST_ROUNDS));
   text("contributors-total", `${whole(state.contributors.total)} samples, as peers tell`);

@@ -12,7 +12,7 @@ from collab.metrics.backbone_events import RoundShared
 from collab.metrics.records import CheckpointOnHub, CheckpointSaved, Notice, PeerRefused, RoundEnded
 from collab.metrics.store import MetricsStore
 from collab.types import PeerId
-from peers.dashboard.overview import MOST_CONTRIBUTORS, Overview
+from peers.dashboard.overview import MOST_CONTRIBUTORS, MOST_NAMES, Overview
 from peers.dashboard.recent import Recent
 from peers.summary import ABSENT, DEFERRED
 from scripts.dashboard_swarm import InventedSwarm
@@ -52,7 +52,7 @@ def test_figures_peers_rounds_and_contributors_are_those_of_the_swarm(swarm: Inv
     assert now["loss"] == pytest.approx(swarm.loss, rel=1e-5)
     assert now["samples_per_s"] == 57.0
     assert 0 < now["next_step_s"] <= 512 / 57
-    trainers = [peer for peer in told["peers"] if peer["role"] == "trainer"]
+    trainers = [peer for peer in told["peers"] if peer["role"] == "trainer"][::-1]
     assert [peer["name"] for peer in trainers] == ["trainer-1", "trainer-2", "trainer-3", "trainer-4"]
     assert {peer["doing"] for peer in trainers} == {"trains"}
     assert {peer["device"] for peer in trainers} == {"CPU"}
@@ -62,7 +62,8 @@ def test_figures_peers_rounds_and_contributors_are_those_of_the_swarm(swarm: Inv
     assert newest["is_committed"]
     assert newest["links_allow_s"] == 0.35
     assert (trainers[0]["up_bytes_per_s"], trainers[0]["down_bytes_per_s"]) == (2.5e6, 12.5e6)
-    assert [one["name"] for one in newest["brought"]] == ["trainer-1", "trainer-2", "trainer-3", "trainer-4"]
+    assert [one["name"] for one in newest["brought"]] == ["trainer-4", "trainer-3", "trainer-2", "trainer-1"]
+    assert (newest["contributors"], newest["reducers"]) == (4, 5)
     assert sum(one["share"] for one in newest["reduced"]) == pytest.approx(1.0, abs=0.01)
     rows = told["contributors"]["rows"]
     assert [row["name"] for row in rows] == ["trainer-4", "trainer-3", "trainer-2", "trainer-1"]
@@ -149,8 +150,11 @@ def test_of_very_many_contributors_the_first_are_named_and_the_others_counted(tm
     crowd = InventedSwarm(tmp_path, MOST_CONTRIBUTORS + 30)
     crowd.step()
     crowd.step()
-    told = state(crowd)["contributors"]
+    everything = state(crowd)
+    told = everything["contributors"]
     crowd.close()
+    assert len(everything["rounds"][0]["brought"]) == MOST_NAMES
+    assert everything["rounds"][0]["contributors"] == MOST_CONTRIBUTORS + 30
     assert len(told["rows"]) == MOST_CONTRIBUTORS
     assert told["others"] == 30
     assert told["samples"] + sum(row["samples"] for row in told["rows"]) == told["total"]
