@@ -141,7 +141,7 @@ class Overview:
             epoch=epoch,
             until_epoch=mandate.until_epoch,
             trainers=view.num_trainers,
-            contributors=committed["contributors"] if committed and committed["epoch"] + 1 == epoch else 0,
+            contributors=committed["contributors"] if committed else 0,
             since_step_s=now_s - report["at_s"] if report else math.inf,
             step_s=step_s,
             lost_reason=shown(rounds[0]["reason"], self.sources.home) if is_lost else "",

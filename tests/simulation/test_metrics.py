@@ -20,6 +20,7 @@ from peers.dashboard.recent import Recent
 from peers.summary import DEFERRED
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_orders import owned
+from tests.simulation.test_vc_asgd import swarm_of
 
 
 def look(swarm: SimSwarm, at_s: float) -> dict:  # type: ignore[type-arg]
@@ -122,3 +123,15 @@ def test_the_curves_of_a_run_that_was_rolled_back_are_those_of_what_counts(tmp_p
         assert max(store.curve("loss").epochs) <= 10
         store.write(events[at + 1 :])
         assert store.curve("loss").epochs[-1] == 20
+
+
+def test_where_pushes_are_steps_nobody_is_behind_and_no_step_is_due(tmp_path: Path) -> None:
+    swarm = swarm_of(tmp_path, 2)
+    told = look(swarm, 20.0)
+    with swarm.world:
+        swarm.world.run(until_s=600.0)
+    assert {peer["doing"] for peer in told["peers"] if peer["role"] == "trainer"} == {"trains"}
+    assert told["now"]["epoch"] > 0
+    assert told["now"]["next_step_s"] is None
+    assert told["health"]["level"] == "good"
+    assert told["rounds"] == []
