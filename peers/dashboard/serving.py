@@ -13,12 +13,10 @@ from collab.ports import Ports
 from peers.dashboard.address import is_for_this_machine
 from peers.dashboard.app import Answers, Asgi, dashboard_app
 from peers.dashboard.overview import Overview, Sources
+from peers.dashboard.visitors import IDLE_S, Visitor
 
 logger = logging.getLogger(__name__)
 
-MOST_AT_ONCE = 200
-"""Connections; a browser has up to six. More are turned away, so that visitors cannot hold up the swarm."""
-KEEP_ALIVE_S = 15
 
 
 class QuietServer(uvicorn.Server):
@@ -45,7 +43,7 @@ async def serve_app(listening: socket.socket, app: Asgi) -> None:
     """Until cancelled; what is under way then is cut off."""
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=Visitor,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -53,8 +51,7 @@ async def serve_app(listening: socket.socket, app: Asgi) -> None:
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        limit_concurrency=MOST_AT_ONCE,
-        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_keep_alive=int(IDLE_S),
         timeout_graceful_shutdown=1,
     )
     server = QuietServer(config)

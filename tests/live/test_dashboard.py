@@ -8,7 +8,7 @@ import socket
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from collab.errors import ConfigError, PortTaken
+from peers.dashboard import visitors
 from peers.dashboard.address import HERE, is_for_this_machine, listen, url_of
 from peers.dashboard.app import Answers, dashboard_app
 from peers.dashboard.overview import Overview
@@ -119,6 +120,27 @@ def test_many_visitors_get_the_same_and_one_that_says_nothing_holds_up_nobody(tm
         found = [_state(dashboard.url) for _ in range(20)]
         assert {told["run"]["id"] for told in found} == {"invented"}
         assert len({told["at_s"] for told in found}) < 20, "not put together anew for each"
+
+
+def test_a_connection_that_is_only_held_open_is_cut_off_and_so_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitors, "IDLE_S", 0.2)
+    monkeypatch.setattr(visitors, "MOST_AT_ONCE", 20)
+    with served(tmp_path, steps=1) as dashboard, ExitStack() as stack:
+        place = _place(dashboard.url)
+        held = [stack.enter_context(socket.create_connection(place, timeout=10.0)) for _ in range(40)]
+        held[1].sendall(b"GET /api/v1/state HTTP/1.1\r\nhost: localh")  # and never more
+        held[2].sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")  # and nothing after that
+        for connection in held:
+            _until_closed(connection)
+        assert _state(dashboard.url)["run"]["id"] == "invented"
+
+
+def _until_closed(connection: socket.socket) -> None:
+    with suppress(ConnectionResetError):
+        while connection.recv(1 << 16):
+            continue
 
 
 def _place(url: str) -> tuple[str, int]:

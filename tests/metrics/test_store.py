@@ -184,3 +184,19 @@ def test_a_batch_that_fails_in_the_middle_leaves_nothing_behind() -> None:
         store.write([report(3)])
         assert store.curve("loss").epochs == (1, 3)
         assert store.counters() == {}
+
+
+def test_a_disk_that_is_really_full_leaves_what_was_there_and_takes_the_rest_later(tmp_path: Path) -> None:
+    with store_at(tmp_path / "m.sqlite") as store:
+        recorder = Recorder(FakeCompute(), store)
+        recorder.observe(report(1))
+        recorder.write()
+        (pages,) = store._database.execute("PRAGMA page_count").fetchone()
+        store._database.execute(f"PRAGMA max_page_count = {pages}")
+        for epoch in range(2, 2_000):
+            recorder.observe(report(epoch))
+        recorder.write()
+        assert store.curve("loss").epochs == (1,), "all of it, or nothing"
+        store._database.execute("PRAGMA max_page_count = 100000")
+        recorder.write()
+        assert store.curve("loss").epochs == tuple(range(1, 2_000))
