@@ -28,6 +28,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 NAMES = "[...document.querySelectorAll('#peers tbody tr')].map((row) => row.cells[0].textContent)"
 LOSS = "document.querySelectorAll('#figures dd')[1].textContent"
 LEVEL = "document.querySelector('#health').dataset.level"
+LEGEND = "document.querySelector('#chart-loss .u-legend').textContent"
 FITS = "document.documentElement.scrollWidth <= innerWidth"
 
 
@@ -102,6 +103,7 @@ def _moves(page: Browser, dashboard: Served) -> None:
     before = page.value(LOSS)
     dashboard.do(dashboard.swarm.step)
     page.wait_for(f"{LOSS} !== '{before}'", "the loss to move, without a reload")
+    page.wait_for(f"{LEGEND}.startsWith('step31')", "the curve to follow")
     page.wait_for("document.querySelectorAll('#rounds tbody tr').length === 8", "the last rounds")
 
 

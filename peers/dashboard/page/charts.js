@@ -49,12 +49,22 @@ export class Chart {
     else {
       this.plot.setData(this.data(), !this.isZoomed);
       if (this.isZoomed) this.plot.redraw();
+      this.tellLast();
     }
+  }
+
+  /** While nobody points at the curve, its legend tells of the newest step; the plot clears it when it has drawn. */
+  tellLast() {
+    setTimeout(() => {
+      const steps = this.plot.data[0].length;
+      if (steps > 0 && !(this.plot.cursor.left >= 0)) this.plot.setLegend({ idx: steps - 1 });
+    });
   }
 
   fit() {
     if (this.plot !== null && this.element.clientWidth) {
       this.plot.setSize({ width: this.element.clientWidth, height: HEIGHT });
+      this.tellLast();
     }
   }
 
@@ -83,6 +93,8 @@ export class Chart {
       hooks: { setSelect: [(plot) => { this.isZoomed = plot.select.width > 0; }] },
     };
     this.plot = new uPlot(options, this.data(), this.element);
+    this.plot.over.addEventListener("mouseleave", () => this.tellLast());
+    this.tellLast();
     this.plot.over.addEventListener("dblclick", () => { this.isZoomed = false; });
   }
 }
