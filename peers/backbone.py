@@ -224,7 +224,8 @@ class Backbone:
         if consensus == self._reported:
             return
         self._reported = consensus
-        trainers, (eval_epoch, eval_loss, eval_accuracy) = view.all_trainers(), newest_evaluation(view)
+        trainers = view.all_trainers()
+        eval_epoch, eval_loss, eval_accuracy = newest_evaluation(view, consensus[0] + 1)  # some may be a step ahead
         self._ports.observer.observe(
             SwarmReport(
                 at_s=view.at_s,

@@ -21,9 +21,13 @@ def swarm_loss(view: SwarmView) -> float:
     return sum(loss * weight for loss, weight in known) / total if known else math.nan
 
 
-def newest_evaluation(view: SwarmView) -> tuple[int, float, float]:
-    """Epoch, loss and accuracy of the newest evaluation that any peer tells of; (-1, NaN, NaN) when there is none."""
-    told = [record for record in view.records if record.eval_epoch >= 0]
+def newest_evaluation(view: SwarmView, most: float = math.inf) -> tuple[int, float, float]:
+    """Epoch, loss and accuracy of the newest evaluation that any peer tells of; (-1, NaN, NaN) when there is none.
+
+    Args:
+        most: no later epoch can have been evaluated: whoever says so is not believed.
+    """
+    told = [record for record in view.records if 0 <= record.eval_epoch <= most]
     newest = max(told, key=lambda record: record.eval_epoch, default=None)
     return (-1, math.nan, math.nan) if newest is None else (newest.eval_epoch, newest.eval_loss, newest.eval_accuracy)
 

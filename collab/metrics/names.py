@@ -56,6 +56,10 @@ COUNTERS = (ROUNDS_COMMITTED, ROUNDS_ABORTED, REFUSALS, CHECKPOINTS, HUB_COMMITS
 """They go on counting when the backbone is started again."""
 
 
+MAX_EPOCH = 1 << 53
+"""Beyond it numbers are no longer whole everywhere, and no run gets there: somebody lies."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One value of one metric."""
@@ -94,7 +98,7 @@ def figures_of(event: Event) -> tuple[Figure, ...]:
             values = [(CHECKPOINT_EPOCH, event.epoch, event.epoch)]
         case CheckpointOnHub():
             values = [(HUB_EPOCH, event.epoch, event.epoch)]
-    told = [(metric, epoch, value) for metric, epoch, value in values if epoch >= 0 and math.isfinite(value)]
+    told = [(m, epoch, value) for m, epoch, value in values if 0 <= epoch <= MAX_EPOCH and math.isfinite(value)]
     return tuple(Figure(metric.name, epoch, event.at_s, float(value)) for metric, epoch, value in told)
 
 

@@ -46,11 +46,16 @@ class Recorder:
                 return
             try:
                 self._store.write(events)
-            except sqlite3.Error as error:
+            except sqlite3.OperationalError as error:
                 if not self._is_failing:  # said once, not every time
                     logger.warning("metrics cannot be stored: %s; free some space, training goes on meanwhile", error)
                 self._is_failing = True
                 del self._waiting[:-MOST_WAITING]
+            except Exception:  # whatever an event holds, the backbone goes on
+                if not self._is_failing:
+                    logger.exception("metrics of %d events are lost, please report this", len(events))
+                self._is_failing = True
+                del self._waiting[: len(events)]
             else:
                 self._is_failing = False
                 del self._waiting[: len(events)]

@@ -200,3 +200,27 @@ def test_a_disk_that_is_really_full_leaves_what_was_there_and_takes_the_rest_lat
         store._database.execute("PRAGMA max_page_count = 100000")
         recorder.write()
         assert store.curve("loss").epochs == tuple(range(1, 2_000))
+
+
+@pytest.mark.parametrize("epoch", [2**53 + 1, 2**63, 2**64 - 1, -(2**63) - 1])
+def test_an_epoch_that_a_liar_claims_is_no_point_of_a_curve_and_ends_nothing(epoch: int) -> None:
+    with closing(MetricsStore.in_memory()) as store:
+        recorder = Recorder(FakeCompute(), store)
+        recorder.observe(replace(REPORT, epoch=epoch, eval_epoch=epoch))
+        recorder.observe(replace(ROUND, epoch=epoch))
+        recorder.observe(report(3))
+        recorder.write()
+        assert store.curve("loss").epochs == (3,)
+        assert store.curve("eval_loss").epochs == ()
+        assert store.curve("round_s").epochs == ()
+
+
+def test_what_cannot_be_written_whatever_it_is_is_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    with closing(MetricsStore.in_memory()) as store:
+        recorder = Recorder(FakeCompute(), store)
+        recorder.observe(replace(ROUND, reason={1, 2}))  # type: ignore[arg-type]
+        recorder.write()
+        recorder.observe(report(3))
+        recorder.write()
+        assert store.curve("loss").epochs == (3,)
+        assert "please report this" in caplog.text

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from peers.dashboard.overview import MOST_CONTRIBUTORS, MOST_NAMES, Overview
 from peers.dashboard.recent import Recent
 from peers.summary import ABSENT, DEFERRED
 from scripts.dashboard_swarm import InventedSwarm
+
+DOCUMENTATION = Path(__file__).parents[3] / "docs" / "dashboard.md"
 
 
 @pytest.fixture
@@ -172,3 +175,24 @@ def test_memory_of_rounds_is_bounded_and_begins_with_the_store() -> None:
     recent.observe(replace(ended, epoch=99))
     assert recent.newest(RoundEnded)[0]["epoch"] == 99
     assert len(recent.newest(RoundEnded)) == 20
+
+
+def fields(value: object) -> set[str]:
+    """All names in it."""
+    if isinstance(value, list):
+        return set().union(*(fields(item) for item in value))
+    if isinstance(value, dict):
+        return set(value).union(*(fields(item) for item in value.values()))
+    return set()
+
+
+def test_every_field_is_in_the_documentation(swarm: InventedSwarm) -> None:
+    for _ in range(10):
+        swarm.step()
+    slow = PeerId(min(swarm.names))
+    swarm.sink.observe(
+        RoundShared(at_s=0.0, epoch=9, round_id="round-9", brought=(), reduced=(), left_out=((slow, ABSENT),))
+    )
+    swarm.sink.observe(Notice(at_s=9.0, text="hello"))
+    named = set(re.findall(r"`(\w+)(?:\[\])?`", DOCUMENTATION.read_text(encoding="utf-8")))
+    assert fields(state(swarm)) - named == set()

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, Role
 from peers.dashboard.plain import HIDDEN, MAX_CHARACTERS, finite, shown
 from peers.dashboard.words import GOOD, TROUBLE, WAITING, Moment, doing, health, span, why
+from peers.summary import newest_evaluation
 from tests.peers.test_status import record
 
 NOW_S = 1_000.0
@@ -105,3 +107,11 @@ def test_what_others_say_has_no_orders_for_a_browser_and_is_short() -> None:
 
 def test_a_figure_that_is_none_is_null() -> None:
     assert [finite(f) for f in (math.nan, math.inf, -math.inf, None, 1.23456789)] == [None, None, None, None, 1.23457]
+
+
+def test_an_evaluation_of_an_epoch_that_nobody_can_have_reached_is_not_believed() -> None:
+    honest, liar = trainer(eval_epoch=5, eval_loss=2.0), trainer(eval_epoch=10**9, eval_loss=0.0)
+    view = SwarmView((honest, liar), NOW_S)
+    assert newest_evaluation(view)[:2] == (10**9, 0.0)
+    assert newest_evaluation(view, 8)[:2] == (5, 2.0)
+    assert newest_evaluation(SwarmView((liar,), NOW_S), 8)[0] == -1
