@@ -44,6 +44,13 @@ HubRepo = Annotated[
     str,
     typer.Option(metavar="ORG/NAME", help="Publish checkpoints there on the Hugging Face Hub, too; none: nowhere."),
 ]
+DashboardAt = Annotated[
+    str,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        help="Where a backbone's dashboard is; default: port 8470, for this machine only; none: nowhere.",
+    ),
+]
 
 
 @app.command()
@@ -81,12 +88,18 @@ def backbone(
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
     store: Store = "",
+    dashboard: DashboardAt = "",
+    track: Annotated[
+        str, typer.Option(help="Who gets the run's figures: wandb, trackio, none, or auto (wandb, where it has a key).")
+    ] = "auto",
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
 ) -> None:
     """Start the backbone of a run: bootstrap, state, checkpoints. Needs no GPU. Prints the invite."""
     if new_owner and not begin_with:
         raise typer.BadParameter("--new-owner goes with --from: name the checkpoint to begin with")
+    if track not in ("auto", "wandb", "trackio", "none"):
+        raise typer.BadParameter(f"expected auto, wandb, trackio or none, got {track!r}", param_hint="--track")
     if begin_with and not new_owner and Path(begin_with).exists():
         raise typer.BadParameter("--from CHECKPOINT and --new-owner go together: peers of the old run need new invites")
     from peers.process import configure_logging, run_peer
@@ -107,6 +120,8 @@ def backbone(
         hub_repo=hub_repo,
         limits=limits_from(max_upload, max_download),
         store=store,
+        dashboard=dashboard,
+        track=track,
         as_json=as_json,
     )
     raise typer.Exit(run_peer(lambda stop: serve(options, stop)))
@@ -130,6 +145,7 @@ def join(
     hub_repo: HubRepo = "",
     reach: ReachText = "auto",
     store: Store = "",
+    dashboard: DashboardAt = "",
     clock_error_s: Annotated[float, typer.Option(hidden=True, help="Pretend that the clock is off; for tests.")] = 0.0,
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
@@ -144,10 +160,9 @@ def join(
     from peers.places import claim_data_dir
     from peers.wiring import Reach, invite_from, limits_from
 
+    _check(role)
     limits = limits_from(max_upload, max_download)
     way = Reach(host=host, port=port, asked_for=_asked_for(reach), limits=limits, clock_error_s=clock_error_s)
-    if role not in list(Role):
-        raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
     if role == Role.BACKBONE:
         from peers.joined_backbone import join_as_backbone as take_part
 
@@ -166,12 +181,20 @@ def join(
                 allowed_modules=tuple(allow or ()),
                 store=store,
                 hub_repo=hub_repo,
+                dashboard=dashboard,
                 wants_credit=credit,
                 as_json=as_json,
             )
             await take_part(options, stop)
 
     raise typer.Exit(run_peer(main))
+
+
+def _check(role: str) -> None:
+    from collab.types import Role
+
+    if role not in list(Role):
+        raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
 
 
 def _asked_for(reach: str) -> "Reachability | None":

@@ -39,6 +39,8 @@ class JoinOptions:
     store: str = ""
     hub_repo: str = ""
     """Where a backbone publishes checkpoints on the Hub, too; empty: nowhere."""
+    dashboard: str = ""
+    """Where a backbone shows the run to browsers: see ``listen``."""
     wants_credit: bool = False
     """Whether the name may be published with the model."""
     as_json: bool = False
@@ -57,8 +59,12 @@ class Relay:
 
 async def join(options: JoinOptions, stop: asyncio.Event) -> None:
     """Join and work until stopped or finished; prints a summary at the end."""
-    if options.store or options.hub_repo:
-        flag, does = ("--store", "keeps parameters") if options.store else ("--hub-repo", "publishes checkpoints")
+    of_backbones = (
+        (options.store, "--store", "keeps parameters"),
+        (options.hub_repo, "--hub-repo", "publishes checkpoints"),
+        (options.dashboard, "--dashboard", "shows the whole run"),
+    )
+    for _, flag, does in [one for one in of_backbones if one[0]]:
         raise ConfigError(f"only a backbone {does}", hint=f"leave {flag} out, or join with --role backbone")
     relay = Relay()
     invite = invite_from(options.invite)
