@@ -98,6 +98,8 @@ class JoinedRun:
         self._ready: Future[Participant] = Future()
         self._stop = asyncio.Event()
         self._thread: threading.Thread | None = None
+        self._handing_over, self._takes_calls = threading.Lock(), True
+        """Whether the event loop does what it is called to; else the user's thread would wait for ever."""
         self._failure: BaseException | None = None
         self._next_id = 0
         self._computing_since_s = time.monotonic()
@@ -190,6 +192,9 @@ class JoinedRun:
             if not self._ready.done():
                 self._ready.set_exception(_first(error))
         finally:
+            with self._handing_over:
+                self._takes_calls = False
+            self._loop.run_until_complete(asyncio.sleep(0))  # what was handed over before has begun now
             unfinished = asyncio.all_tasks(self._loop)  # a step that the user's thread waits for ends with us
             for task in unfinished:
                 task.cancel()
@@ -249,7 +254,11 @@ class JoinedRun:
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+            with self._handing_over:
+                if not self._takes_calls:
+                    raise CancelledError
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            return future.result()
         except (CancelledError, RuntimeError):
             coroutine.close()
             self._participant()  # says why this peer has stopped, if it has

@@ -1,10 +1,22 @@
 """The replica around a user's own loop."""
 
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
 import torch
 
 from collab.config import parse_run
+from collab.errors import CollabError, Dismissed
+from collab.joining import JoinedRun, Local
 from collab.swarm.bundle import Bundle
+from collab.swarm.invite import Invite
 from collab.training.own_loop import replica_around
+from collab.types import PeerId
+
+LIMIT_S = 10.0
 
 RUN = """\
 run_id: joined
@@ -25,3 +37,47 @@ def test_a_user_s_own_loop_sends_momenta_where_the_run_says_so() -> None:
         ours.settle(((0, 2),), f"r{epoch}")
         ours.epoch += 1
     assert sent == [[8.0, 8.0], [6.0, 6.0]]
+
+
+class Dismissing(JoinedRun):
+    """One whose peer is sent away as soon as it is there."""
+
+    async def _live(self, identity_path: Path) -> None:
+        raise Dismissed("the organiser has banned you")
+
+
+def test_a_step_that_comes_just_when_the_peer_ends_hears_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for an event loop that does nothing any more."""
+    invite = Invite(run_id="r", fingerprint="f", owner=PeerId("o"), addresses=())
+    joined = Dismissing(torch.nn.Linear(2, 1), None, invite, Local())
+    is_ending, has_come = threading.Event(), threading.Event()
+    heard: list[BaseException] = []
+    look, hand_over = asyncio.all_tasks, asyncio.run_coroutine_threadsafe
+
+    def looking(loop: asyncio.AbstractEventLoop) -> set[asyncio.Task[Any]]:
+        found = look(loop)
+        is_ending.set()
+        has_come.wait(LIMIT_S)
+        return found
+
+    def handing_over(coroutine: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        future = hand_over(coroutine, loop)
+        has_come.set()
+        return future
+
+    def step() -> None:
+        is_ending.wait(LIMIT_S)
+        try:
+            joined._call(asyncio.sleep(0))
+        except CollabError as error:
+            heard.append(error)
+        has_come.set()
+
+    monkeypatch.setattr(asyncio, "all_tasks", looking)
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", handing_over)
+    user = threading.Thread(target=step, daemon=True)
+    user.start()
+    with pytest.raises(Dismissed):
+        joined._start()
+    user.join(LIMIT_S)
+    assert [str(error).partition("\n")[0] for error in heard] == ["this peer has stopped: the organiser has banned you"]
