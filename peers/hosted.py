@@ -4,8 +4,8 @@ import importlib
 from pathlib import Path
 from types import ModuleType
 
-SECRETS = ("HF_TOKEN", "WANDB_API_KEY")
-"""What a peer has a use for, under the names by which their libraries look for them."""
+SECRETS = {"join": ("HF_TOKEN",), "backbone": ("HF_TOKEN", "WANDB_API_KEY")}
+"""What a command has a use for, under the names by which their libraries look for them."""
 DRIVE = Path("/content/drive")
 NO_SECRET = (
     "SecretNotFoundError",

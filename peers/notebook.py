@@ -3,7 +3,7 @@
 A command that fails fails its cell. Interrupting a cell (its stop button) ends its command, as Ctrl+C does elsewhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,18 @@ def run(*words: str) -> str:
     Raises:
         CommandFailed: it ended with an error.
     """
-    return CellCommand(words).follow(ALL)
+    return _started(words).follow(ALL)
 
 
 def start(*words: str) -> CellCommand:
     """Start one of several peers of this machine; the cell does not wait for it."""
-    return CellCommand(words, ONE_THREAD)
+    return _started(words, ONE_THREAD)
 
 
 def join(
     invite: str, *, name: str = "", keep: str | Path = "", reach: str = "client", options: Sequence[str] = ()
 ) -> None:
-    """Train with a run's swarm until the run ends or the cell is interrupted. Secrets of the host go along.
+    """Train with a run's swarm until the run ends or the cell is interrupted.
 
     Args:
         name: what others see; empty: this machine's.
@@ -48,10 +48,14 @@ def join(
     if not invite.strip():
         raise ConfigError("there is no invite", hint="put the word that you were sent into the form")
     chosen = ["--name", name.strip()] if name.strip() else []
-    known = secrets(*SECRETS)
     places = {"XDG_DATA_HOME": str(keep)} if keep else {}
-    words = ["join", invite.strip(), "--reach", reach, *chosen, *options]
-    CellCommand(words, {**known, **places}, hidden=known.values()).follow()
+    _started(["join", invite.strip(), "--reach", reach, *chosen, *options], places).follow()
+
+
+def _started(words: Sequence[str], environment: Mapping[str, str] | None = None) -> CellCommand:
+    """A command with those secrets of the host that it has a use for."""
+    known = secrets(*SECRETS.get(words[0], ()))
+    return CellCommand(words, {**(environment or {}), **known}, hidden=known.values())
 
 
 def show_pictures(directory: str | Path) -> None:

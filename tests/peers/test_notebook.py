@@ -19,8 +19,16 @@ class Recorded:
     ) -> None:
         started.append((list(words), dict(environment or {}), list(hidden)))
 
-    def follow(self) -> str:
+    def follow(self, num_lines: int = 0) -> str:
         return ""
+
+
+STORED = {"HF_TOKEN": "hf_abc", "WANDB_API_KEY": "wb_abc"}
+
+
+def stored(*names: str) -> dict[str, str]:
+    """What the host has of these."""
+    return {name: STORED[name] for name in names}
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +40,22 @@ def _recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_joining_dials_only_hands_secrets_over_and_hides_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notebook, "secrets", lambda *names: {names[0]: "hf_abc"})
+    monkeypatch.setattr(notebook, "secrets", stored)
     notebook.join(" WORD\n", name=" Anna ", keep=tmp_path)
     ((words, environment, hidden),) = started
     assert words == ["join", "WORD", "--reach", "client", "--name", "Anna"]
     assert environment == {"HF_TOKEN": "hf_abc", "XDG_DATA_HOME": str(tmp_path)}
     assert hidden == ["hf_abc"]
+
+
+def test_a_command_gets_those_secrets_that_it_has_a_use_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notebook, "secrets", stored)
+    notebook.start("backbone", "my-run")
+    notebook.run("status", "WORD")
+    (_, backbone, hidden), (_, status, _) = started
+    assert backbone == {**notebook.ONE_THREAD, "HF_TOKEN": "hf_abc", "WANDB_API_KEY": "wb_abc"}
+    assert hidden == ["hf_abc", "wb_abc"], "and nothing else of its environment is hidden"
+    assert status == {}
 
 
 def test_joining_without_a_name_or_a_place_leaves_both_to_the_command() -> None:
