@@ -1,6 +1,5 @@
 """A trainer on this machine: device, data, model. Imports torch; only commands that train import this module."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +15,8 @@ from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import Replica
 from collab.training.supply import is_streamed
 from collab.training.trainer import Trainer
+from peers.gpu import gpu_of, keep_within
+from peers.places import cache_dir
 
 if TYPE_CHECKING:
     from peers.joining import JoinOptions
@@ -37,8 +38,11 @@ def choose_device(wanted: str | None) -> torch.device:
     return device
 
 
-async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions", cache: Path) -> Trainer:
+async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions", contributed: int = 0) -> Trainer:
     """Prepare data and model on the worker thread, and wire them to the network.
+
+    Args:
+        contributed: steps that this process has contributed to before.
 
     Raises:
         ConfigError, DataError: the device, the model or the data cannot be used here.
@@ -47,17 +51,20 @@ async def build_trainer(started: Started, bundle: Bundle, options: "JoinOptions"
 
     def prepare() -> tuple[Task, Replica]:
         task = build_task(
-            bundle.run, assets=bundle.assets, cache_dir=cache, peer_id=peer_id, allowed=options.allowed_modules
+            bundle.run, assets=bundle.assets, cache_dir=cache_dir(), peer_id=peer_id, allowed=options.allowed_modules
         )
         if not is_streamed(bundle.run, task):
             _ = task.num_samples  # reads or encodes the data now, not in the first microbatch
-        return task, build_replica(bundle, task, choose_device(options.device))
+        device = choose_device(options.device)
+        if options.gpu_memory_gb is not None:
+            keep_within(gpu_of(device), options.gpu_memory_gb)
+        return task, build_replica(bundle, task, device)
 
     task, replica = await started.ports.compute.run(prepare)
     settings = ParticipantSettings(
         name=options.name,
         reach=started.verdict.reach,
-        max_epochs=options.epochs,
+        max_epochs=None if options.epochs is None else options.epochs - contributed,
         state_dir=options.data_dir.state,
         allowed_modules=options.allowed_modules,
         wants_credit=options.wants_credit,

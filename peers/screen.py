@@ -17,7 +17,9 @@ from collab.metrics.records import (
     Event,
     MicrobatchSkipped,
     Notice,
+    Paused,
     PhaseReached,
+    Resumed,
     RoundEnded,
     StateFetched,
     SwarmReport,
@@ -78,6 +80,11 @@ def words(event: Event) -> str:
         return f"saved epoch {event.epoch} in {event.path} ({event.num_bytes / 1e6:.1f} MB)"
     if isinstance(event, CheckpointOnHub):
         return f"epoch {event.epoch} is on the Hub: {event.place} ({event.num_bytes / 1e6:.1f} MB)"
+    if isinstance(event, Paused):
+        rest = f"; {count(event.samples, 'sample')} go into the swarm's next step" if event.samples else ""
+        return f"paused: {event.reason}; the device is free after {event.seconds:.1f} s{rest}"
+    if isinstance(event, Resumed):
+        return f"works again after {event.paused_s / 60:.1f} min"
     if isinstance(event, DataCovered):
         done = "is done" if event.is_complete else f"{100 * event.share:.0f} % done"
         return f"data: pass {event.pass_number + 1} {done}{trained_words(event.samples, event.samples_again)}"

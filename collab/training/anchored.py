@@ -85,6 +85,12 @@ class AnchoredReplica(SteppingReplica):
         super().forget()
         self._level()
 
+    def move_to(self, device: torch.device) -> None:
+        """See ``Replica``."""
+        super().move_to(device)
+        with self._changing:
+            self._anchor, self._before = self._anchor.to(device), self._before.to(device)
+
     def rest(self) -> None:
         """See ``Replica``: own steps that came too late for the last round are in no model."""
         self._gradient.forget()

@@ -191,6 +191,18 @@ class Replica:
         with self._changing:
             self.lineage = Lineage("")
 
+    def move_to(self, device: torch.device) -> None:
+        """Keep everything on another device; between two microbatches, on the worker."""
+        with self._changing:
+            self.model.zero_grad(set_to_none=True)
+            self.model.to(device)
+            for state in self.optimizer.state.values():
+                for key, value in state.items():
+                    if isinstance(value, torch.Tensor):
+                        state[key] = value.to(device)
+            self._gradient.move_to(device)
+            self._device = device
+
     def rest(self) -> None:
         """The run is over: the parameters are what all peers share."""
 
