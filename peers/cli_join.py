@@ -1,6 +1,7 @@
 """The command of a volunteer."""
 
 import platform
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +18,13 @@ from peers.cli_options import (
     MaxUpload,
     MonthlyGb,
     OnBattery,
+    Plain,
     Priority,
+    Quiet,
     ReachText,
     Store,
     When,
+    Yes,
 )
 
 if TYPE_CHECKING:
@@ -53,19 +57,19 @@ def join(
     hub_repo: HubRepo = "",
     reach: ReachText = "auto",
     store: Store = "",
+    yes: Yes = False,
+    plain: Plain = False,
+    quiet: Quiet = False,
     clock_error_s: Annotated[float, typer.Option(hidden=True, help="Pretend that the clock is off; for tests.")] = 0.0,
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
 ) -> None:
     """Join a run and train until Ctrl+C or until it is finished."""
-    _check(role, priority)
-    from peers.process import configure_logging, run_peer
-
-    configure_logging(log_level)
-    from functools import partial
-
+    _begin(role, priority, log_level, is_quiet=quiet, has_one_style=plain + quiet + as_json <= 1)
     from peers.joining import JoinOptions
     from peers.occasions import HouseRules
+    from peers.process import run_peer
+    from peers.screen import style_of
     from peers.wiring import Reach, limits_from
 
     limits = limits_from(max_upload, max_download)
@@ -82,6 +86,8 @@ def join(
         store=store,
         hub_repo=hub_repo,
         wants_credit=credit,
+        has_agreed=yes,
+        style=style_of(is_plain=plain, is_quiet=quiet),
         as_json=as_json,
     )
     raise typer.Exit(run_peer(lambda stop: _take_part(invite, role, data_dir, options, stop)))
@@ -106,11 +112,19 @@ async def _take_part(
         await take_part(options(invite=word, role=Role(role), data_dir=claimed), stop)
 
 
-def _check(role: str, priority: str) -> None:
+def _begin(role: str, priority: str, log_level: str, *, is_quiet: bool, has_one_style: bool) -> None:
+    """Refuse what cannot be meant, and say at once that something happens: what is imported next takes seconds."""
     if role not in ("trainer", "auxiliary", "backbone"):
         raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
     if priority not in ("low", "normal"):
         raise typer.BadParameter(f"expected low or normal, got {priority!r}", param_hint="--priority")
+    if not has_one_style:
+        raise typer.BadParameter("give one of --plain, --quiet and --json")
+    from peers.process import announce, configure_logging
+
+    configure_logging(log_level)
+    if not is_quiet:
+        announce("collab-peer join: getting ready ...")
 
 
 def _asked_for(reach: str) -> "Reachability | None":

@@ -40,4 +40,7 @@ MonthlyGb = Annotated[
     float | None, Gigabytes(help="GB that this peer may send and take in a month, over restarts; then it pauses.")
 ]
 GpuMemory = Annotated[float | None, Gigabytes(help="GB of the GPU's memory that it may take; default: what it needs.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before this machine takes part for the first time.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Lines in place of the panel, also on a terminal.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but problems.")]
 Priority = Annotated[str, typer.Option(help="low: other programs go first; normal: it takes its share.")]

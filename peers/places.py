@@ -54,6 +54,11 @@ class DataDir:
         return self.path / "condition.json"
 
     @property
+    def agreed(self) -> Path:
+        """To which run this machine's owner has agreed."""
+        return self.path / "agreed.json"
+
+    @property
     def traffic(self) -> Path:
         """Bytes of this month."""
         return self.path / "traffic.json"

@@ -177,24 +177,6 @@ class LeaseChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paused(Event):
-    """The owner wants the machine: nothing is computed any more, and the device is free."""
-
-    reason: str
-    seconds: float
-    """Since it was asked for: what the last microbatch and the way out of the device took."""
-    samples: int
-    """Computed and in no step yet; they go into the next one, if it comes soon."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed(Event):
-    """This machine works again."""
-
-    paused_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Notice(Event):
     """Something a person should read. ``is_problem`` asks for action, and ``hint`` says which."""
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from collab.concurrency import run_until_first
-from collab.metrics.records import EvaluationDone, Paused, Phase, PhaseReached
+from collab.metrics.guest_records import Paused
+from collab.metrics.records import EvaluationDone, Phase, PhaseReached
 from collab.tasks.base import Task
 from collab.training.participant import Participant
 from collab.training.pausing import HAND_IN_S, Pause, can_hand_in

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from collab.metrics.records import EpochFinished, MicrobatchDone, Paused, StateFetched, UnitBegun
+from collab.metrics.guest_records import Paused
+from collab.metrics.records import EpochFinished, MicrobatchDone, StateFetched, UnitBegun
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
 from tests.simulation.swarm import SimSwarm
