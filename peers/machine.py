@@ -101,4 +101,9 @@ async def build_trainer(
     )
     participant = Participant(started.ports, started.identity, bundle, replica, settings)
     participant.teller.follow(started.reaching)
-    return Trainer(participant, task, microbatch_size=options.microbatch_size or bundle.run.microbatch_size)
+    return Trainer(
+        participant,
+        task,
+        microbatch_size=options.microbatch_size or bundle.run.microbatch_size,
+        may_grow=options.microbatch_size is None and choose_device(options.device).type == "cuda",
+    )

@@ -51,6 +51,11 @@ class AnchoredReplica(SteppingReplica):
             self.layout.scatter_parameters(self._before)  # finite gradients, and a step beyond all numbers
         return report
 
+    def abandon(self) -> None:
+        """See ``Replica``. Its own step may have moved some parameters already."""
+        super().abandon()
+        self._level()
+
     # -- the swarm's -------------------------------------------------------------------------------------------------
 
     def step(self, update: Vector, lineage: Lineage, terms: str | None = None) -> None:

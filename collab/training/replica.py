@@ -148,6 +148,10 @@ class Replica:
         self.microbatches_beside += is_finite
         return MicrobatchReport(samples, loss, "" if is_finite else "the loss or its gradient is not finite")
 
+    def abandon(self) -> None:
+        """A microbatch could not be finished: nothing of it stays."""
+        self.model.zero_grad(set_to_none=True)
+
     def hand_over(self) -> HandedOver:
         """What is accumulated, as its mean gradient or as what the run sends instead; microbatches that end from now on
         accumulate beside it.

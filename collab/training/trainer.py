@@ -7,9 +7,11 @@ from typing import Any
 import torch
 
 from collab.concurrency import run_until_first
+from collab.errors import ConfigError
 from collab.metrics.guest_records import Paused
-from collab.metrics.records import EvaluationDone, Phase, PhaseReached
+from collab.metrics.records import EvaluationDone, Notice, Phase, PhaseReached
 from collab.tasks.base import Task
+from collab.training.microbatch import SHARE, MicrobatchSize
 from collab.training.participant import Participant
 from collab.training.pausing import HAND_IN_S, Pause, can_hand_in
 from collab.training.replica import MicrobatchReport
@@ -24,11 +26,21 @@ LEAVE_GRACE_S = 2.0
 class Trainer:
     """Joins, trains until stopped or finished, and leaves without losing anybody's work."""
 
-    def __init__(self, participant: Participant, task: Task, *, microbatch_size: int) -> None:
-        self.participant, self._task, self._microbatch_size = participant, task, microbatch_size
+    def __init__(
+        self, participant: Participant, task: Task, *, microbatch_size: int, may_grow: bool = False
+    ) -> None:
+        """
+        Args:
+            may_grow: larger microbatches are tried, and kept where they bring more samples a second.
+        """
+        self.participant, self._task = participant, task
         ports, run = participant.ports, participant.bundle.run
         self._ports, self._run, self._replica = ports, run, participant.replica
         self._supply = build_supply(participant, task)
+        most = max(run.strategy.target_batch_size // SHARE, 1)
+        self._size = MicrobatchSize(microbatch_size, most=most, grows=may_grow)
+        self._left: tuple[int, ...] = ()
+        """Samples that were too many at once."""
         self._coming: asyncio.Task[tuple[int, ...]] | None = None
         """Samples that we wait for."""
         self._pause, self._can_hand_in = Pause(), can_hand_in(run.strategy)
@@ -130,8 +142,11 @@ class Trainer:
         if wanted.is_set():
             await run_until_first(self.participant.news(), asyncio.sleep(LOOK_S))
             return ()
+        if self._left:
+            ids, self._left = self._left[: self._size.size], self._left[self._size.size :]
+            return ids
         if self._coming is None:
-            self._coming = asyncio.create_task(self._supply.next(self._microbatch_size))
+            self._coming = asyncio.create_task(self._supply.next(self._size.size))
             await asyncio.sleep(0)  # mostly they are there
         if not self._coming.done():
             await run_until_first(self.participant.news(), asyncio.wait((self._coming,)), wanted.wait())
@@ -146,11 +161,40 @@ class Trainer:
         self._ports.observer.observe(PhaseReached(at_s=clock.now(), phase=Phase.ACCUMULATE, epoch=self._replica.epoch))
         started_s = clock.monotonic()
         self.participant.vitals.begin_microbatch(started_s)
-        report = await self._ports.compute.run(
-            lambda: self._replica.accumulate(self._task.batch(sample_ids), self._task.loss), samples=len(sample_ids)
-        )
+
+        def accumulate() -> MicrobatchReport | None:
+            try:
+                return self._replica.accumulate(self._task.batch(sample_ids), self._task.loss)
+            except torch.cuda.OutOfMemoryError:
+                return None  # and with the error goes all that it holds
+
+        report = await self._ports.compute.run(accumulate, samples=len(sample_ids))
+        if report is None:
+            await self._take_less(sample_ids)
+            return NOTHING_COMPUTED
+        self._size.note(len(sample_ids), clock.monotonic() - started_s)
         self.participant.teller.note_microbatch(report, clock.monotonic() - started_s)
         return report
+
+    async def _take_less(self, sample_ids: tuple[int, ...]) -> None:
+        """So many samples at once did not fit into the device's memory; they are computed in smaller pieces.
+
+        Raises:
+            ConfigError: not even one fits.
+        """
+
+        def make_room() -> None:
+            self._replica.abandon()
+            self._pause.release()
+
+        await self._ports.compute.run(make_room)
+        self.participant.vitals.pause()
+        if not self._size.too_large(len(sample_ids)):
+            hint = "give it more with --gpu-memory, end what else uses the device, or join with --device cpu"
+            raise ConfigError("the device's memory is too small for this run: not one sample fits", hint=hint)
+        self._left = sample_ids + self._left
+        text = f"{len(sample_ids)} samples at once are too many for the device's memory: {self._size.size} from now on"
+        self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text))
 
     async def _evaluate_in_turn(self) -> None:
         """One trainer evaluates each checkpoint; at the end all do, since they have nothing else to do."""

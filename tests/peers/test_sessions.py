@@ -1,4 +1,4 @@
-"""One session after the other: pauses between them, a run that does not answer after one, and what is said at the end."""
+"""One session after the other: pauses between, a run that does not answer after one, and what is said at the end."""
 
 import asyncio
 import json
