@@ -65,7 +65,8 @@ def join(
     log_level: LogLevel = "warning",
 ) -> None:
     """Join a run and train until Ctrl+C or until it is finished."""
-    _begin(role, priority, log_level, is_quiet=quiet, has_one_style=plain + quiet + as_json <= 1)
+    _check(role, priority, has_one_style=plain + quiet + as_json <= 1)
+    _begin(invite, log_level, is_quiet=quiet)
     from peers.joining import JoinOptions
     from peers.occasions import HouseRules
     from peers.process import run_peer
@@ -112,19 +113,26 @@ async def _take_part(
         await take_part(options(invite=word, role=Role(role), data_dir=claimed), stop)
 
 
-def _begin(role: str, priority: str, log_level: str, *, is_quiet: bool, has_one_style: bool) -> None:
-    """Refuse what cannot be meant, and say at once that something happens: what is imported next takes seconds."""
+def _check(role: str, priority: str, *, has_one_style: bool) -> None:
+    """Refuse what cannot be meant."""
     if role not in ("trainer", "auxiliary", "backbone"):
         raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
     if priority not in ("low", "normal"):
         raise typer.BadParameter(f"expected low or normal, got {priority!r}", param_hint="--priority")
     if not has_one_style:
         raise typer.BadParameter("give one of --plain, --quiet and --json")
-    from peers.process import announce, configure_logging
+
+
+def _begin(invite: str, log_level: str, *, is_quiet: bool) -> None:
+    """Say at once what this is about, or what is wrong with it: what is imported next takes seconds."""
+    from peers.invites import first_words
+    from peers.process import announce, configure_logging, run_plain
 
     configure_logging(log_level)
+    words: list[str] = []
+    run_plain(lambda: words.append(first_words(invite)))
     if not is_quiet:
-        announce("collab-peer join: getting ready ...")
+        announce(words[0])
 
 
 def _asked_for(reach: str) -> "Reachability | None":
