@@ -44,4 +44,4 @@ async def forecast(started: Started, bundle: Bundle, options: JoinOptions) -> Lo
     if not isinstance(run.strategy, VcAsgd):
         _, step_s = view.step_ahead(run.strategy.target_batch_size, started.ports.clock.now())
     can_reduce = started.verdict.reach is Reachability.DIRECT
-    return load_of(run, num_elements, others=view.num_trainers, can_reduce=can_reduce, step_s=step_s)
+    return load_of(run, num_elements, others=max(view.num_trainers, 1), can_reduce=can_reduce, step_s=step_s)

@@ -95,10 +95,10 @@ def traffic_words(load: Load | None) -> str:
     """The forecast."""
     if load is None:
         return "nobody can say before it has begun"
-    step_mb = load.bytes_per_step / 1e6
+    step_mb = f"{load.bytes_per_step / 1e6:.3g} MB a step"
     if load.gb_per_day is None:
-        return f"about {step_mb:.1f} MB a step, sent and taken; how many steps a day nobody knows yet"
-    return f"about {load.gb_per_day:.1f} GB a day if it works all day, sent and taken ({step_mb:.1f} MB a step)"
+        return f"about {step_mb}, sent and taken; how many steps a day nobody knows yet"
+    return f"about {load.gb_per_day:.3g} GB a day if it works all day, sent and taken ({step_mb})"
 
 
 def _shown(text: str) -> str:

@@ -86,5 +86,3 @@ def _summarise(options: JoinOptions, summary: dict[str, Any]) -> None:
         )
     elif "rounds" in summary:
         options.say(f"left after helping in {summary['rounds']} rounds. Thank you!")
-    else:
-        options.say("left before there was anything to do")

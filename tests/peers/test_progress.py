@@ -177,7 +177,7 @@ def test_a_terminal_that_cannot_draw_gets_lines(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (119, "119 s"), (180, "3 min"), (7300, "2 h"), (200_000, "2 days")]
+    ("seconds", "text"), [(0.4, "0.4 s"), (119, "119 s"), (180, "3 min"), (7300, "2 h"), (200_000, "2 days")]
 )
 def test_durations_are_told_in_the_largest_unit_that_fits(seconds: float, text: str) -> None:
     assert duration_words(seconds) == text
