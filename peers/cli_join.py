@@ -66,6 +66,7 @@ def join(
 ) -> None:
     """Join a run and train until Ctrl+C or until it is finished."""
     _check(role, priority, has_one_style=plain + quiet + as_json <= 1)
+    asked_for = _asked_for(reach)
     _begin(invite, log_level, is_quiet=quiet)
     from peers.joining import JoinOptions
     from peers.occasions import HouseRules
@@ -77,7 +78,7 @@ def join(
     options = partial(
         JoinOptions,
         name=(name or platform.node() or "peer")[:40],
-        reach=Reach(host=host, port=port, asked_for=_asked_for(reach), limits=limits, clock_error_s=clock_error_s),
+        reach=Reach(host=host, port=port, asked_for=asked_for, limits=limits, clock_error_s=clock_error_s),
         epochs=epochs,
         microbatch_size=microbatch_size,
         device=device,

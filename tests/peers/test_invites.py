@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from collab.errors import InviteError
 from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.identity import Identity
 from collab.swarm.invite import Invite, write_invite
 from collab.types import Role
+from peers.cli import app
 from peers.invites import first_words
 from tests.architecture import HEAVY, heavy_starts, parse
 
@@ -49,6 +51,25 @@ def test_of_a_name_on_the_hub_nothing_is_known_yet() -> None:
 def test_what_is_no_invite_is_refused_at_once(text: str) -> None:
     with pytest.raises(InviteError):
         first_words(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--reach", "relayed"], "--reach"),
+        (["--role", "owner"], "--role"),
+        (["--priority", "high"], "--priority"),
+        (["--plain", "--quiet"], "--plain, --quiet and --json"),
+        (["--monthly-gb", "0"], "--monthly-gb"),
+        (["--gpu-memory", "-1"], "--gpu-memory"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_told_of_before_the_invite_is_looked_at(
+    options: list[str], named: str
+) -> None:
+    result = CliRunner().invoke(app, ["join", "collab2-x", *options], env={"COLUMNS": "200"})
+    assert result.exit_code == 2, result.output
+    assert named in result.output
 
 
 def test_nothing_that_takes_seconds_is_loaded_for_them() -> None:
