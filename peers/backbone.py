@@ -5,11 +5,13 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from collab.averaging.agreement import CommitRecord
 from collab.averaging.assistant import Assistant, assisting_engine
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.concurrency import run_until_first
 from collab.config import VcAsgd
 from collab.data.coverage_keeper import CoverageKeeper
+from collab.metrics.backbone_events import RolledBack
 from collab.metrics.records import Notice, SwarmReport
 from collab.ports import Ports
 from collab.swarm.address_book import live_addresses
@@ -34,7 +36,7 @@ from peers.evaluations import FOLLOW_S
 from peers.goal import Goal
 from peers.keeping import Company, StateKeeper
 from peers.parameter_keeping import ParameterKeeper, StorelessKeeper, Storeroom
-from peers.summary import newest_evaluation, swarm_loss
+from peers.summary import learning_rate, newest_evaluation, shares_of, swarm_loss
 from peers.workshop import Workshop
 
 
@@ -63,13 +65,15 @@ class Backbone:
         self.own_addresses: tuple[str, ...] = ()
         """Under which we can be dialled."""
         self._reported: tuple[int, Lineage] | None = None
+        self._era = ""
+        """Of what was reported last: see ``StateKeeper.era``."""
         self.statutes = Statutes(ports, bundle)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.record)
         self.assistant = Assistant(self.membership.knows)
         kept = settings.checkpoint_dir / "coverage.json"
         self._coverage = CoverageKeeper(ports, bundle, lambda: self.membership.view, kept)
-        self.assistant.on_round = self._coverage.note_round
+        self.assistant.on_round = self._note_round
         self._engine = assisting_engine(ports, self.statutes, self.membership, self.assistant)
         path, mandate = settings.checkpoint_dir.parent / "orders", self.statutes.mandate
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, path)
@@ -102,6 +106,7 @@ class Backbone:
         self._orders.restore()
         await self._orders.serve()
         self.lease.begin(await self.keeper.restore())
+        self._era = self.keeper.era
         transport, fingerprint = self._ports.transport, self._bundle.fingerprint
         self.own_addresses = (await transport.addresses())[:MAX_ADDRESSES]
         await serve_time(transport, self._ports.clock)
@@ -153,6 +158,12 @@ class Backbone:
             published=self.keeper.shelf.publication,
         )
 
+    def problem(self) -> str:
+        """Why we cannot do our work just now, in words; empty: we can."""
+        if self.keeper.packed is None:
+            return "no state of the run is here yet"
+        return "the disk takes no checkpoints" if self.keeper.shelf.is_resting else ""
+
     def all_addresses(self) -> tuple[str, ...]:
         """Of all backbones that are alive, our own first; for an invite."""
         others = [record for peer, record in self.lease.records.items() if peer != self._ports.transport.peer_id]
@@ -192,6 +203,9 @@ class Backbone:
         while True:
             until = self.statutes.mandate.until_epoch
             view = self.membership.view
+            if self.keeper.era != self._era and self.keeper.packed is not None:
+                self._era = self.keeper.era
+                self._ports.observer.observe(RolledBack(at_s=view.at_s, epoch=self.keeper.epoch))
             consensus = view.newest() if isinstance(self._bundle.run.strategy, VcAsgd) else view.consensus()
             if consensus is not None:
                 self._report(view, consensus)
@@ -202,11 +216,16 @@ class Backbone:
                 self._notice(text, "press Ctrl+C to stop serving it")
             await asyncio.sleep(FOLLOW_S)
 
+    def _note_round(self, record: CommitRecord) -> None:
+        self._coverage.note_round(record)
+        self._ports.observer.observe(shares_of(record, self.membership.view))
+
     def _report(self, view: SwarmView, consensus: tuple[int, Lineage]) -> None:
         if consensus == self._reported:
             return
         self._reported = consensus
-        trainers, (eval_epoch, eval_loss, eval_accuracy) = view.all_trainers(), newest_evaluation(view)
+        trainers = view.all_trainers()
+        eval_epoch, eval_loss, eval_accuracy = newest_evaluation(view, consensus[0] + 1)  # some may be a step ahead
         self._ports.observer.observe(
             SwarmReport(
                 at_s=view.at_s,
@@ -219,6 +238,7 @@ class Backbone:
                 samples_per_s=view.samples_per_s,
                 trainers=len(trainers),
                 peers=view.num_peers,
+                learning_rate=learning_rate(self._bundle.run, self.statutes.mandate, consensus[0]),
             )
         )
 

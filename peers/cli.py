@@ -6,7 +6,17 @@ from typing import Annotated
 import typer
 
 from peers import cli_guest, cli_join, cli_owner, cli_plan, cli_simulate
-from peers.cli_options import Allow, AsJson, HubRepo, InviteText, LogLevel, MaxDownload, MaxUpload, Store
+from peers.cli_options import (
+    Allow,
+    AsJson,
+    DashboardAt,
+    HubRepo,
+    InviteText,
+    LogLevel,
+    MaxDownload,
+    MaxUpload,
+    Store,
+)
 
 app = typer.Typer(
     name="collab-peer",
@@ -15,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
 
 @app.command()
 def init(
@@ -51,12 +62,18 @@ def backbone(
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
     store: Store = "",
+    dashboard: DashboardAt = "",
+    track: Annotated[
+        str, typer.Option(help="Who gets the run's figures: wandb, trackio, none, or auto (wandb, where it has a key).")
+    ] = "auto",
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
 ) -> None:
     """Start the backbone of a run: bootstrap, state, checkpoints. Needs no GPU. Prints the invite."""
     if new_owner and not begin_with:
         raise typer.BadParameter("--new-owner goes with --from: name the checkpoint to begin with")
+    if track not in ("auto", "wandb", "trackio", "none"):
+        raise typer.BadParameter(f"expected auto, wandb, trackio or none, got {track!r}", param_hint="--track")
     if begin_with and not new_owner and Path(begin_with).exists():
         raise typer.BadParameter("--from CHECKPOINT and --new-owner go together: peers of the old run need new invites")
     from peers.process import configure_logging, run_peer
@@ -77,6 +94,8 @@ def backbone(
         hub_repo=hub_repo,
         limits=limits_from(max_upload, max_download),
         store=store,
+        dashboard=dashboard,
+        track=track,
         as_json=as_json,
     )
     raise typer.Exit(run_peer(lambda stop: serve(options, stop)))

@@ -10,6 +10,7 @@ import typer
 from peers.cli_options import (
     Allow,
     AsJson,
+    DashboardAt,
     GpuMemory,
     HubRepo,
     InviteText,
@@ -57,6 +58,7 @@ def join(
     hub_repo: HubRepo = "",
     reach: ReachText = "auto",
     store: Store = "",
+    dashboard: DashboardAt = "",
     yes: Yes = False,
     plain: Plain = False,
     quiet: Quiet = False,
@@ -86,6 +88,7 @@ def join(
         rules=HouseRules(when=when, works_on_battery=on_battery, monthly_gb=monthly_gb, is_modest=priority == "low"),
         allowed_modules=tuple(allow or ()),
         store=store,
+        dashboard=dashboard,
         hub_repo=hub_repo,
         wants_credit=credit,
         has_agreed=yes,

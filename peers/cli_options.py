@@ -32,6 +32,13 @@ HubRepo = Annotated[
     str,
     typer.Option(metavar="ORG/NAME", help="Publish checkpoints there on the Hugging Face Hub, too; none: nowhere."),
 ]
+DashboardAt = Annotated[
+    str,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        help="Where a backbone's dashboard is; default: port 8470, for this machine only; none: nowhere.",
+    ),
+]
 When = Annotated[
     str, typer.Option(metavar="always|idle|HH:MM-HH:MM", help="When to work, by this machine's clock; else it pauses.")
 ]

@@ -1,17 +1,22 @@
-"""Who has given how much to a run, as they say themselves: for the model card. Kept on a backbone's disk."""
+"""Who has given how much to a run, as they say themselves: for model card and dashboard. Kept on a backbone's disk."""
 
+import asyncio
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from collab.ports import Clock
+from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
 from collab.types import PeerId, Role
 
 logger = logging.getLogger(__name__)
 
+NOTE_S, SAVE_S = 1.0, 10.0
+"""How often it is noted who has given how much, and how often that is written down."""
 MOST_PEERS = 5000
 """Identities are free to make; of more, those who gave least are forgotten first."""
 
@@ -58,6 +63,23 @@ class CreditBook:
     def all(self) -> tuple[Credit, ...]:
         """Most first."""
         return tuple(sorted(self._credits.values(), key=lambda credit: (-credit.total, credit.name)))
+
+    def by_peer(self) -> list[tuple[PeerId, Credit]]:
+        """Most first."""
+        return sorted(self._credits.items(), key=lambda item: (-item[1].total, item[0]))
+
+    async def keep(self, clock: Clock, view: Callable[[], SwarmView]) -> None:
+        """Note what trainers say, and write it down now and then, until cancelled."""
+        saved_s = clock.monotonic()
+        try:
+            while True:
+                self.note(view().records)
+                if clock.monotonic() >= saved_s + SAVE_S:
+                    saved_s = clock.monotonic()
+                    self.save()
+                await asyncio.sleep(NOTE_S)
+        finally:
+            self.save()
 
     def save(self) -> None:
         """For the next life; what cannot be written is only lost to the card."""

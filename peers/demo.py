@@ -97,8 +97,11 @@ def write_run(directory: Path, epochs: int) -> None:
 
 async def _narrate(backbone: Child, epochs: int) -> None:
     """Tell how far the swarm is, as its backbone sees it."""
-    told = -1
+    told, is_shown = -1, False
     while True:
+        if not is_shown and (shown := backbone.last("DashboardServed")) is not None:
+            is_shown = True
+            say(f"watch it in a browser: {shown['url']}")
         report = backbone.last("SwarmReport")
         if report is not None and report["epoch"] > told and report["loss"] is not None:
             told = report["epoch"]

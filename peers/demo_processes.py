@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from collab.errors import CollabError
-from peers.process import announce
+from peers.process import announce, dying_with_us
 
 START_LIMIT_S = 120.0
 """For the backbone to train the tokenizer and print its invite."""
@@ -55,7 +54,7 @@ async def demo_swarm() -> AsyncIterator[Any]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
-                *_dying_with_us(),
+                *dying_with_us(),
                 sys.executable,
                 "-m",
                 "peers.cli",
@@ -77,12 +76,6 @@ async def demo_swarm() -> AsyncIterator[Any]:
     finally:
         await asyncio.gather(*(_end(child) for child in children))
         await asyncio.gather(*readers)
-
-
-def _dying_with_us() -> list[str]:
-    """Where util-linux can do it, peers die with the demo even when it is killed."""
-    setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
 
 
 async def _read(child: Child) -> None:

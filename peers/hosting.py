@@ -13,6 +13,7 @@ from collab.checkpoints.hub_repository import HubPlace
 from collab.concurrency import Background
 from collab.config import VcAsgd, load_run
 from collab.errors import ConfigError
+from collab.metrics.tracking import service_for
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.listening import is_loopback
 from collab.net.relaying import limits_for
@@ -64,6 +65,10 @@ class HostOptions:
     """Where checkpoints are published on the Hub; empty: as the run file says."""
     store: str = ""
     """File or Redis server with the parameters of ``vc_asgd``; empty: a file in the backbone's directory."""
+    dashboard: str = ""
+    """Where the run is shown to browsers: see ``listen``."""
+    track: str = "none"
+    """Service that gets the run's figures: see ``service_for``."""
     as_json: bool = False
 
 
@@ -110,6 +115,8 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
                 store=options.store or (str(data_dir.parameters) if isinstance(run.strategy, VcAsgd) else ""),
                 owner=estate.owner,
                 hub=HubService(place=hub, invite=lambda backbone: _for_all(estate, backbone, options)) if hub else None,
+                dashboard=options.dashboard,
+                tracking=service_for(options.track),
             )
 
             async def welcome(backbone: Backbone) -> None:

@@ -2,14 +2,14 @@
 
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import yaml
 
 from collab.checkpoints.hub_publisher import Beside, Staged
+from collab.metrics.names import EVAL_LOSS, LOSS
+from collab.metrics.store import MetricsStore
 from collab.swarm.bundle import Bundle
 from collab.version import VERSION
 from peers.credits import Credit
@@ -21,29 +21,32 @@ FORMAT = 1
 FLOATS = ("F", "BF")
 MAX_HEADER_BYTES = 100_000_000
 """As safetensors itself allows."""
-REPORT = b'"event": "SwarmReport"'
-"""As it stands in a line of the metrics file."""
 
 
 class HubPages:
     """Of one backbone. Called in the thread that publishes."""
 
     def __init__(
-        self, place: str, bundle: Bundle, metrics: Path, given: Callable[[], Sequence[Credit]], invite: str | None
+        self,
+        place: str,
+        bundle: Bundle,
+        points: Callable[[], Sequence[Point]],
+        given: Callable[[], Sequence[Credit]],
+        invite: str | None,
     ) -> None:
         """
         Args:
-            metrics: events of this backbone, as JSON lines.
+            points: the run's curves so far.
             invite: for everybody who finds the repository; empty: nobody finds the run by it; None: another backbone
                 has said it, and that stays as it is.
         """
-        self._place, self._bundle, self._history = place, bundle, LossHistory(metrics)
+        self._place, self._bundle, self._points = place, bundle, points
         self._given, self._invite = given, invite
 
     def beside(self, staged: Staged, names: frozenset[str]) -> Beside:
         """See ``Company``."""
         state, epoch = staged.state, int(staged.state["epoch"])
-        points = [point for point in self._history.points() if point.epoch <= epoch]
+        points = [point for point in self._points() if point.epoch <= epoch]
         given, run = self._given(), self._bundle.run
         eval_loss = state["metrics"].get("eval_loss")
         facts = Facts(
@@ -94,42 +97,17 @@ def count_parameters(model: Path) -> int:
         return 0
 
 
-class LossHistory:
-    """What a backbone has reported of the run, from its metrics file, of which only what is new is read each time."""
-
-    def __init__(self, metrics: Path) -> None:
-        self._metrics = metrics
-        self._points: dict[int, Point] = {}
-        self._file, self._position = 0, 0
-        """Inode of the file that we are in, and how far."""
-
-    def points(self) -> list[Point]:
-        """By epoch; the last word about each one counts."""
-        older = self._metrics.with_suffix(".old.jsonl")
-        for path in (older, self._metrics):
-            try:
-                with path.open("rb") as file:
-                    self._read(file, is_older=path == older)
-            except OSError:
-                continue
-        return [self._points[epoch] for epoch in sorted(self._points)]
-
-    def _read(self, file: BinaryIO, *, is_older: bool) -> None:
-        inode = os.fstat(file.fileno()).st_ino
-        if inode == self._file:
-            file.seek(self._position)
-        elif is_older and self._file:
-            return  # it was read to its end when it was the present one, or before that
-        for line in file:
-            if REPORT in line and (point := _point(line)) is not None:
-                self._points[point.epoch] = point
-        self._file, self._position = inode, file.tell()
-
-
-def _point(line: bytes) -> Point | None:
-    try:
-        told = json.loads(line)
-        loss, eval_loss = (math.nan if told[name] is None else float(told[name]) for name in ("loss", "eval_loss"))
-        return Point(int(told["epoch"]), loss, int(told["eval_epoch"]), eval_loss)
-    except (ValueError, KeyError, TypeError):
-        return None  # cut by a crash
+def points_of(store: MetricsStore) -> list[Point]:
+    """The run's curves, by epoch."""
+    losses, held_out = (store.curve(metric.name) for metric in (LOSS, EVAL_LOSS))
+    trained = dict(zip(losses.epochs, losses.values, strict=True))
+    evaluated = dict(zip(held_out.epochs, held_out.values, strict=True))
+    return [
+        Point(
+            epoch,
+            trained.get(epoch, math.nan),
+            epoch if epoch in evaluated else -1,
+            evaluated.get(epoch, math.nan),
+        )
+        for epoch in sorted(trained.keys() | evaluated.keys())
+    ]

@@ -1,6 +1,5 @@
 """What a backbone does for the Hub, from its beginning to its end."""
 
-import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,19 +12,17 @@ from collab.compute import ThreadCompute
 from collab.config import Run
 from collab.errors import HubBusy, HubDenied, StateError
 from collab.ports import Ports
-from collab.swarm.bundle import Bundle
 from peers.backbone import Backbone
-from peers.credits import CreditBook
+from peers.exhibiting import Kept
 from peers.hub_desk import HubDesk, HubPlan
 from peers.hub_lookup import repository_to_read
-from peers.hub_pages import HubPages
+from peers.hub_pages import HubPages, points_of
+from peers.model_card import Point
 from peers.places import DataDir
 from peers.process import announce
 
 NOWHERE = "none"
 """As ``--hub-repo``: in spite of the run file."""
-NOTE_S, SAVE_S = 1.0, 10.0
-"""How often it is noted who has given how much, and how often that is written down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,34 +44,24 @@ def place_for(flag: str, run: Run) -> HubPlace | None:
     return None if name == NOWHERE else HubPlace.named(name)
 
 
-async def serve_hub(ports: Ports, bundle: Bundle, backbone: Backbone, data_dir: DataDir, service: HubService) -> None:
+async def serve_hub(ports: Ports, backbone: Backbone, data_dir: DataDir, service: HubService, kept: Kept) -> None:
     """Publish what this backbone publishes, until cancelled."""
-    book = CreditBook(data_dir.path / "credits.json")
-    pages = HubPages(str(service.place), bundle, data_dir.metrics, book.all, service.invite(backbone))
+    bundle = backbone.statutes.bundle
+
+    def points() -> list[Point]:
+        kept.recorder.write()
+        return points_of(kept.history)
+
+    pages = HubPages(str(service.place), bundle, points, kept.book.all, service.invite(backbone))
     publisher = HubPublisher(HubRepository(service.place), data_dir.path / "hub-outbox", pages.beside)
     with closing(ThreadCompute()) as worker:
         plan = HubPlan(place=str(service.place), publish=publisher.publish, worker=worker)
         desk = HubDesk(ports, backbone.keeper.shelf, backbone.lease.tenure, plan)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(desk.run())
-                tasks.create_task(_note_credits(ports, backbone, book))
+            await desk.run()
         finally:
             if desk.under_way is not None:
                 announce(f"epoch {desk.under_way} is not on the Hub yet; it is sent when a backbone runs again")
-
-
-async def _note_credits(ports: Ports, backbone: Backbone, book: CreditBook) -> None:
-    saved_s = ports.clock.monotonic()
-    try:
-        while True:
-            book.note(backbone.membership.view.records)
-            if ports.clock.monotonic() >= saved_s + SAVE_S:
-                saved_s = ports.clock.monotonic()
-                book.save()
-            await asyncio.sleep(NOTE_S)
-    finally:
-        book.save()
 
 
 def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes_first_state: bool = True) -> None:

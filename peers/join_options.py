@@ -28,6 +28,8 @@ class JoinOptions:
     store: str = ""
     hub_repo: str = ""
     """Where a backbone publishes checkpoints on the Hub, too; empty: nowhere."""
+    dashboard: str = ""
+    """Where a backbone shows the run to browsers: see ``listen``."""
     wants_credit: bool = False
     """Whether the name may be published with the model."""
     rules: HouseRules = NO_RULES

@@ -71,7 +71,10 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
             evaluate=lambda state: worth_of(task_of(bundle, me, None, options.allowed_modules), state),
             copied_names=lambda: names_of(task_of(bundle, me, None, options.allowed_modules)),
         )
-        place = Place(data_dir=data_dir, name=options.name, as_json=options.as_json, store=options.store, hub=hub)
+        place = Place(
+            data_dir=data_dir, name=options.name, as_json=options.as_json, store=options.store, hub=hub,
+            dashboard=options.dashboard,
+        )  # fmt: skip
 
         async def welcome(backbone: Backbone) -> None:
             announce(f"checkpoints and metrics: {data_dir.path}")

@@ -24,8 +24,12 @@ AGAIN_S = 30.0
 
 async def join(options: JoinOptions, stop: asyncio.Event) -> None:
     """Join and work until stopped or finished, whenever the machine's owner lets it; prints a summary at the end."""
-    if options.store or options.hub_repo:
-        flag, does = ("--store", "keeps parameters") if options.store else ("--hub-repo", "publishes checkpoints")
+    of_backbones = (
+        (options.store, "--store", "keeps parameters"),
+        (options.hub_repo, "--hub-repo", "publishes checkpoints"),
+        (options.dashboard, "--dashboard", "shows the whole run"),
+    )
+    for _, flag, does in [one for one in of_backbones if one[0]]:
         raise ConfigError(f"only a backbone {does}", hint=f"leave {flag} out, or join with --role backbone")
     if options.gpu_memory_gb is not None and options.role is not Role.TRAINER:
         raise ConfigError("only a trainer computes on a GPU", hint="leave --gpu-memory out")

@@ -39,6 +39,16 @@ class DataDir:
         return self.path / "metrics.jsonl"
 
     @property
+    def history(self) -> Path:
+        """The metrics of a backbone, as its dashboard shows them."""
+        return self.path / "metrics.sqlite"
+
+    @property
+    def credits(self) -> Path:
+        """Who has given how much, as a backbone has heard."""
+        return self.path / "credits.json"
+
+    @property
     def state(self) -> Path:
         """What a trainer has of the run's state, for its next life."""
         return self.path / "state"

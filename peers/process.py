@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -80,6 +81,15 @@ def run_plain(command: Callable[[], object]) -> None:
         announce(f"error: {problem}")
     if problems:
         sys.exit(EXIT_ERROR)
+
+
+def dying_with_us(signal_name: str = "KILL") -> list[str]:
+    """Words before a command: where util-linux can do it, it gets the signal when we die, however we do.
+
+    "We" is the thread that starts it.
+    """
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", signal_name, "--"] if setpriv else []
 
 
 def settle_heap() -> None:

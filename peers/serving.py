@@ -9,16 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collab.concurrency import Background
+from collab.metrics.backbone_events import DashboardServed
+from collab.metrics.recorder import Recorder
 from collab.metrics.records import Notice
-from collab.metrics.sinks import Fanout, JsonLines
+from collab.metrics.sinks import Fanout, JsonLines, Sink
+from collab.metrics.tracking import Service
 from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
 from peers.backbone import Backbone, BackboneSettings
+from peers.credits import CreditBook
+from peers.dashboard.address import NOWHERE, listen, url_of
+from peers.dashboard.recent import Recent
+from peers.exhibiting import TRACKING_LIMIT_S, Kept, open_history, show, start_tracking
 from peers.hub_service import HubService, serve_hub
 from peers.joining import Relay
 from peers.places import DataDir, cache_dir
-from peers.process import settle_heap
+from peers.process import announce, settle_heap
 from peers.screen import LivePanel, choose_screen
 from peers.stores import open_store
 from peers.workshop import Workshop
@@ -41,6 +48,10 @@ class Place:
     """Of the run, where its key is."""
     hub: HubService | None = None
     """Where checkpoints are published on the Hub; None: nowhere."""
+    dashboard: str = NOWHERE
+    """Where the run is shown to browsers: see ``listen``."""
+    tracking: Service | None = None
+    """Where the run's figures go, too; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,30 +68,51 @@ async def serve_backbone(
     started: Started, bundle: Bundle, workshop: Workshop, place: Place, serving: Serving
 ) -> None:
     """Serve until ``serving.stop`` is set."""
-    store = await started.ports.compute.beside(lambda: open_store(bundle, place.store))
-    settings = BackboneSettings(
-        name=place.name, checkpoint_dir=place.data_dir.checkpoints, store=store, owner=place.owner
-    )
-    backbone = Backbone(started.ports, started.identity, bundle, workshop, settings)
-    screen = choose_screen(
-        as_json=place.as_json,
-        title=f"collab backbone: {bundle.run.run_id}",
-        view=lambda: backbone.membership.view,
-        refusals=started.refusals.rows,
-    )
+    ports = started.ports
     with ExitStack() as stack:
+        listening = listen(place.dashboard)
+        if listening is not None:
+            stack.callback(listening.close)
+        store = await ports.compute.beside(lambda: open_store(bundle, place.store))
         if store is not None:
             stack.callback(store.close)
-        serving.relay.sink = Fanout(screen, JsonLines(place.data_dir.metrics))
+        history = await ports.compute.beside(lambda: open_history(place.data_dir.history))
+        stack.callback(history.close)
+        recorder, recent = Recorder(ports.compute, history), Recent(history)
+        stack.callback(recorder.write)
+        settings = BackboneSettings(
+            name=place.name, checkpoint_dir=place.data_dir.checkpoints, store=store, owner=place.owner
+        )
+        backbone = Backbone(ports, started.identity, bundle, workshop, settings)
+        url = url_of(listening) if listening is not None else ""
+        screen = choose_screen(
+            as_json=place.as_json,
+            title=f"collab backbone: {bundle.run.run_id}" + (f", {url}" if url else ""),
+            view=lambda: backbone.membership.view,
+            refusals=started.refusals.rows,
+        )
+        sinks: list[Sink] = [screen, JsonLines(place.data_dir.metrics), recorder, recent]
+        if (tracker := start_tracking(place.tracking, ports, bundle, place.data_dir)) is not None:
+            stack.callback(tracker.close, TRACKING_LIMIT_S)
+            sinks.append(tracker)
+        serving.relay.sink = Fanout(*sinks)
         await backbone.begin()
         await serving.welcome(backbone)
+        if url:
+            announce(f"dashboard: {url}")
         if isinstance(screen, LivePanel):
             stack.enter_context(screen)
-        serving.relay.observe(Notice(at_s=started.ports.clock.now(), text=f"serving run {bundle.run.run_id}"))
+        serving.relay.observe(Notice(at_s=ports.clock.now(), text=f"serving run {bundle.run.run_id}"))
         settle_heap()
+        kept = Kept(CreditBook(place.data_dir.credits), history, recorder, recent)
         async with Background() as tasks:
+            tasks.create_task(recorder.run())
+            tasks.create_task(kept.book.keep(ports.clock, lambda: backbone.membership.view))
+            if listening is not None:
+                tasks.create_task(show(listening, ports, backbone, place.data_dir, kept))
+                serving.relay.observe(DashboardServed(at_s=ports.clock.now(), url=url))
             if place.hub is not None:
-                tasks.create_task(serve_hub(started.ports, bundle, backbone, place.data_dir, place.hub))
+                tasks.create_task(serve_hub(ports, backbone, place.data_dir, place.hub, kept))
             await backbone.run(serving.stop)
         if place.as_json:
             record = backbone.record()

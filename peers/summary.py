@@ -2,7 +2,16 @@
 
 import math
 
+from collab.averaging.agreement import CommitRecord
+from collab.config import Run
+from collab.metrics.backbone_events import RoundShared
+from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
+from collab.training.schedule import learning_rate_factor
+from collab.types import PeerId
+
+DEFERRED, ABSENT = "deferred", "absent"
+"""Why a trainer's samples are not in a round: it was there, and its upload would have held up others; it was not."""
 
 
 def swarm_loss(view: SwarmView) -> float:
@@ -12,9 +21,13 @@ def swarm_loss(view: SwarmView) -> float:
     return sum(loss * weight for loss, weight in known) / total if known else math.nan
 
 
-def newest_evaluation(view: SwarmView) -> tuple[int, float, float]:
-    """Epoch, loss and accuracy of the newest evaluation that any peer tells of; (-1, NaN, NaN) when there is none."""
-    told = [record for record in view.records if record.eval_epoch >= 0]
+def newest_evaluation(view: SwarmView, most: float = math.inf) -> tuple[int, float, float]:
+    """Epoch, loss and accuracy of the newest evaluation that any peer tells of; (-1, NaN, NaN) when there is none.
+
+    Args:
+        most: no later epoch can have been evaluated: whoever says so is not believed.
+    """
+    told = [record for record in view.records if 0 <= record.eval_epoch <= most]
     newest = max(told, key=lambda record: record.eval_epoch, default=None)
     return (-1, math.nan, math.nan) if newest is None else (newest.eval_epoch, newest.eval_loss, newest.eval_accuracy)
 
@@ -22,3 +35,29 @@ def newest_evaluation(view: SwarmView) -> tuple[int, float, float]:
 def told(figure: float) -> float | None:
     """As JSON has it: nothing for NaN."""
     return figure if math.isfinite(figure) else None
+
+
+def learning_rate(run: Run, mandate: Mandate, epoch: int) -> float:
+    """Of the step after ``epoch`` ones, as run file and organiser say."""
+    return run.optimizer.learning_rate * learning_rate_factor(run.schedule, epoch) * mandate.rate_factor(epoch)
+
+
+def shares_of(record: CommitRecord, view: SwarmView) -> RoundShared:
+    """Who did what in a round, and who had something for it that is not in it, as far as the view goes."""
+    length, contributors = record.num_elements, dict(record.contributors)
+    brought = tuple(
+        (peer, weight * sum(stop - start for start, stop in record.used_of(peer)) / length)
+        for peer, weight in record.contributors
+    )
+    reduced: dict[PeerId, float] = {}
+    for peer, start, stop in record.pieces:
+        reduced[peer] = reduced.get(peer, 0.0) + (stop - start) / length
+    here = [one for one in view.trainers(record.epoch, record.lineage) if one.samples and one.peer not in contributors]
+    return RoundShared(
+        at_s=view.at_s,
+        epoch=record.epoch,
+        round_id=record.round_id,
+        brought=brought,
+        reduced=tuple(reduced.items()),
+        left_out=tuple((one.peer, DEFERRED if one.peer in record.members else ABSENT) for one in here),
+    )

@@ -8,13 +8,15 @@ bash "$root/scripts/setup.sh"
 cd "$root"
 
 # Routers in homes (tests/live/test_reach.py) are made with nft, for which only root has a use anyway; the store in Redis
-# (tests/swarm/parameter_store) is tried with a server that the test starts itself, so that the package's own never runs.
+# (tests/swarm/parameter_store) is tried with a server that the test starts itself, so that the package's own never runs;
+# the dashboard (tests/live/test_dashboard.py) is looked at with a real browser.
 missing=()
 command -v nft >/dev/null || missing+=(nftables)
 command -v redis-server >/dev/null || missing+=(redis-server)
+command -v chromium >/dev/null || missing+=(chromium)
 if (( ${#missing[@]} )) && [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
     printf 'test: installing %s\n' "${missing[*]}"
-    { apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}"; } >/dev/null
+    { apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >/dev/null
 fi
 
 # Peers share the machine: one thread each, two threads under load are several times slower.
@@ -23,7 +25,7 @@ export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1
 
 printf 'test: ruff\n'
-.venv/bin/ruff check collab peers scripts tests
+.venv/bin/ruff check collab peers scripts tests notebooks
 printf 'test: mypy\n'
 .venv/bin/mypy --strict collab peers scripts
 if (( $# )); then

@@ -27,6 +27,7 @@ LAYERS = {
     "collab.net.wire": PURE,
     "collab.metrics.records": PURE,
     "collab.metrics.guest_records": PURE,
+    "collab.metrics.backbone_events": PURE,
     "collab.averaging.plan": PURE,
     "collab.averaging.agreement": PURE,
     "collab.averaging.ballots": PURE,

@@ -234,7 +234,7 @@ class Leader:
         except ValueError as error:  # whatever members may say of themselves, they are to hear why there is no round
             return f"no plan can be made of what the members say: {error}"
         self._following.left_out = frozenset(m.peer for m in plan.members if m.weight < joins[m.peer].weight)
-        return Group(
+        group = Group(
             round_id=hashlib.sha256(f"{self._transport.peer_id}:{self._rng.getrandbits(128)}".encode()).hexdigest()[
                 :24
             ],
@@ -251,6 +251,8 @@ class Leader:
             terms=self._terms.mark_at(assembly.epoch),
             ballot_number=ballot_above((join.promised for join in joins.values()), self._transport.peer_id).number,
         )
+        self._news.planned(group, joins)
+        return group
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 

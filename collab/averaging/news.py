@@ -1,12 +1,15 @@
 """What a peer tells whoever watches it of the rounds that it is in."""
 
 import logging
+from collections.abc import Mapping
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.base import Committed, Outcome
-from collab.averaging.messages import Group
+from collab.averaging.messages import Group, Join
+from collab.metrics.backbone_events import RoundPlanned
 from collab.metrics.records import Notice, Phase, PhaseReached, RoundEnded
 from collab.ports import Ports
+from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +28,18 @@ class News:
     def reach(self, phase: Phase, epoch: int) -> None:
         """A moment of a round."""
         self._observer.observe(PhaseReached(at_s=self._clock.now(), phase=phase, epoch=epoch))
+
+    def planned(self, group: Group, joins: Mapping[PeerId, Join]) -> None:
+        """We lead a round with these members."""
+        rates = {peer: (join.up_bytes_per_s, join.down_bytes_per_s) for peer, join in joins.items()}
+        planned = RoundPlanned(
+            at_s=self._clock.now(),
+            epoch=group.epoch,
+            round_id=group.round_id,
+            expected_s=group.expected_s,
+            links=tuple((member.peer, *rates[member.peer], member.codec) for member in group.members),
+        )
+        self._observer.observe(planned)
 
     def ended(self, group: Group, outcome: Outcome, started_s: float) -> None:
         """One attempt is over that began at ``started_s``."""

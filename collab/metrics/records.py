@@ -270,3 +270,5 @@ class SwarmReport(Event):
     samples_per_s: float
     trainers: int
     peers: int
+    learning_rate: float = math.nan
+    """Of the step after ``epoch``; NaN: nobody has said."""

@@ -18,6 +18,7 @@ LONGEST_LIFE_S = 120.0
 """For which a peer may ask that its record is believed."""
 MAX_NAME_CHARACTERS = 40
 MAX_VERSION_CHARACTERS = 40
+MAX_GPU_CHARACTERS = 40
 MAX_DATA_CHARACTERS = 64
 MAX_PASS = 1 << 31
 RECORDS_REMEMBERED = 4096
@@ -92,7 +93,9 @@ class PeerRecord:
     eval_accuracy: float = math.nan
     """Share of the held-out samples got right, as ``eval_loss``; NaN: nobody says."""
     wants_credit: bool = False
-    """Whether its owner agrees that its name is published with the model. New fields go below."""
+    """Whether its owner agrees that its name is published with the model."""
+    gpu: str = ""
+    """What a trainer computes on, as the driver calls it; empty: the CPU. New fields go below."""
 
 
 def pack_record(record: PeerRecord, identity: Identity) -> bytes:
@@ -152,4 +155,6 @@ def _checked(values: Any, peer: PeerId) -> PeerRecord:
         raise BadMessage(f"name of {len(record.name)} characters is over the limit of {MAX_NAME_CHARACTERS}")
     if len(record.version) > MAX_VERSION_CHARACTERS:
         raise BadMessage(f"version of {len(record.version)} characters is over the limit of {MAX_VERSION_CHARACTERS}")
+    if len(record.gpu) > MAX_GPU_CHARACTERS:
+        raise BadMessage(f"gpu of {len(record.gpu)} characters is over the limit of {MAX_GPU_CHARACTERS}")
     return record

@@ -104,6 +104,13 @@ class Replica:
         return self._gradient.take_used()
 
     @property
+    def gpu(self) -> str:
+        """What it computes on, as the driver calls it; empty: the CPU."""
+        if self._device.type == "cpu":
+            return ""
+        return torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else str(self._device)
+
+    @property
     def learning_rate(self) -> float:
         """Of the next step, first parameter group."""
         factor = learning_rate_factor(self._schedule, self.epoch) * self.rate_factor(self.epoch, None)

@@ -9,7 +9,7 @@ from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkip
 from collab.ports import Ports
 from collab.strategies.base import Stepped
 from collab.swarm.reachability import Reaching, Verdict
-from collab.swarm.records import PeerRecord, PeerState
+from collab.swarm.records import MAX_GPU_CHARACTERS, PeerRecord, PeerState
 from collab.training.accumulator import Used
 from collab.training.replica import MicrobatchReport, Replica
 from collab.training.vitals import Vitals
@@ -53,6 +53,7 @@ class Teller:
         """The data that we share with others, and the pass that we are in."""
         self.listener: Listener | None = None
         self._last_step_s = 0.0
+        self._gpu = replica.gpu[:MAX_GPU_CHARACTERS]
 
     def follow(self, reaching: Reaching) -> None:
         """Say in our record how others get to us, also when that changes."""
@@ -91,6 +92,7 @@ class Teller:
             data_pass=data_pass,
             reach=self.reach,
             wants_credit=self.wants_credit,
+            gpu=self._gpu,
         )
 
     def note_microbatch(self, report: MicrobatchReport, seconds: float) -> None:

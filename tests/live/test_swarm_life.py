@@ -1,11 +1,14 @@
 """Real processes: peers come, go and die, and the run goes on."""
 
+import json
 import signal
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.live.processes import LIMIT_S, live_swarm, wait_until
+from tests.live.processes import LIMIT_S, Peer, live_swarm, wait_until
 
 DIGITS = """\
 run_id: live-digits
@@ -24,6 +27,14 @@ def digits(*, until: int, every: int, target: int = 1500) -> str:
     return DIGITS.format(until=until, every=every, target=target)
 
 
+def dashboard_of(backbone: Peer) -> dict[str, Any]:
+    """What a backbone shows of its run."""
+    wait_until(lambda: bool(backbone.all("DashboardServed")), "its dashboard", backbone)
+    url = backbone.all("DashboardServed")[-1]["url"]
+    with urllib.request.urlopen(f"{url}api/v1/state", timeout=30) as answer:
+        return dict(json.loads(answer.read()))
+
+
 @pytest.mark.timeout(180)
 def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_lineage(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100000, every=35)) as swarm:
@@ -35,6 +46,12 @@ def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_li
         first.wait_for_epoch(first.epoch + 3)
         late = swarm.join("late")
         late.wait_for_epoch(1)
+        here = {"first", "leaver", "late"}
+        wait_until(lambda: here <= {peer["name"] for peer in dashboard_of(backbone)["peers"]}, "all on the page")
+        shown = dashboard_of(backbone)
+        assert shown["health"]["level"] == "good"
+        assert shown["now"]["epoch"] >= 3
+        assert sum(row["samples"] for row in shown["contributors"]["rows"]) > 0
         summary, seconds = leaver.leave(signal.SIGINT)
         assert summary["epochs_contributed"] > 0
         assert seconds < 5.0

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from collab.checkpoints.local_publisher import LocalPublisher
 from collab.config import parse_run
 from collab.errors import ConfigError, HubBusy, HubDenied, InviteError, StateError
 from collab.metrics.records import SwarmReport
-from collab.metrics.sinks import JsonLines
+from collab.metrics.store import MetricsStore
 from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
@@ -35,7 +36,7 @@ from peers.assets import load_assets
 from peers.credits import Credit
 from peers.hosting import HostOptions, _beginning
 from peers.hub_lookup import checkpoint_in, export_to, place_of, word_of
-from peers.hub_pages import RUN_ON_HUB, HubPages, LossHistory, count_parameters
+from peers.hub_pages import RUN_ON_HUB, HubPages, count_parameters, points_of
 from peers.hub_service import bring_if_lost, place_for
 from peers.places import DataDir
 from tests.checkpoints.test_hub_publisher import NAME
@@ -70,11 +71,14 @@ def at_hub(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch) -> HubStandIn:
 def publish(server: HubStandIn, root: Path, epoch: int, invite: str | None) -> Path:
     """As a backbone does, with its pages."""
     disk = LocalPublisher(root / "checkpoints", BUNDLE.fingerprint, lambda: FILES, keep=9)
-    pages = HubPages(NAME, BUNDLE, root / "metrics.jsonl", lambda: (Credit("Anna", 0, 640),), invite)
+    root.mkdir(parents=True, exist_ok=True)
+    store = MetricsStore.open(root / "metrics.sqlite")
+    pages = HubPages(NAME, BUNDLE, lambda: points_of(store), lambda: (Credit("Anna", 0, 640),), invite)
     publisher = HubPublisher(HubRepository(HubPlace(NAME), endpoint=server.url), root / "outbox", pages.beside)
     wanted = order(epoch, Tenure(1, A))
     path = disk.publish(snapshot(epoch), wanted).path
-    publisher.publish(path, wanted)
+    with closing(store):
+        publisher.publish(path, wanted)
     return path
 
 
@@ -87,14 +91,13 @@ def report(root: Path, epoch: int, loss: float, eval_loss: float = math.nan) -> 
         at_s=0.0, epoch=epoch, lineage=Lineage("l"), loss=loss, eval_loss=eval_loss, eval_epoch=epoch,
         eval_accuracy=math.nan, samples_per_s=1.0, trainers=1, peers=2,
     )  # fmt: skip
-    JsonLines(root / "metrics.jsonl").observe(event)
+    with closing(MetricsStore.open(root / "metrics.sqlite")) as store:
+        store.write([event])
 
 
 def test_a_checkpoint_comes_with_its_figures_its_curve_and_the_run(hub: HubStandIn, tmp_path: Path) -> None:
     for epoch, loss in ((5, 3.0), (10, 2.0), (15, 1.0)):
         report(tmp_path, epoch, loss)
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"event": "SwarmReport", "epoch": 10, "lo')  # cut by a crash
     publish(hub, tmp_path, 10, WORD)
     files = head(hub)
     state = json.loads(files["collab_state.json"])
@@ -107,18 +110,15 @@ def test_a_checkpoint_comes_with_its_figures_its_curve_and_the_run(hub: HubStand
     assert verified_state(tmp_path / "checkpoints" / "epoch-00000010")["epoch"] == 10
 
 
-def test_the_history_is_read_on_from_where_it_was_also_when_the_file_is_put_aside(tmp_path: Path) -> None:
-    metrics = tmp_path / "metrics.jsonl"
-    history = LossHistory(metrics)
-    assert history.points() == []
-    report(tmp_path, 1, 5.0)
-    assert [point.epoch for point in history.points()] == [1]
-    report(tmp_path, 2, 4.0)
-    metrics.replace(metrics.with_suffix(".old.jsonl"))
-    report(tmp_path, 3, 3.0)
-    report(tmp_path, 3, 2.5)
-    for seen in (history, history, LossHistory(metrics)):
-        assert [(point.epoch, point.loss) for point in seen.points()] == [(1, 5.0), (2, 4.0), (3, 2.5)]
+def test_the_curves_of_the_card_are_those_of_the_store(tmp_path: Path) -> None:
+    with closing(MetricsStore.open(tmp_path / "metrics.sqlite")) as store:
+        assert points_of(store) == []
+    for epoch, loss, held_out in ((1, 5.0, math.nan), (2, 4.0, 4.5), (3, 3.0, math.nan), (3, 2.5, math.nan)):
+        report(tmp_path, epoch, loss, held_out)
+    with closing(MetricsStore.open(tmp_path / "metrics.sqlite")) as store:
+        points = points_of(store)
+    assert [(point.epoch, point.loss) for point in points] == [(1, 5.0), (2, 4.0), (3, 2.5)]
+    assert [(point.eval_epoch, point.eval_loss) for point in points if point.eval_epoch >= 0] == [(2, 4.5)]
 
 
 def test_parameters_are_counted_as_the_file_has_them(tmp_path: Path, hub: HubStandIn) -> None:
@@ -303,7 +303,7 @@ def test_what_is_exported_from_the_hub_loads_with_transformers(
     publication = replace(wanted.publication, digest=digest, lineage=made.lineage, epoch=made.epoch)
     wanted = replace(wanted, publication=publication)
     path = disk.publish(made, wanted).path
-    pages = HubPages(NAME, bundle, tmp_path / "metrics.jsonl", tuple, "")
+    pages = HubPages(NAME, bundle, tuple, tuple, "")
     HubPublisher(HubRepository(HubPlace(NAME)), tmp_path / "outbox", pages.beside).publish(path, wanted)
     assert checkpoint_in(tmp_path) == path
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from collab.errors import BadMessage
 from collab.swarm.identity import Identity
 from collab.swarm.records import (
+    MAX_GPU_CHARACTERS,
     MAX_NAME_CHARACTERS,
     MAX_RECORD_BYTES,
     PeerRecord,
@@ -129,6 +130,7 @@ def test_a_truth_value_is_no_number_and_no_text(name: str) -> None:
         ("samples_per_s", math.inf), ("microbatch_s", -1.0), ("microbatch_s", math.nan), ("said_at", math.nan),
         ("said_at", math.inf), ("said_at", -1.0), ("role", "king"), ("role", ""), ("state", "asleep"), ("state", 3),
         ("can_be_dialled", 1), ("can_be_dialled", "yes"), ("name", "x" * (MAX_NAME_CHARACTERS + 1)), ("name", 5),
+        ("gpu", "x" * (MAX_GPU_CHARACTERS + 1)), ("gpu", 5),
         ("life_s", -1.0), ("life_s", 121.0), ("life_s", math.nan),
         ("fingerprint", 5), ("lineage", 0), ("loss", "low"), ("eval_epoch", 1.0),
         ("has_seat", 1), ("has_seat", ""),

@@ -1,0 +1,223 @@
+"""A backbone's metrics in SQLite: curves, counters and the last events of each kind. Bounded, and kept for ever."""
+
+import json
+import logging
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from collab.metrics.backbone_events import RolledBack, RoundPlanned, RoundShared
+from collab.metrics.names import counter_of, figures_of
+from collab.metrics.records import (
+    CheckpointOnHub,
+    CheckpointSaved,
+    Event,
+    Notice,
+    PeerRefused,
+    RoundEnded,
+    SwarmReport,
+)
+from collab.metrics.sinks import event_fields
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1
+"""Of the tables; a file of a later one is put aside, since what it means is not known."""
+MOST_POINTS = 10_000
+"""Of one curve. Of more, every second one of the older half goes, so that the oldest are the sparsest. About 4 MB in
+all."""
+JOURNALS = ("-wal", "-shm")
+LONGEST_JOURNAL_BYTES = 4 << 20
+KEPT: Mapping[type[Event], int] = {
+    SwarmReport: 1,
+    RoundEnded: 500,
+    RoundPlanned: 20,
+    RoundShared: 100,
+    PeerRefused: 500,
+    CheckpointSaved: 200,
+    CheckpointOnHub: 200,
+    Notice: 100,
+}
+"""Of which events the last ones are kept, and how many."""
+TABLES = """
+CREATE TABLE IF NOT EXISTS figures (name TEXT, epoch INTEGER, at_s REAL, value REAL, PRIMARY KEY (name, epoch))
+    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY, kind TEXT, at_s REAL, fields TEXT);
+CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind, number);
+"""
+COUNT = "INSERT INTO counters VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
+FORGET = """
+DELETE FROM events WHERE kind = :kind AND number <= (
+    SELECT number FROM events WHERE kind = :kind ORDER BY number DESC LIMIT 1 OFFSET :most
+)
+"""
+THIN = """
+DELETE FROM figures WHERE name = :name AND epoch IN (
+    SELECT epoch FROM (
+        SELECT epoch, row_number() OVER (ORDER BY epoch) AS place, count(*) OVER () AS number
+        FROM figures WHERE name = :name
+    ) WHERE place % 2 = 0 AND place <= number / 2
+)
+"""
+
+
+def matters(event: Event) -> bool:
+    """Whether anything of an event is kept."""
+    return type(event) in KEPT or isinstance(event, RolledBack) or bool(counter_of(event)) or bool(figures_of(event))
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One metric over epochs."""
+
+    epochs: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+class MetricsStore:
+    """One file. All methods block, and may be called from any thread."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database, self._lock = database, threading.Lock()
+        self._added: dict[str, int] = {}
+        """Points of each curve since it was looked at how many there are; not in it: that was never done."""
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The store in a file, which is made if it is not there. One that is none, or damaged, is put aside.
+
+        Raises:
+            OSError: the disk takes nothing, or gives nothing.
+        """
+        try:
+            return cls(_opened(path))
+        except sqlite3.OperationalError as error:
+            raise OSError(f"{path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            aside = path.with_suffix(".unreadable.sqlite")
+            logger.warning("metrics in %s cannot be read (%s); they lie in %s, and new ones begin", path, error, aside)
+            for suffix in JOURNALS:
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            path.replace(aside)
+        try:
+            return cls(_opened(path))
+        except sqlite3.Error as error:
+            raise OSError(f"{path}: {error}") from error
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        """One that ends with the process: for a disk that takes nothing, and for tests."""
+        return cls(_prepared(sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)))
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, events: Sequence[Event]) -> None:
+        """What these events say, in their order; all of it, or nothing.
+
+        Raises:
+            sqlite3.Error: the disk does not take it.
+        """
+        with self._lock, self._transaction():
+            execute = self._database.execute
+            for event in events:
+                if isinstance(event, RolledBack):
+                    execute("DELETE FROM figures WHERE epoch > ?", (event.epoch,))
+                for figure in figures_of(event):
+                    point = (figure.name, figure.epoch, figure.at_s, figure.value)
+                    execute("INSERT OR REPLACE INTO figures VALUES (?, ?, ?, ?)", point)
+                if counter := counter_of(event):
+                    execute(COUNT, (counter,))
+                if type(event) in KEPT:
+                    fields = json.dumps(event_fields(event), allow_nan=False)
+                    row = (type(event).__name__, event.at_s, fields)
+                    execute("INSERT INTO events (kind, at_s, fields) VALUES (?, ?, ?)", row)
+            self._keep_small(events)
+
+    def _keep_small(self, events: Sequence[Event]) -> None:
+        for kind in {type(event) for event in events} & KEPT.keys():
+            self._database.execute(FORGET, {"kind": kind.__name__, "most": KEPT[kind]})
+        for name, added in Counter(figure.name for event in events for figure in figures_of(event)).items():
+            self._added[name] = self._added.get(name, MOST_POINTS) + added
+            if self._added[name] < MOST_POINTS // 20:
+                continue
+            self._added[name] = 0
+            (number,) = self._database.execute("SELECT count(*) FROM figures WHERE name = ?", (name,)).fetchone()
+            if number > MOST_POINTS:
+                self._database.execute(THIN, {"name": name})
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:  # a full disk may have ended it already
+                self._database.execute("ROLLBACK")
+            raise
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def curve(self, name: str, *, after_epoch: int = -1, most: int = MOST_POINTS) -> Curve:
+        """Points of later epochs, by epoch; of more than ``most`` every n-th, and the last one."""
+        with self._lock:
+            found = self._database.execute(
+                "SELECT epoch, value FROM figures WHERE name = ? AND epoch > ? ORDER BY epoch", (name, after_epoch)
+            ).fetchall()
+        step = -(-len(found) // most)
+        rows = found[::-1][:: max(step, 1)][::-1]
+        return Curve(tuple(epoch for epoch, _ in rows), tuple(value for _, value in rows))
+
+    def newest_figures(self) -> dict[str, float]:
+        """Of each metric the value of its last epoch."""
+        with self._lock:  # SQLite takes the other columns from the row that has the maximum
+            rows = self._database.execute("SELECT name, value, max(epoch) FROM figures GROUP BY name").fetchall()
+        return {name: value for name, value, _ in rows}
+
+    def counters(self) -> dict[str, int]:
+        """What was counted, by name."""
+        with self._lock:
+            return dict(self._database.execute("SELECT name, value FROM counters").fetchall())
+
+    def newest(self, kind: type[Event], number: int) -> list[dict[str, Any]]:
+        """The last events of a kind, as ``event_fields``, newest first."""
+        with self._lock:
+            rows: Sequence[tuple[str]] = self._database.execute(
+                "SELECT fields FROM events WHERE kind = ? ORDER BY number DESC LIMIT ?", (kind.__name__, number)
+            ).fetchall()
+        return [json.loads(fields) for (fields,) in rows]
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """A database in a file.
+
+    Raises:
+        sqlite3.DatabaseError: it is none, or of a later version.
+    """
+    return _prepared(sqlite3.connect(path, check_same_thread=False, isolation_level=None))
+
+
+def _prepared(database: sqlite3.Connection) -> sqlite3.Connection:
+    try:
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise sqlite3.DatabaseError(f"it is of version {version}, and this program knows {VERSION}")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last seconds, and nothing else
+        database.execute(f"PRAGMA journal_size_limit = {LONGEST_JOURNAL_BYTES}")
+        database.executescript(TABLES)
+        database.execute(f"PRAGMA user_version = {VERSION}")
+    except BaseException:
+        database.close()
+        raise
+    return database

@@ -1,0 +1,290 @@
+"""The run as the dashboard shows it, as JSON values: see docs/dashboard.md."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from collab.config import Run, VcAsgd
+from collab.metrics.backbone_events import RoundPlanned, RoundShared
+from collab.metrics.records import (
+    CheckpointOnHub,
+    CheckpointSaved,
+    Notice,
+    PeerRefused,
+    RoundEnded,
+    SwarmReport,
+)
+from collab.metrics.store import MetricsStore
+from collab.ports import Clock
+from collab.swarm.mandate import Mandate
+from collab.swarm.progress import SwarmView
+from collab.swarm.records import PeerRecord
+from collab.types import Lineage, PeerId, Role
+from collab.version import VERSION
+from peers.credits import CreditBook
+from peers.dashboard.plain import finite, short_id, shown
+from peers.dashboard.recent import Recent
+from peers.dashboard.words import REACHED, Health, Moment, doing, health, why
+from peers.summary import learning_rate
+
+FORMAT = 1
+"""Of the JSON; fields are added without a new number."""
+MOST_ROUNDS, MOST_NAMES = 10, 16
+"""Told of, and in each list of a round, largest first: all of 64 peers would be most of the page's traffic."""
+MOST_PEERS = 256
+MOST_CONTRIBUTORS = 50
+"""By name; the others are told of together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What a backbone knows."""
+
+    run: Run
+    mandate: Mandate
+    clock: Clock
+    me: PeerId
+    view: Callable[[], SwarmView]
+    credits: CreditBook
+    store: MetricsStore
+    recent: Recent
+    problem: Callable[[], str]
+    """Why it cannot do its work; empty: it can."""
+    home: str
+    """Its directory, of which nobody else needs to know where it is."""
+    hub_url: str = ""
+    """Where repositories of the Hub are looked at."""
+
+
+class Overview:
+    """Of one backbone. Called in its event loop; each call costs about three milliseconds for 64 peers."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        self._names: dict[PeerId, str] = {}
+        """Of those who are here, or are told of in what is shown."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything but the curves."""
+        sources = self.sources
+        view, now_s = sources.view(), sources.clock.now()
+        self._learn_names(view)
+        consensus = self._consensus(view)
+        figures, moment = self._figures(view, consensus, now_s)
+        return {
+            "format": FORMAT,
+            "run": self._run(),
+            "at_s": now_s,
+            "health": _told(health(moment)),
+            "now": figures,
+            "peers": [self._peer(record, consensus, now_s) for record in _first(view)],
+            "rounds": self._rounds(),
+            "contributors": self._contributors(view),
+            "checkpoints": self._checkpoints(),
+            "notices": [
+                {
+                    "at_s": told["at_s"],
+                    "text": shown(told["text"], sources.home),
+                    "hint": shown(told["hint"], sources.home),
+                    "is_problem": told["is_problem"],
+                }
+                for told in sources.recent.newest(Notice)
+            ],
+        }
+
+    def figures_now(self) -> dict[str, Any]:
+        """What is under ``now`` in the state."""
+        view = self.sources.view()
+        return self._figures(view, self._consensus(view), self.sources.clock.now())[0]
+
+    def peers_by_role_and_state(self) -> Mapping[tuple[str, str], int]:
+        """How many peers there are of each kind."""
+        return Counter((record.role.value, record.state.value) for record in self.sources.view().records)
+
+    @property
+    def _is_one_history(self) -> bool:
+        """Whether trainers go on together; else the newest of them says how far the run is."""
+        return not isinstance(self.sources.run.strategy, VcAsgd)
+
+    def _consensus(self, view: SwarmView) -> tuple[int, Lineage] | None:
+        return view.consensus() if self._is_one_history else view.newest()
+
+    # -- the parts ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> dict[str, Any]:
+        run, mandate = self.sources.run, self.sources.mandate
+        return {
+            "id": run.run_id,
+            "strategy": run.strategy.name,
+            "task": run.task.name,
+            "is_open": run.access == "open",
+            "until_epoch": mandate.until_epoch,
+            "version": VERSION,
+        }
+
+    def _figures(
+        self, view: SwarmView, consensus: tuple[int, Lineage] | None, now_s: float
+    ) -> tuple[dict[str, Any], Moment]:
+        run, mandate, recent = self.sources.run, self.sources.mandate, self.sources.recent
+        report = next(iter(recent.newest(SwarmReport)), {})
+        epoch = consensus[0] if consensus is not None else int(report.get("epoch", 0))
+        due_s, step_s = view.step_ahead(mandate.target_batch_size(epoch), now_s)
+        if not self._is_one_history:
+            due_s, step_s = math.inf, math.inf  # a push is a step, and nobody says when one comes
+        rounds = recent.newest(RoundEnded)
+        committed = next((one for one in rounds if one["committed"]), None)
+        is_lost = bool(rounds) and not rounds[0]["committed"]
+        moment = Moment(
+            epoch=epoch,
+            until_epoch=mandate.until_epoch,
+            trainers=view.num_trainers,
+            contributors=committed["contributors"] if committed else 0,
+            since_step_s=now_s - report["at_s"] if report else math.inf,
+            step_s=step_s,
+            lost_reason=shown(rounds[0]["reason"], self.sources.home) if is_lost else "",
+        )
+        left = max(mandate.until_epoch - epoch, 0) if mandate.until_epoch is not None else None
+        measured_s = self._seconds_a_step()
+        figures = {
+            "epoch": epoch,
+            "loss": finite(report.get("loss")),
+            "eval_loss": finite(report.get("eval_loss")),
+            "eval_accuracy": finite(report.get("eval_accuracy")),
+            "eval_epoch": report.get("eval_epoch", -1),
+            "samples_per_s": finite(view.samples_per_s, 4),
+            "learning_rate": finite(learning_rate(run, mandate, epoch)),
+            "trainers": view.num_trainers,
+            "peers": view.num_peers,
+            "samples": finite(view.samples(*consensus), 6) if consensus is not None else 0.0,
+            "target_batch_size": mandate.target_batch_size(epoch),
+            "next_step_s": finite(due_s, 3),
+            "step_s": finite(measured_s if math.isfinite(measured_s) else step_s, 3),
+            "remaining_s": finite(left * measured_s, 3) if left is not None else None,
+        }
+        return figures, moment
+
+    def _seconds_a_step(self) -> float:
+        """As the last rounds came one after the other; infinite: too few are known."""
+        taken = [(one["epoch"], one["at_s"]) for one in self.sources.recent.newest(RoundEnded) if one["committed"]]
+        if len(taken) < 2 or taken[0][0] <= taken[-1][0]:
+            return math.inf
+        (last, last_s), (first, first_s) = taken[0], taken[-1]
+        return max(float(last_s - first_s), 0.0) / int(last - first)
+
+    def _peer(self, record: PeerRecord, consensus: tuple[int, Lineage] | None, now_s: float) -> dict[str, Any]:
+        up, down = self.sources.recent.links.get(record.peer, (0.0, 0.0))
+        return {
+            "id": shown(record.peer),
+            "name": self._name(record.peer),
+            "is_us": record.peer == self.sources.me,
+            "role": record.role.value,
+            "state": record.state.value,
+            "doing": doing(record, consensus if self._is_one_history else None, now_s),
+            "reached": REACHED.get(record.reach.value, record.reach.value),
+            "epoch": record.epoch,
+            "samples_per_s": finite(record.samples_per_s, 4),
+            "loss": finite(record.loss),
+            "up_bytes_per_s": finite(up or math.nan, 3),
+            "down_bytes_per_s": finite(down or math.nan, 3),
+            "samples": record.total_samples,
+            "brought_at_s": self.sources.recent.brought_at_s.get(record.peer),
+            "heard_at_s": record.said_at,
+            "device": (shown(record.gpu) or "CPU") if record.role is Role.TRAINER else "",
+            "version": shown(record.version),
+        }
+
+    def _rounds(self) -> list[dict[str, Any]]:
+        recent, home = self.sources.recent, self.sources.home
+        shares = {told["round_id"]: told for told in recent.newest(RoundShared)}
+        expected_s = {told["round_id"]: told["expected_s"] or math.nan for told in recent.newest(RoundPlanned)}
+        refused: dict[tuple[int, str], str] = {}
+        for told in reversed(recent.newest(PeerRefused)):
+            refused[told["epoch"], told["peer"]] = told["reason"]
+        rounds = []
+        for told in recent.newest(RoundEnded)[:MOST_ROUNDS]:
+            share = shares.get(told["round_id"], {"brought": [], "reduced": [], "left_out": []})
+            whom = dict(share["left_out"])
+            here = {peer for peer, _ in share["brought"]}
+            whom |= {p: reason for (epoch, p), reason in refused.items() if epoch == told["epoch"] and p not in here}
+            rounds.append(
+                {
+                    "epoch": told["epoch"],
+                    "at_s": told["at_s"],
+                    "is_committed": told["committed"],
+                    "reason": shown(told["reason"], home),
+                    "seconds": finite(told["seconds"], 3),
+                    "links_allow_s": finite(expected_s.get(told["round_id"]), 3),
+                    "samples": finite(told["samples"]),
+                    "contributors": told["contributors"],
+                    "reducers": len(share["reduced"]),
+                    "brought": [
+                        {"name": self._name(peer), "samples": finite(samples, 4)}
+                        for peer, samples in _largest(share["brought"])
+                    ],
+                    "reduced": [
+                        {"name": self._name(peer), "share": finite(part, 3)}
+                        for peer, part in _largest(share["reduced"])
+                    ],
+                    "left_out": [
+                        {"name": self._name(peer), "why": why(reason)}
+                        for peer, reason in list(whom.items())[:MOST_NAMES]
+                    ],
+                }
+            )
+        return rounds
+
+    def _contributors(self, view: SwarmView) -> dict[str, Any]:
+        given, here = self.sources.credits.by_peer(), {record.peer for record in view.records}
+        total = sum(credit.total for _, credit in given)
+        rows = [
+            {
+                "id": shown(peer),
+                "name": shown(credit.name) or self._name(peer),
+                "samples": credit.total,
+                "share": finite(credit.total / total, 4),
+                "is_here": peer in here,
+            }
+            for peer, credit in given[:MOST_CONTRIBUTORS]
+        ]
+        others = given[MOST_CONTRIBUTORS:]
+        return {"total": total, "rows": rows, "others": len(others), "samples": sum(c.total for _, c in others)}
+
+    def _checkpoints(self) -> list[dict[str, Any]]:
+        recent = self.sources.recent
+        on_disk = [
+            {"epoch": told["epoch"], "at_s": told["at_s"], "num_bytes": told["num_bytes"], "where": "disk"}
+            | {"place": "/".join(PurePath(told["path"]).parts[-2:]), "url": ""}
+            for told in recent.newest(CheckpointSaved)
+        ]
+        on_hub = [
+            {"epoch": told["epoch"], "at_s": told["at_s"], "num_bytes": told["num_bytes"], "where": "hub"}
+            | {"place": told["place"], "url": f"{self.sources.hub_url}/{told['place']}/tree/{told['commit']}"}
+            for told in recent.newest(CheckpointOnHub)
+        ]
+        return sorted([*on_disk, *on_hub], key=lambda one: -one["at_s"])
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def _learn_names(self, view: SwarmView) -> None:
+        here = {record.peer: shown(record.name) for record in view.records}
+        told = set(self.sources.recent.brought_at_s)
+        self._names = {peer: name for peer, name in self._names.items() if peer in told} | here
+
+    def _name(self, peer: str) -> str:
+        return self._names.get(PeerId(peer), "") or short_id(peer)
+
+
+def _first(view: SwarmView) -> list[PeerRecord]:
+    """Helpers, then trainers, the fastest ones first."""
+    return sorted(view.records, key=lambda one: (one.role is Role.TRAINER, -one.samples_per_s, one.peer))[:MOST_PEERS]
+
+
+def _largest(rows: list[list[Any]]) -> list[list[Any]]:
+    return sorted(rows, key=lambda row: -row[1])[:MOST_NAMES]
+
+
+def _told(found: Health) -> dict[str, str]:
+    return {"level": found.level, "text": found.text, "hint": found.hint}

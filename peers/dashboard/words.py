@@ -1,0 +1,121 @@
+"""The swarm in words: whether all is well, what each peer is doing, why somebody was left out. Pure."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from collab.swarm.progress import HEARTBEAT_S, RECORD_LIFE_S
+from collab.swarm.records import PeerRecord, PeerState
+from collab.types import Lineage, Role
+from peers.summary import ABSENT, DEFERRED
+
+GOOD, WAITING, TROUBLE = "good", "waiting", "trouble"
+PATIENCE_STEPS, PATIENCE_S = 4.0, 30.0
+"""A step that takes so many times what it should, and so long, is late."""
+MISSED_HEARTBEATS = 2.0
+"""Of a peer that has not been heard for so many, it is said."""
+REACHED = {
+    "direct": "can be dialled",
+    "hole-punched": "through its router",
+    "relayed": "through a backbone",
+    "client": "dials only",
+}
+WHY = {
+    DEFERRED: "its upload would have held up the others",
+    ABSENT: "was not there in time",
+    "late": "came too late",
+    "silent": "said nothing",
+    "stalled": "stopped in the middle",
+    "slow_sender": "sent too slowly",
+    "slow_reducer": "averaged too slowly",
+    "cut_off": "lost its connection",
+    "member_lost": "was lost",
+    "sender_lost": "was lost",
+    "not_finite": "sent numbers that are none",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether all is well."""
+
+    level: str
+    text: str
+    hint: str = ""
+    """What to do, or what it may be; empty: nothing is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What there is to judge by."""
+
+    epoch: int
+    until_epoch: int | None
+    trainers: int
+    contributors: int
+    """In the newest committed round; 0: none is known."""
+    since_step_s: float
+    """Infinite: no step was seen."""
+    step_s: float
+    """That a step should take; infinite: nobody knows."""
+    lost_reason: str
+    """Why the newest round was lost; empty: it was not."""
+
+
+def health(now: Moment) -> Health:
+    """In a sentence."""
+    if now.until_epoch is not None and now.epoch >= now.until_epoch:
+        return Health(GOOD, f"finished: all {now.until_epoch} steps are taken")
+    if not now.trainers:
+        return Health(WAITING, "waiting: no trainer is here", "whoever has an invite can join")
+    if math.isinf(now.since_step_s):
+        return Health(WAITING, f"waiting for the first step of {_count(now.trainers, 'trainer')}")
+    allowed_s = max(PATIENCE_S, PATIENCE_STEPS * now.step_s) if math.isfinite(now.step_s) else PATIENCE_S
+    ago = f"step {now.epoch} was taken {span(now.since_step_s)} ago"
+    if now.since_step_s > allowed_s:
+        reason = f"the last round was lost: {now.lost_reason}" if now.lost_reason else "no round has come about since"
+        expected = f", expected every {span(now.step_s)}" if math.isfinite(now.step_s) else ""
+        return Health(TROUBLE, f"standing still: {ago}{expected}", reason)
+    whose = f" with the samples of {_count(now.contributors, 'peer')}" if now.contributors else ""
+    return Health(GOOD, f"healthy: {ago}{whose}")
+
+
+def doing(record: PeerRecord, consensus: tuple[int, Lineage] | None, now_s: float) -> str:
+    """What a peer is busy with, from its last word."""
+    unheard_s = now_s - record.said_at
+    heartbeat_s = HEARTBEAT_S * record.life_s / RECORD_LIFE_S
+    if unheard_s > MISSED_HEARTBEATS * heartbeat_s:
+        return f"not heard for {span(unheard_s)}"
+    if record.state in (PeerState.LEAVING, PeerState.LEFT):
+        return "is leaving"
+    if record.role is not Role.TRAINER:
+        return "keeps the run, averages" if record.role is Role.BACKBONE else "averages for others"
+    if record.state is PeerState.SYNCING:
+        return "fetches the model"
+    if consensus is None or record.epoch > consensus[0]:
+        return "trains"
+    behind = consensus[0] - record.epoch
+    if behind > 1:
+        return f"{behind} steps behind"
+    is_ours = behind or record.lineage == consensus[1]  # its last word may be from before the newest step
+    return "trains" if is_ours else "has another history than most"
+
+
+def why(reason: str) -> str:
+    """A reason that is counted, for people."""
+    return WHY.get(reason, reason.replace("_", " "))
+
+
+def span(seconds: float) -> str:
+    """A stretch of time, in one or two units."""
+    if seconds < 1:
+        return f"{max(seconds, 0.0):.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
+def _count(number: Any, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,98 @@
+"""From a backbone to its dashboard: what the page is made of."""
+
+import asyncio
+import hashlib
+import logging
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from collab.metrics.recorder import Recorder
+from collab.metrics.records import Notice
+from collab.metrics.store import MetricsStore
+from collab.metrics.tracking import Service, Tracked, Tracker
+from collab.ports import Ports
+from collab.swarm.bundle import Bundle
+from peers.backbone import Backbone
+from peers.credits import CreditBook
+from peers.dashboard.recent import Recent
+from peers.places import DataDir
+
+logger = logging.getLogger(__name__)
+
+
+TRACKING_LIMIT_S = 1.5
+"""For a tracking service to take what is left when the backbone leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a backbone writes down for people."""
+
+    book: CreditBook
+    history: MetricsStore
+    recorder: Recorder
+    """Writes to ``history``."""
+    recent: Recent
+
+
+def start_tracking(service: Service | None, ports: Ports, bundle: Bundle, data_dir: DataDir) -> Tracker | None:
+    """Hand the run's figures to a service from now on; None: to none."""
+    if service is None:
+        return None
+    loop, me = asyncio.get_running_loop(), ports.transport.peer_id
+
+    def say(text: str, hint: str) -> None:
+        notice = Notice(at_s=ports.clock.now(), text=text, hint=hint, is_problem=bool(hint))
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(ports.observer.observe, notice)
+
+    tracked = Tracked(
+        identity=hashlib.sha256(f"{bundle.fingerprint}:{me}".encode()).hexdigest()[:16],
+        name=bundle.run.run_id,
+        config=bundle.run.model_dump(mode="json"),
+        directory=data_dir.path.absolute(),
+    )
+    tracker = Tracker(service, tracked, say)
+    tracker.start()
+    return tracker
+
+
+def open_history(path: Path) -> MetricsStore:
+    """The metrics on the disk; where that takes nothing, in memory: the run is not to wait for them."""
+    try:
+        return MetricsStore.open(path)
+    except OSError as error:
+        logger.warning("metrics are kept in memory only: %s; free some space and start again", error)
+        return MetricsStore.in_memory()
+
+
+async def show(listening: socket.socket, ports: Ports, backbone: Backbone, data_dir: DataDir, kept: Kept) -> None:
+    """Serve the page until cancelled. Imports the server, in a thread: that takes a while."""
+    hub_url = await ports.compute.beside(_load)
+    from peers.dashboard.overview import Sources
+    from peers.dashboard.serving import serve_dashboard
+
+    sources = Sources(
+        run=backbone.statutes.bundle.run,
+        mandate=backbone.statutes.mandate,
+        clock=ports.clock,
+        me=ports.transport.peer_id,
+        view=lambda: backbone.membership.view,
+        credits=kept.book,
+        store=kept.history,
+        recent=kept.recent,
+        problem=backbone.problem,
+        home=str(data_dir.path.absolute()),
+        hub_url=hub_url,
+    )
+    await serve_dashboard(listening, sources, ports)
+
+
+def _load() -> str:
+    """Everything that is imported for the page; where repositories of the Hub are looked at."""
+    from huggingface_hub.constants import ENDPOINT
+
+    import peers.dashboard.serving  # noqa: F401
+
+    return str(ENDPOINT)

@@ -1,0 +1,199 @@
+"""The dashboard over real sockets, and its page in a real browser, of an invented swarm; ``test_swarm_life`` has a real
+one.
+"""
+
+import asyncio
+import json
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from collab.errors import ConfigError, PortTaken
+from peers.dashboard import visitors
+from peers.dashboard.address import HERE, is_for_this_machine, listen, url_of
+from peers.dashboard.app import Answers, dashboard_app
+from peers.dashboard.overview import Overview
+from peers.dashboard.serving import serve_app
+from scripts.dashboard_swarm import InventedSwarm
+from tests.live.browser import Browser, browser
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+NAMES = "[...document.querySelectorAll('#peers tbody tr')].map((row) => row.cells[0].textContent)"
+LOSS = "document.querySelectorAll('#figures dd')[1].textContent"
+LEVEL = "document.querySelector('#health').dataset.level"
+LEGEND = "document.querySelector('#chart-loss .u-legend').textContent"
+HEALTH = "document.querySelector('#health-text').textContent"
+FITS = "document.documentElement.scrollWidth <= innerWidth"
+
+
+class Served:
+    """A dashboard in a thread of its own."""
+
+    def __init__(self, directory: Path, trainers: int) -> None:
+        listening = listen(f"{HERE}:0")
+        assert listening is not None
+        self.url = url_of(listening)
+        self._loop, self._has_ended = asyncio.new_event_loop(), threading.Event()
+        self.swarm = InventedSwarm(directory, trainers)
+        app = dashboard_app(Answers(Overview(self.swarm.sources), self.swarm.compute), is_for_this_machine=True)
+
+        async def serve() -> None:
+            recording = asyncio.create_task(self.swarm.recorder.run())
+            self._serving = asyncio.create_task(serve_app(listening, app))
+            await asyncio.gather(self._serving, return_exceptions=True)
+            recording.cancel()
+
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(serve()))
+        self._thread.start()
+
+    def do(self, change: Callable[[], Any]) -> None:
+        """Change something about the swarm, where nobody looks at it meanwhile."""
+        self._loop.call_soon_threadsafe(change)
+
+    def end(self) -> None:
+        """As when the backbone ends."""
+        if self._thread.is_alive():
+            self.do(self._serving.cancel)
+            self._thread.join(10.0)
+            self._loop.close()
+            self.swarm.close()
+
+
+@contextmanager
+def served(directory: Path, trainers: int = 4, steps: int = 30) -> Iterator[Served]:
+    dashboard = Served(directory, trainers)
+    for _ in range(steps):
+        dashboard.do(dashboard.swarm.step)
+    try:
+        yield dashboard
+    finally:
+        dashboard.end()
+
+
+def test_the_page_lives_sorts_its_peers_and_sees_one_leave(tmp_path: Path) -> None:
+    with served(tmp_path) as dashboard, browser(tmp_path) as page:
+        swarm, first = dashboard.swarm, min(dashboard.swarm.names)
+        dashboard.do(lambda: swarm.names.update({first: HOSTILE}))
+        page.look(width=1280, height=1300)
+        page.open(dashboard.url)
+        page.wait_for(f"{NAMES}.length === 5", "all peers in the table")
+        page.wait_for("document.querySelectorAll('#chart-loss canvas').length === 1", "the curve")
+        _moves(page, dashboard)
+        page.wait_for(f"{LEVEL} === 'good'", "all to be well")
+        _sorts(page)
+        assert HOSTILE in page.value(NAMES), "as text"
+        assert page.value("document.querySelectorAll('td img, td b, td script').length") == 0
+        dashboard.do(lambda: swarm.names.pop(first))
+        page.wait_for(f"{NAMES}.length === 4", "the one that has gone to leave the table")
+        for width, is_phone in ((1280, False), (390, True)):
+            page.look(width=width, height=844, is_phone=is_phone, is_dark=is_phone)
+            assert page.value(FITS), "nothing sticks out"
+        assert page.complaints == []
+        dashboard.end()
+        page.wait_for(f"{HEALTH}.includes('has not answered')", "the page to say that nobody answers")
+
+
+def _moves(page: Browser, dashboard: Served) -> None:
+    before = page.value(LOSS)
+    dashboard.do(dashboard.swarm.step)
+    page.wait_for(f"{LOSS} !== '{before}'", "the loss to move, without a reload")
+    page.wait_for(f"{LEGEND}.startsWith('step31')", "the curve to follow")
+    page.wait_for("document.querySelectorAll('#rounds tbody tr').length === 8", "the last rounds")
+
+
+def _sorts(page: Browser) -> None:
+    click = "document.querySelector('#peers th button').click()"
+    page.value(click)
+    names = page.value(NAMES)
+    assert names == sorted(names, key=str.casefold)
+    page.value(click)
+    assert page.value(NAMES) == names[::-1]
+
+
+def test_many_visitors_get_the_same_and_one_that_says_nothing_holds_up_nobody(tmp_path: Path) -> None:
+    with served(tmp_path, steps=3) as dashboard, socket.create_connection(_place(dashboard.url)) as silent:
+        silent.sendall(b"GET /api/v1/state HTTP/1.1\r\n")
+        found = [_state(dashboard.url) for _ in range(20)]
+        assert {told["run"]["id"] for told in found} == {"invented"}
+        assert len({told["at_s"] for told in found}) < 20, "not put together anew for each"
+
+
+def test_a_connection_that_is_only_held_open_is_cut_off_and_so_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitors, "IDLE_S", 0.2)
+    monkeypatch.setattr(visitors, "MOST_AT_ONCE", 20)
+    with served(tmp_path, steps=1) as dashboard, ExitStack() as stack:
+        place = _place(dashboard.url)
+        held = [stack.enter_context(socket.create_connection(place, timeout=10.0)) for _ in range(40)]
+        held[1].sendall(b"GET /api/v1/state HTTP/1.1\r\nhost: localh")  # and never more
+        held[2].sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")  # and nothing after that
+        for connection in held:
+            _until_closed(connection)
+        monkeypatch.setattr(visitors, "IDLE_S", 15.0)
+        assert _state(dashboard.url)["run"]["id"] == "invented"
+
+
+def _until_closed(connection: socket.socket) -> None:
+    with suppress(ConnectionResetError):
+        while connection.recv(1 << 16):
+            continue
+
+
+def _place(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").rstrip("/").rpartition(":")
+    return host, int(port)
+
+
+def _state(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{url}api/v1/state", timeout=10) as answer:
+        return dict(json.loads(answer.read()))
+
+
+# -- where it listens ------------------------------------------------------------------------------------------------
+
+
+def test_without_a_word_it_is_for_this_machine_only_and_a_taken_port_is_no_trouble() -> None:
+    first, second = listen(""), listen("")
+    assert first is not None
+    assert second is not None
+    with first, second:
+        assert is_for_this_machine(first)
+        assert is_for_this_machine(second)
+        assert url_of(first) != url_of(second)
+
+
+def test_a_place_that_a_person_named_is_taken_at_its_word() -> None:
+    assert listen("none") is None
+    with socket.create_server((HERE, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortTaken, match=f"127.0.0.1:{port}"):
+            listen(f"{HERE}:{port}")
+    everywhere = listen("0.0.0.0:0")
+    assert everywhere is not None
+    with everywhere:
+        assert not is_for_this_machine(everywhere)
+        assert url_of(everywhere).startswith("http://127.0.0.1:")
+    alone = listen("0")
+    assert alone is not None
+    with alone:
+        assert is_for_this_machine(alone), "a port alone is one of this machine"
+    for wrong in ("localhost", "localhost:http", "localhost:99999", "no-such-host.invalid:80"):
+        with pytest.raises(ConfigError, match="--dashboard"):
+            listen(wrong)
+
+
+def test_a_server_that_is_cancelled_lets_go_of_its_port_at_once(tmp_path: Path) -> None:
+    with served(tmp_path, steps=1) as dashboard, httpx.Client() as visitor:
+        assert visitor.get(f"{dashboard.url}healthz").text == "ok\n"
+        dashboard.end()  # while a browser holds its connection
+        again = listen("{}:{}".format(*_place(dashboard.url)))
+        assert again is not None
+        again.close()

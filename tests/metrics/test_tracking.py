@@ -1,0 +1,203 @@
+"""Figures for a tracking service: nothing waits for it, whatever it does, and it goes on with the same run."""
+
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collab.metrics import tracking
+from collab.metrics.tracking import KEY, MODE, Tracked, Tracker, Trackio, Wandb, service_for
+from tests.metrics.test_names import REPORT
+from tests.metrics.test_store import report
+
+LIMIT_S = 30.0
+
+
+class FakeService:
+    """Takes everything; can be made to wait or to fail."""
+
+    name = "fake"
+
+    def __init__(self, *, fails_in: str = "", gate: threading.Event | None = None) -> None:
+        self.fails_in, self.gate = fails_in, gate
+        self.calls: list[Any] = []
+
+    def _note(self, call: str, what: Any) -> None:
+        if self.gate is not None:
+            assert self.gate.wait(LIMIT_S)
+        if call == self.fails_in:
+            raise ConnectionError("the key is 0123456789")
+        self.calls.append(what)
+
+    def begin(self, tracked: Tracked) -> str:
+        self._note("begin", tracked.identity)
+        return "fake has the figures"
+
+    def log(self, figures: Mapping[str, float]) -> None:
+        self._note("log", dict(figures))
+
+    def end(self) -> None:
+        self._note("end", "end")
+
+
+def tracked(directory: Path = Path("/nowhere")) -> Tracked:
+    return Tracked(identity="0123", name="my-run", config={"seed": 1}, directory=directory)
+
+
+def tracker(service: Any) -> tuple[Tracker, list[tuple[str, str]]]:
+    said: list[tuple[str, str]] = []
+    return Tracker(service, tracked(), lambda text, hint: said.append((text, hint))), said
+
+
+def test_figures_go_by_their_epoch_and_what_waits_is_sent_at_the_end() -> None:
+    service = FakeService()
+    ours, said = tracker(service)
+    ours.observe(REPORT)
+    ours.start()
+    ours.observe(report(13, 2.0))
+    ours.close(LIMIT_S)
+    opened, evaluated, first, second, ended = service.calls
+    assert (opened, ended) == ("0123", "end")
+    assert evaluated == {"epoch": 10.0, "eval_loss": 2.75}
+    assert (first["epoch"], first["loss"]) == (12.0, 2.5)
+    assert (second["epoch"], second["loss"]) == (13.0, 2.0)
+    assert said == [("fake has the figures", "")]
+
+
+def test_a_service_that_does_not_answer_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "MOST_WAITING", 10)
+    gate = threading.Event()
+    service = FakeService(gate=gate)
+    ours, said = tracker(service)
+    ours.start()
+    for epoch in range(100):
+        ours.observe(report(epoch))
+    ours.close(0.0)
+    assert service.calls == said == []
+    gate.set()
+    ours._thread.join(LIMIT_S)
+    assert len(service.calls) <= 12, "of what no queue could hold, the rest is lost"
+
+
+@pytest.mark.parametrize("where", ["begin", "log", "end"])
+def test_a_service_that_fails_is_told_of_without_what_it_says(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    service = FakeService(fails_in=where)
+    ours, said = tracker(service)
+    ours.start()
+    ours.observe(report(1))
+    ours.close(LIMIT_S)
+    ours.observe(report(2))
+    assert said[-1] == ("fake takes no more figures: ConnectionError", "the run and its dashboard go on without")
+    assert "0123456789" not in caplog.text
+
+
+def test_a_library_that_is_not_installed_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for service in (Wandb(), Trackio()):
+        monkeypatch.setitem(sys.modules, service.name, None)
+        ours, said = tracker(service)
+        ours.start()
+        ours.close(LIMIT_S)
+        assert said[0][1].startswith(f"pip install 'collab[{service.name}]'")
+
+
+def test_wandb_is_used_where_it_has_a_key_and_nothing_is_sent_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY, raising=False)
+    assert service_for("auto") is None
+    assert service_for("none") is None
+    assert isinstance(service_for("wandb"), Wandb)
+    assert isinstance(service_for("trackio"), Trackio)
+    monkeypatch.setenv(KEY, "k")
+    assert isinstance(service_for("auto"), Wandb)
+    with pytest.raises(ValueError, match="auto, wandb, trackio or none"):
+        service_for("tensorboard")
+
+
+# -- what the libraries are asked for -------------------------------------------------------------------------------
+
+
+class FakeWandb(ModuleType):
+    """As much of wandb as is used, which may be out of reach."""
+
+    def __init__(self, *, is_reached: bool) -> None:
+        super().__init__("wandb")
+        self.is_reached = is_reached
+        self.inits: list[dict[str, Any]] = []
+        self.logged: list[dict[str, float]] = []
+        self.torn_down = 0
+
+    def Settings(self, **settings: Any) -> dict[str, Any]:  # noqa: N802
+        return settings
+
+    def setup(self, settings: Any) -> None:
+        assert settings["silent"]
+
+    def teardown(self) -> None:
+        self.torn_down += 1
+
+    def init(self, **known: Any) -> Any:
+        self.inits.append(known)
+        if known["mode"] == "online" and not self.is_reached:
+            raise ConnectionError("not in time")
+        return SimpleNamespace(
+            define_metric=lambda *_, **__: None,
+            log=self.logged.append,
+            finish=lambda: None,
+            offline=known["mode"] == "offline",
+            url="https://wandb.example/run",
+        )
+
+
+@pytest.mark.parametrize(
+    ("key", "is_reached", "modes", "words"),
+    [
+        ("k", True, ["online"], "https://wandb.example/run"),
+        ("k", False, ["online", "offline"], "cannot be reached"),
+        ("", True, ["offline"], "wandb has the figures: in "),
+    ],
+)
+def test_wandb_goes_on_with_one_run_and_falls_back_to_the_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str, is_reached: bool, modes: list[str], words: str
+) -> None:
+    library = FakeWandb(is_reached=is_reached)
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    monkeypatch.delenv(MODE, raising=False)
+    monkeypatch.setenv(KEY, key)
+    service = Wandb()
+    assert words in service.begin(tracked(tmp_path))
+    service.log({"epoch": 3.0, "loss": 1.0})
+    service.end()
+    assert [known["mode"] for known in library.inits] == modes
+    assert {(known["id"], known["resume"]) for known in library.inits} == {("0123", "allow")}
+    assert library.torn_down == len(modes) - 1
+    assert library.logged == [{"epoch": 3.0, "loss": 1.0}]
+
+
+def test_trackio_goes_on_with_one_run_and_prints_no_results(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = ModuleType("trackio")
+    asked: list[Any] = []
+    library.init = lambda **known: (sys.stdout.write("created"), asked.append(known))  # type: ignore[attr-defined]
+    library.log = lambda figures, step: asked.append((figures, step))  # type: ignore[attr-defined]
+    library.finish = lambda: sys.stdout.write("finished")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "trackio", library)
+    service = Trackio()
+    service.begin(tracked())
+    service.log({"epoch": 3.0, "loss": 1.0})
+    service.end()
+    assert (asked[0]["name"], asked[0]["resume"]) == ("my-run-0123", "allow")
+    assert asked[1] == ({"epoch": 3.0, "loss": 1.0}, 3)
+    assert capsys.readouterr().out == ""
+
+
+def test_what_the_environment_says_of_wandbs_mode_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library = FakeWandb(is_reached=True)
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    monkeypatch.setenv(MODE, "offline")
+    monkeypatch.setenv(KEY, "k")
+    Wandb().begin(tracked(tmp_path))
+    assert library.inits[0]["mode"] == "offline"

@@ -1,0 +1,198 @@
+"""What the dashboard says of a run."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collab.metrics.backbone_events import RoundShared
+from collab.metrics.records import CheckpointOnHub, CheckpointSaved, Notice, PeerRefused, RoundEnded
+from collab.metrics.store import MetricsStore
+from collab.types import PeerId
+from peers.dashboard.overview import MOST_CONTRIBUTORS, MOST_NAMES, Overview
+from peers.dashboard.recent import Recent
+from peers.summary import ABSENT, DEFERRED
+from scripts.dashboard_swarm import InventedSwarm
+
+DOCUMENTATION = Path(__file__).parents[3] / "docs" / "dashboard.md"
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Iterator[InventedSwarm]:
+    made = InventedSwarm(tmp_path, 4)
+    yield made
+    made.close()
+
+
+def state(swarm: InventedSwarm) -> dict:  # type: ignore[type-arg]
+    """As a browser gets it."""
+    return dict(json.loads(json.dumps(Overview(swarm.sources).state(), allow_nan=False)))
+
+
+def test_a_run_that_has_not_begun_is_told_without_any_figure(tmp_path: Path) -> None:
+    empty = InventedSwarm(tmp_path, 0)
+    told = state(empty)
+    empty.close()
+    assert told["health"]["level"] == "waiting"
+    assert told["now"]["loss"] is None
+    assert told["now"]["next_step_s"] is None
+    assert [peer["role"] for peer in told["peers"]] == ["backbone"]
+    assert told["rounds"] == told["checkpoints"] == told["notices"] == told["contributors"]["rows"] == []
+
+
+def test_figures_peers_rounds_and_contributors_are_those_of_the_swarm(swarm: InventedSwarm) -> None:
+    for _ in range(30):
+        swarm.step()
+    told = state(swarm)
+    assert told["health"]["level"] == "good"
+    assert told["health"]["text"].endswith("with the samples of 4 peers")
+    now = told["now"]
+    assert (now["epoch"], now["trainers"], now["peers"], now["eval_epoch"]) == (30, 4, 5, 30)
+    assert now["loss"] == pytest.approx(swarm.loss, rel=1e-5)
+    assert now["samples_per_s"] == 57.0
+    assert 0 < now["next_step_s"] <= 512 / 57
+    trainers = [peer for peer in told["peers"] if peer["role"] == "trainer"][::-1]
+    assert [peer["name"] for peer in trainers] == ["trainer-1", "trainer-2", "trainer-3", "trainer-4"]
+    assert {peer["doing"] for peer in trainers} == {"trains"}
+    assert {peer["device"] for peer in trainers} == {"CPU"}
+    assert trainers[0]["brought_at_s"] == pytest.approx(told["at_s"], abs=5.0)
+    newest = told["rounds"][0]
+    assert newest["epoch"] == 29
+    assert newest["is_committed"]
+    assert newest["links_allow_s"] == 0.35
+    assert (trainers[0]["up_bytes_per_s"], trainers[0]["down_bytes_per_s"]) == (2.5e6, 12.5e6)
+    assert [one["name"] for one in newest["brought"]] == ["trainer-4", "trainer-3", "trainer-2", "trainer-1"]
+    assert (newest["contributors"], newest["reducers"]) == (4, 5)
+    assert sum(one["share"] for one in newest["reduced"]) == pytest.approx(1.0, abs=0.01)
+    rows = told["contributors"]["rows"]
+    assert [row["name"] for row in rows] == ["trainer-4", "trainer-3", "trainer-2", "trainer-1"]
+    assert sum(row["share"] for row in rows) == pytest.approx(1.0, abs=0.001)
+    assert told["checkpoints"][0]["epoch"] == 30
+    assert told["checkpoints"][0]["place"] == "checkpoints/epoch-00000030", "and not where on this machine"
+
+
+def test_who_was_left_out_of_a_round_is_said_with_the_reason(swarm: InventedSwarm) -> None:
+    slow, gone, late, stranger = (PeerId(name) for name in (*sorted(swarm.names)[:3], "a-stranger"))
+    ended = RoundEnded(
+        at_s=5.0, epoch=3, round_id="r", committed=True, contributors=1, samples=9.0, seconds=1.0, reason=""
+    )
+    refused = PeerRefused(at_s=5.0, epoch=3, peer=late, reason="late", text="it came 3 s too late")
+    shared = RoundShared(
+        at_s=5.0,
+        epoch=3,
+        round_id="r",
+        brought=((PeerId("other"), 9.0),),
+        reduced=((PeerId("other"), 1.0),),
+        left_out=((slow, DEFERRED), (gone, ABSENT)),
+    )
+    lost = replace(ended, epoch=4, round_id="s", committed=False, reason="leader at 10.0.0.7 vanished")
+    for event in (refused, replace(refused, epoch=2, peer=stranger), shared, ended, lost):
+        swarm.sink.observe(event)
+    aborted, committed = state(swarm)["rounds"]
+    assert {one["name"]: one["why"] for one in committed["left_out"]} == {
+        "trainer-1": "its upload would have held up the others",
+        "trainer-2": "was not there in time",
+        "trainer-3": "came too late",
+    }
+    assert committed["brought"] == [{"name": "…other", "samples": 9.0}], "of whom no name is known"
+    assert not aborted["is_committed"]
+    assert aborted["reason"] == "leader at (an address) vanished"
+
+
+def test_a_peer_that_is_gone_is_in_the_list_no_more_and_its_share_stays(swarm: InventedSwarm) -> None:
+    swarm.step()
+    swarm.step()
+    gone = sorted(swarm.names)[3]
+    del swarm.names[gone]
+    told = state(swarm)
+    assert "trainer-4" not in {peer["name"] for peer in told["peers"]}
+    row = next(row for row in told["contributors"]["rows"] if row["id"] == gone)
+    assert not row["is_here"]
+    assert row["samples"] == 660
+
+
+def test_what_was_seen_before_a_restart_is_shown_after_it(tmp_path: Path) -> None:
+    first = InventedSwarm(tmp_path, 3)
+    for _ in range(25):
+        first.step()
+    first.recorder.write()
+    told = state(first)
+    first.sources.credits.save()
+    first.close()
+    second = InventedSwarm(tmp_path, 0)
+    again = state(second)
+    second.close()
+    assert [one["epoch"] for one in again["rounds"]] == [one["epoch"] for one in told["rounds"]]
+    assert again["now"]["loss"] == told["now"]["loss"]
+    assert again["now"]["epoch"] == 25
+    assert again["checkpoints"] == told["checkpoints"]
+    assert again["contributors"]["total"] == told["contributors"]["total"]
+
+
+def test_checkpoints_on_the_hub_have_a_link_and_notices_no_secrets_of_this_machine(swarm: InventedSwarm) -> None:
+    home = swarm.sources.home
+    swarm.sink.observe(
+        CheckpointOnHub(at_s=9.0, epoch=5, place="org/name", commit="c0ffee", num_bytes=7, seconds=1.0)
+    )
+    swarm.sink.observe(CheckpointSaved(at_s=8.0, epoch=5, path=f"{home}/x/epoch-5", num_bytes=7, seconds=1.0))
+    swarm.sink.observe(Notice(at_s=9.0, text=f"{home}/x is full, ask 10.9.8.7", hint="free some", is_problem=True))
+    told = state(swarm)
+    assert [one["where"] for one in told["checkpoints"]] == ["hub", "disk"]
+    assert told["checkpoints"][0]["url"] == "https://hub.example/org/name/tree/c0ffee"
+    assert told["notices"] == [
+        {"at_s": 9.0, "text": "DATA_DIR/x is full, ask (an address)", "hint": "free some", "is_problem": True}
+    ]
+    assert home not in json.dumps(told)
+
+
+def test_of_very_many_contributors_the_first_are_named_and_the_others_counted(tmp_path: Path) -> None:
+    crowd = InventedSwarm(tmp_path, MOST_CONTRIBUTORS + 30)
+    crowd.step()
+    crowd.step()
+    everything = state(crowd)
+    told = everything["contributors"]
+    crowd.close()
+    assert len(everything["rounds"][0]["brought"]) == MOST_NAMES
+    assert everything["rounds"][0]["contributors"] == MOST_CONTRIBUTORS + 30
+    assert len(told["rows"]) == MOST_CONTRIBUTORS
+    assert told["others"] == 30
+    assert told["samples"] + sum(row["samples"] for row in told["rows"]) == told["total"]
+
+
+def test_memory_of_rounds_is_bounded_and_begins_with_the_store() -> None:
+    store = MetricsStore.in_memory()
+    ended = RoundEnded(
+        at_s=0.0, epoch=0, round_id="r", committed=True, contributors=1, samples=1.0, seconds=math.nan, reason=""
+    )
+    store.write([replace(ended, epoch=epoch, round_id=f"{epoch}") for epoch in range(50)])
+    recent = Recent(store)
+    store.close()
+    assert [told["epoch"] for told in recent.newest(RoundEnded)] == list(range(49, 29, -1))
+    recent.observe(replace(ended, epoch=99))
+    assert recent.newest(RoundEnded)[0]["epoch"] == 99
+    assert len(recent.newest(RoundEnded)) == 20
+
+
+def fields(value: object) -> set[str]:
+    """All names in it."""
+    if isinstance(value, list):
+        return set().union(*(fields(item) for item in value))
+    if isinstance(value, dict):
+        return set(value).union(*(fields(item) for item in value.values()))
+    return set()
+
+
+def test_every_field_is_in_the_documentation(swarm: InventedSwarm) -> None:
+    for _ in range(10):
+        swarm.step()
+    slow = PeerId(min(swarm.names))
+    swarm.sink.observe(
+        RoundShared(at_s=0.0, epoch=9, round_id="round-9", brought=(), reduced=(), left_out=((slow, ABSENT),))
+    )
+    swarm.sink.observe(Notice(at_s=9.0, text="hello"))
+    named = set(re.findall(r"`(\w+)(?:\[\])?`", DOCUMENTATION.read_text(encoding="utf-8")))
+    assert fields(state(swarm)) - named == set()

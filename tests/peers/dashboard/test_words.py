@@ -1,0 +1,117 @@
+"""The swarm in words, and what of others' words is shown."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from collab.swarm.progress import SwarmView
+from collab.swarm.records import PeerRecord, PeerState
+from collab.types import Lineage, Role
+from peers.dashboard.plain import HIDDEN, MAX_CHARACTERS, finite, shown
+from peers.dashboard.words import GOOD, TROUBLE, WAITING, Moment, doing, health, span, why
+from peers.summary import newest_evaluation
+from tests.peers.test_status import record
+
+NOW_S = 1_000.0
+HERE = 7, Lineage("l")
+WELL = Moment(
+    epoch=7, until_epoch=None, trainers=3, contributors=2, since_step_s=4.0, step_s=10.0, lost_reason=""
+)
+
+
+def trainer(**changes: object) -> PeerRecord:
+    there = {"epoch": 7, "lineage": Lineage("l"), "said_at": NOW_S - 2.0}
+    return replace(record("a"), **(there | changes))  # type: ignore[arg-type]
+
+
+def test_a_swarm_that_steps_is_healthy_and_says_since_when() -> None:
+    found = health(WELL)
+    assert found.level == GOOD
+    assert found.text == "healthy: step 7 was taken 4 s ago with the samples of 2 peers"
+
+
+def test_a_step_that_takes_four_times_what_it_should_is_trouble_with_the_reason() -> None:
+    assert health(replace(WELL, since_step_s=39.0)).level == GOOD
+    found = health(replace(WELL, since_step_s=41.0, lost_reason="the leader vanished"))
+    assert found.level == TROUBLE
+    assert "41 s ago, expected every 10 s" in found.text
+    assert found.hint == "the last round was lost: the leader vanished"
+    assert health(replace(WELL, step_s=0.1, since_step_s=29.0)).level == GOOD, "fast steps are not late at once"
+    assert health(replace(WELL, step_s=math.inf, since_step_s=31.0)).level == TROUBLE
+
+
+def test_a_swarm_without_trainers_waits_and_one_at_its_end_is_finished() -> None:
+    assert health(replace(WELL, trainers=0)).level == WAITING
+    assert health(replace(WELL, since_step_s=math.inf)).text == "waiting for the first step of 3 trainers"
+    assert health(replace(WELL, trainers=0, until_epoch=7)).text == "finished: all 7 steps are taken"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "trains"),
+        ({"epoch": 8}, "trains"),
+        ({"epoch": 5}, "2 steps behind"),
+        ({"epoch": 6, "lineage": Lineage("before")}, "trains"),
+        ({"lineage": Lineage("other")}, "has another history than most"),
+        ({"said_at": NOW_S - 9.0}, "not heard for 9 s"),
+        ({"said_at": NOW_S - 9.0, "life_s": 60.0}, "trains"),
+        ({"state": PeerState.SYNCING}, "fetches the model"),
+        ({"state": PeerState.LEAVING}, "is leaving"),
+        ({"role": Role.AUXILIARY, "state": PeerState.SERVING}, "averages for others"),
+        ({"role": Role.BACKBONE, "state": PeerState.SERVING}, "keeps the run, averages"),
+    ],
+)
+def test_what_a_peer_does_is_said_in_words(changes: dict[str, object], words: str) -> None:
+    assert doing(trainer(**changes), HERE, NOW_S) == words
+
+
+def test_where_trainers_go_on_alone_nobody_is_behind() -> None:
+    assert doing(trainer(epoch=1), None, NOW_S) == "trains"
+
+
+def test_reasons_and_spans_are_for_people() -> None:
+    assert why("late") == "came too late"
+    assert why("some_new_reason") == "some new reason"
+    assert [span(s) for s in (-1, 0.25, 5, 119, 600, 7200, 260_000)] == [
+        "0.0 s", "0.2 s", "5 s", "119 s", "10 min", "2.0 h", "3.0 days",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10.1.2.3", "at 192.168.0.7:4000 now", "/ip4/203.0.113.7/tcp/4000/p2p/12D3", "/ip6/fe80::1/udp/1",
+        "/dns4/home.example/tcp/1", "fe80::1", "2001:db8:0:0:0:0:0:1", "::1", "[2001:db8::7]:4000",
+    ],
+)  # fmt: skip
+def test_an_address_is_never_shown(text: str) -> None:
+    hidden = shown(text)
+    assert HIDDEN in hidden
+    for piece in ("10.1", "192.168", "203.0", "fe80", "home.example", "2001", "db8"):
+        assert piece not in hidden
+
+
+@pytest.mark.parametrize("text", ["at 12:34:56", "version 1.2.3", "0.1.0", "module::Class", "step 7: 1.5", "1.2.3.4.5"])
+def test_what_only_looks_like_an_address_stays(text: str) -> None:
+    assert shown(text) == text
+
+
+def test_what_others_say_has_no_orders_for_a_browser_and_is_short() -> None:
+    assert shown("a\u202eb\x1b[2J\nc\0") == "a b [2J c "
+    assert len(shown("x" * 10_000)) == MAX_CHARACTERS
+    assert shown("saved in /home/anna/run/epoch-1", "/home/anna/run") == "saved in DATA_DIR/epoch-1"
+    assert shown("<b>&amp;") == "<b>&amp;", "markup is text for who shows it as text"
+
+
+def test_a_figure_that_is_none_is_null() -> None:
+    assert [finite(f) for f in (math.nan, math.inf, -math.inf, None, 1.23456789)] == [None, None, None, None, 1.23457]
+
+
+def test_an_evaluation_of_an_epoch_that_nobody_can_have_reached_is_not_believed() -> None:
+    honest, liar = trainer(eval_epoch=5, eval_loss=2.0), trainer(eval_epoch=10**9, eval_loss=0.0)
+    view = SwarmView((honest, liar), NOW_S)
+    assert newest_evaluation(view)[:2] == (10**9, 0.0)
+    assert newest_evaluation(view, 8)[:2] == (5, 2.0)
+    assert newest_evaluation(SwarmView((liar,), NOW_S), 8)[0] == -1

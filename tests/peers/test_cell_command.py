@@ -1,0 +1,131 @@
+"""Commands that a cell starts: what it shows of them, and how they end. The programs are Python's own."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peers import cell_command
+from peers.cell_command import CellCommand, CommandFailed
+from peers.cell_window import CellWindow
+from tests.live.processes import wait_until
+
+PYTHON = (sys.executable, "-c")
+LEAVES = """
+import signal, sys, time
+told = []
+def hear(*_):
+    told.append("left")
+    if {enough}: sys.exit(print(*told) or 0)
+    print("heard")
+signal.signal(signal.SIGINT, hear)
+print("ready")
+while True: time.sleep(0.02)  # a pause for good could begin just when the signal has come
+"""
+
+
+def command(code: str, *hidden: str) -> CellCommand:
+    return CellCommand([code], hidden=hidden, program=PYTHON)
+
+
+class Interrupting(CellWindow):
+    """Presses the stop button when one of these lines is shown."""
+
+    at = ("ready", "heard")
+
+    def add(self, line: str) -> None:
+        super().add(line)
+        if line in self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_cell_shows_all_that_a_command_says_and_gets_its_results(capsys: pytest.CaptureFixture[str]) -> None:
+    said = command("import sys; print('a result'); print('for people', file=sys.stderr); print('another')").follow()
+    assert said == "a result\nanother"
+    assert sorted(capsys.readouterr().out.splitlines()) == ["a result", "another", "for people"]
+
+
+def test_a_command_that_fails_fails_its_cell_with_what_it_said_last() -> None:
+    with pytest.raises(CommandFailed, match="ended with code 3\nno memory left\n") as told:
+        command("import sys; print('no memory left', file=sys.stderr); sys.exit(3)").follow()
+    (shown,) = told.value._render_traceback_()
+    assert shown.startswith("error: collab-peer")
+
+
+def test_until_returns_the_line_and_the_command_goes_on() -> None:
+    going_on = command("print('one'); print('it is two now'); print('three')")
+    assert going_on.until("two") == "it is two now"
+    assert going_on.follow() == "one\nit is two now\nthree"
+
+
+def test_until_an_epoch_stops_at_a_later_one_too() -> None:
+    said = ("12:00:00  epoch 1  loss 3", "it ends at epoch 9 (it is 1)", "took over epoch 7 (1 MB)", "epoch 8  loss 2")
+    peer = command(f"print(*{said}, sep='\\n')")
+    assert peer.until_epoch(3) == "took over epoch 7 (1 MB)"
+    assert peer.until_epoch(8) == "epoch 8  loss 2"
+    with pytest.raises(CommandFailed, match="ended before epoch 9"):
+        peer.until_epoch(9)
+
+
+def test_until_says_so_when_the_command_ends_without_the_line() -> None:
+    with pytest.raises(CommandFailed, match="ended before it said 'never'\nonly this"):
+        command("print('only this')").until("never")
+
+
+def test_an_interrupted_cell_tells_its_command_once_and_ends_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_command, "CellWindow", Interrupting)
+    before = signal.getsignal(signal.SIGINT)
+    assert command(LEAVES.format(enough="True")).follow() == "ready\nleft"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interrupt_reaches_the_command_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_command, "CellWindow", Interrupting)
+    assert command(LEAVES.format(enough="len(told) == 2")).follow() == "ready\nheard\nleft left"
+
+
+def test_who_does_not_leave_when_asked_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_command, "GONE_AFTER_S", 0.2)
+    deaf = command(LEAVES.format(enough="False"))
+    deaf.until("ready")
+    assert deaf.leave().startswith("ready")
+    assert deaf.code == -signal.SIGKILL
+
+
+def test_no_cell_shows_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    command("print('token hf_abc, hf_abc')", "hf_abc", "").follow()
+    assert capsys.readouterr().out == "token [secret], [secret]\n"
+
+
+def test_a_command_leaves_when_its_kernel_dies(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    code = (
+        "import pathlib, signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path({str(left)!r}).touch()))\n"
+        "print('ready')\n"
+        "while True: time.sleep(0.02)\n"
+    )
+    kernel = (
+        "import os, signal\n"
+        "from peers.cell_command import CellCommand\n"
+        f"CellCommand([{code!r}], program={PYTHON!r}).until('ready')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    root = Path(cell_command.__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", kernel], env={**os.environ, "PYTHONPATH": str(root)}, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    wait_until(left.exists, "the command to have heard that its kernel is gone")
+
+
+# -- the window --------------------------------------------------------------------------------------------------------
+
+
+def test_a_window_shows_the_newest_lines_as_text_in_one_place() -> None:
+    shown: list[str] = []
+    window = CellWindow(num_lines=2, show=shown.append)
+    for line in ("one", "\x1b[31mtwo\x1b[0m\x07", "<b>three</b>"):
+        window.add(line)
+    assert shown == ["one", "one\n [31mtwo [0m", " [31mtwo [0m\n<b>three</b>"]

@@ -1,0 +1,137 @@
+"""What a backbone's metrics hold of a run: the very events of a simulated one, in the store and in the state."""
+
+import math
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from collab.checkpoints.local import list_checkpoints, load_checkpoint
+from collab.metrics.backbone_events import RolledBack, RoundPlanned, RoundShared
+from collab.metrics.records import EpochFinished, RoundEnded, SwarmReport
+from collab.metrics.store import MetricsStore
+from collab.simulation.links import Link
+from collab.simulation.peer import SimPeer
+from collab.swarm.statements import Rollback
+from collab.types import PeerId
+from peers.credits import CreditBook
+from peers.dashboard.overview import Overview, Sources
+from peers.dashboard.recent import Recent
+from peers.summary import DEFERRED
+from tests.simulation.swarm import SimSwarm
+from tests.simulation.test_orders import owned
+from tests.simulation.test_vc_asgd import swarm_of
+
+
+def look(swarm: SimSwarm, at_s: float) -> dict:  # type: ignore[type-arg]
+    """The state that the backbone's dashboard shows at a moment; there when the world has run."""
+    found: dict = {}  # type: ignore[type-arg]
+    swarm.world.call_at(at_s, lambda: found.update(overview(swarm).state()))
+    return found
+
+
+def overview(swarm: SimSwarm) -> Overview:
+    backbone, peer = swarm.backbones[0], swarm.world.peers[0]
+    with closing(MetricsStore.in_memory()) as store:
+        store.write(peer.events)
+        recent = Recent(store)
+    book = CreditBook(swarm.directory / "credits.json")
+    book.note(backbone.membership.view.records)
+    assert peer.ports is not None
+    return Overview(
+        Sources(
+            run=swarm.bundle.run,
+            mandate=backbone.statutes.mandate,
+            clock=peer.ports.clock,
+            me=PeerId(peer.identity.peer_id),
+            view=lambda: backbone.membership.view,
+            credits=book,
+            store=store,
+            recent=recent,
+            problem=backbone.problem,
+            home=str(swarm.directory),
+        )
+    )
+
+
+def test_a_backbone_tells_who_brought_what_and_who_averaged_it(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, until=8, target=128, optimizer="{name: sgd, learning_rate: 0.2}")
+    backbone = swarm.add_backbone()
+    trainers = [swarm.add_trainer(), swarm.add_trainer(samples_per_s=200.0)]
+    told = look(swarm, 9.0)
+    with swarm.world:
+        swarm.world.run()
+    shared = swarm.events(backbone, RoundShared)
+    committed = {event.round_id: event for event in swarm.events(backbone, RoundEnded) if event.committed}
+    assert {event.round_id for event in shared} == committed.keys()
+    ids = {trainer.identity.peer_id for trainer in trainers}
+    for event in shared:
+        ended = committed[event.round_id]
+        assert {peer for peer, _ in event.brought} <= ids
+        assert math.fsum(samples for _, samples in event.brought) == pytest.approx(ended.samples)
+        assert math.fsum(share for _, share in event.reduced) == pytest.approx(1.0)
+        assert event.left_out == ()
+    planned = {event.round_id: event for event in swarm.events(backbone, RoundPlanned)}
+    assert planned.keys() >= committed.keys(), "it leads all rounds here"
+    rates = {peer: (up, down) for peer, up, down, _ in list(planned.values())[-1].links}
+    assert all(rates[peer][0] > 0 for peer in ids), "as they have measured by then"
+    reports = swarm.events(backbone, SwarmReport)
+    assert {report.learning_rate for report in reports} == {0.2}
+    assert told["health"]["level"] == "good"
+    assert {peer["doing"] for peer in told["peers"] if peer["role"] == "trainer"} == {"trains"}
+    assert told["now"]["epoch"] > 0
+    assert [row["name"] for row in told["contributors"]["rows"]] == ["trainer-2", "trainer-1"]
+
+
+def test_a_peer_whose_upload_would_hold_up_the_others_is_told_of_as_left_out(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, until=12, target=256, hidden=2000)
+    backbone = swarm.add_backbone()
+    for _ in range(3):
+        swarm.add_trainer()
+    slow = swarm.add_trainer(link=Link(up_bytes_per_s=40e3, down_bytes_per_s=2.5e6, latency_s=0.02))
+    with swarm.world:
+        swarm.world.run()
+    left_out = [pair for event in swarm.events(backbone, RoundShared) for pair in event.left_out]
+    assert (slow.identity.peer_id, DEFERRED) in left_out
+    others = [peer for peer, _ in left_out if peer != slow.identity.peer_id]
+    assert len(others) <= len(left_out) / 4
+
+
+def test_the_curves_of_a_run_that_was_rolled_back_are_those_of_what_counts(tmp_path: Path) -> None:
+    swarm = owned(tmp_path, until=20, every=5)
+    trainers = [swarm.add_trainer() for _ in range(2)]
+    done: list[int] = []
+
+    def watch(peer: SimPeer, event: object) -> None:
+        if peer is trainers[0] and isinstance(event, EpochFinished) and event.epoch == 13 and not done:
+            done.append(event.epoch)
+            swarm.world.call_at(swarm.world.time_s + 0.5, go_back)
+
+    def go_back() -> None:
+        path = next(p for p in list_checkpoints(tmp_path / "checkpoints-0") if p.name.endswith("10"))
+        snapshot = load_checkpoint(path, fingerprint=swarm.bundle.fingerprint)
+        swarm.order(Rollback(to_epoch=10, lineage=snapshot.lineage))
+
+    swarm.world.subscribe(watch)
+    with swarm.world:
+        swarm.world.run()
+    events = swarm.world.peers[0].events
+    assert [event.epoch for event in events if isinstance(event, RolledBack)] == [10]
+    at = next(number for number, event in enumerate(events) if isinstance(event, RolledBack))
+    with closing(MetricsStore.in_memory()) as store:
+        store.write(events[: at + 1])
+        assert max(store.curve("loss").epochs) <= 10
+        store.write(events[at + 1 :])
+        assert store.curve("loss").epochs[-1] == 20
+
+
+def test_where_pushes_are_steps_nobody_is_behind_and_no_step_is_due(tmp_path: Path) -> None:
+    swarm = swarm_of(tmp_path, 2)
+    told = look(swarm, 20.0)
+    with swarm.world:
+        swarm.world.run(until_s=600.0)
+    assert {peer["doing"] for peer in told["peers"] if peer["role"] == "trainer"} == {"trains"}
+    assert told["now"]["epoch"] > 0
+    assert told["now"]["next_step_s"] is None
+    assert told["health"]["level"] == "good"
+    assert told["rounds"] == []
