@@ -20,7 +20,7 @@ from collab.training.layout import VectorLayout
 from collab.training.momentum import Outgoing, PlainGradient
 from collab.training.precision import LossScale, Precision
 from collab.training.schedule import learning_rate_factor
-from collab.training.shared_state import as_numpy, model_tensors, optimizer_state
+from collab.training.shared_state import as_numpy, model_tensors, move, optimizer_state
 from collab.types import Lineage, Vector
 
 logger = logging.getLogger(__name__)
@@ -205,12 +205,7 @@ class Replica:
     def move_to(self, device: torch.device) -> None:
         """Keep everything on another device; between two microbatches, on the worker."""
         with self._changing:
-            self.model.zero_grad(set_to_none=True)
-            self.model.to(device)
-            for state in self.optimizer.state.values():
-                for key, value in state.items():
-                    if isinstance(value, torch.Tensor):
-                        state[key] = value.to(device)
+            move(self.model, self.optimizer, device)
             self._gradient.move_to(device)
             self._device = device
 
