@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from collab.errors import ConfigError
 from collab.section_text import read_section
 from collab.sections import (
+    About as About,
     Averaging as Averaging,
     BuiltinData as BuiltinData,
     CausalLMTask as CausalLMTask,
@@ -178,6 +179,8 @@ class Run(Section):
     """One run file."""
 
     run_id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{2,39}$")
+    about: About = About()
+    """What volunteers read before they take part."""
     access: Literal["open", "invite_only"] = "open"
     """``open``: whoever has the run's address may join; ``invite_only``: whom 'collab-peer invite' has named."""
     orphan_after_h: Real = Field(default=24.0, gt=0)
@@ -262,7 +265,7 @@ def fingerprint(run: Run, assets: dict[str, str], owner: str = "") -> str:
     Returns:
         64 hex digits.
     """
-    agreed = run.model_dump(mode="json", exclude={"hub_repo"})
+    agreed = run.model_dump(mode="json", exclude={"hub_repo"} if run.about != About() else {"hub_repo", "about"})
     content = {"run": agreed, "assets": assets} | ({"owner": owner} if owner else {})
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

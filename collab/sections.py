@@ -23,6 +23,25 @@ Whole = Annotated[int, BeforeValidator(_refuse_truth)]
 Real = Annotated[float, BeforeValidator(_refuse_truth)]
 
 
+# -- what volunteers are told ----------------------------------------------------------------------------------------
+
+
+OneLine = Annotated[str, Field(max_length=300, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+class About(Section):
+    """The organiser's word to those who are asked to take part; nothing follows from it."""
+
+    purpose: OneLine = ""
+    """What the model is for."""
+    contact: OneLine = ""
+    """Where questions go: an address, a page."""
+    data_license: OneLine = ""
+    """Of what is trained on."""
+    model_license: OneLine = ""
+    """Of what comes out of it."""
+
+
 # -- data and task ---------------------------------------------------------------------------------------------------
 
 

@@ -1,18 +1,22 @@
 """The command ``collab-peer``. Everything heavy is imported inside the commands, so that ``--help`` is instant."""
 
-import platform
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from peers import cli_owner, cli_plan, cli_simulate
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from collab.types import Reachability
+from peers import cli_guest, cli_join, cli_owner, cli_plan, cli_simulate
+from peers.cli_options import (
+    Allow,
+    AsJson,
+    DashboardAt,
+    HubRepo,
+    InviteText,
+    LogLevel,
+    MaxDownload,
+    MaxUpload,
+    Store,
+)
 
 app = typer.Typer(
     name="collab-peer",
@@ -21,36 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-
-LogLevel = cli_owner.LogLevel
-MAX_MBIT_PER_S = 1e6
-"""A terabit a second: whoever limits a link to more has slipped a unit."""
-Limit = partial(typer.Option, min=0.1, max=MAX_MBIT_PER_S)
-MaxUpload = Annotated[float | None, Limit(help="Mbit/s that this peer may send; default: all it can.")]
-MaxDownload = Annotated[float | None, Limit(help="Mbit/s that this peer may take in; default: all it can.")]
-Allow = Annotated[list[str] | None, typer.Option(help="Module of others that may run here, if the run names it.")]
-Store = Annotated[
-    str,
-    typer.Option(metavar="WHERE", help="Where a vc_asgd run's parameters are: a file, or redis://host:6379/0."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
-InviteText = Annotated[
-    str, typer.Argument(metavar="INVITE|ORG/NAME", help="The invite, a file that holds it, or the model on the Hub.")
-]
-ReachText = Annotated[
-    str, typer.Option(help="How others reach this machine: auto (they try), direct, or client (it only dials).")
-]
-HubRepo = Annotated[
-    str,
-    typer.Option(metavar="ORG/NAME", help="Publish checkpoints there on the Hugging Face Hub, too; none: nowhere."),
-]
-DashboardAt = Annotated[
-    str,
-    typer.Option(
-        metavar="[HOST:]PORT",
-        help="Where a backbone's dashboard is; default: port 8470, for this machine only; none: nowhere.",
-    ),
-]
 
 
 @app.command()
@@ -128,85 +102,6 @@ def backbone(
 
 
 @app.command()
-def join(
-    invite: InviteText,
-    role: Annotated[str, typer.Option(help="trainer, auxiliary (lends bandwidth only) or backbone.")] = "trainer",
-    name: Annotated[str, typer.Option(help="What others see; default: this machine's name.")] = "",
-    data_dir: Annotated[Path | None, typer.Option(help="Where this peer keeps its key and metrics.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Leave after contributing to so many steps.", min=1)] = None,
-    microbatch_size: Annotated[int | None, typer.Option(help="Samples of one forward and backward.", min=1)] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU.")] = None,
-    allow: Allow = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
-    max_upload: MaxUpload = None,
-    max_download: MaxDownload = None,
-    credit: Annotated[bool, typer.Option("--credit", help="Your --name may be published with the model.")] = False,
-    hub_repo: HubRepo = "",
-    reach: ReachText = "auto",
-    store: Store = "",
-    dashboard: DashboardAt = "",
-    clock_error_s: Annotated[float, typer.Option(hidden=True, help="Pretend that the clock is off; for tests.")] = 0.0,
-    as_json: AsJson = False,
-    log_level: LogLevel = "warning",
-) -> None:
-    """Join a run and train until Ctrl+C or until it is finished."""
-    from peers.process import configure_logging, run_peer
-
-    configure_logging(log_level)
-    from collab.types import Role
-    from peers.hub_lookup import apart, word_of
-    from peers.joining import JoinOptions, join as take_part
-    from peers.places import claim_data_dir
-    from peers.wiring import Reach, invite_from, limits_from
-
-    _check(role)
-    limits = limits_from(max_upload, max_download)
-    way = Reach(host=host, port=port, asked_for=_asked_for(reach), limits=limits, clock_error_s=clock_error_s)
-    if role == Role.BACKBONE:
-        from peers.joined_backbone import join_as_backbone as take_part
-
-    async def main(stop: "asyncio.Event") -> None:
-        word = await apart(lambda: word_of(invite))
-        with claim_data_dir(data_dir, invite_from(word).run_id) as claimed:
-            options = JoinOptions(
-                invite=word,
-                role=Role(role),
-                name=(name or platform.node() or "peer")[:40],
-                data_dir=claimed,
-                reach=way,
-                epochs=epochs,
-                microbatch_size=microbatch_size,
-                device=device,
-                allowed_modules=tuple(allow or ()),
-                store=store,
-                hub_repo=hub_repo,
-                dashboard=dashboard,
-                wants_credit=credit,
-                as_json=as_json,
-            )
-            await take_part(options, stop)
-
-    raise typer.Exit(run_peer(main))
-
-
-def _check(role: str) -> None:
-    from collab.types import Role
-
-    if role not in list(Role):
-        raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
-
-
-def _asked_for(reach: str) -> "Reachability | None":
-    """How others can reach this machine, as its owner says; None: they are to try."""
-    from collab.types import Reachability
-
-    if reach not in ("auto", Reachability.DIRECT, Reachability.CLIENT):
-        raise typer.BadParameter(f"expected auto, direct or client, got {reach!r}", param_hint="--reach")
-    return None if reach == "auto" else Reachability(reach)
-
-
-@app.command()
 def status(invite: InviteText, as_json: AsJson = False, log_level: LogLevel = "error") -> None:
     """Show who is in the swarm and how far it is."""
     from peers.process import configure_logging, run_plain
@@ -249,6 +144,8 @@ def demo(
     raise typer.Exit(run_demo(options))
 
 
+cli_join.register(app)
+cli_guest.register(app)
 cli_owner.register(app)
 cli_plan.register(app)
 cli_simulate.register(app)

@@ -16,6 +16,7 @@ from peers.backbone import Backbone
 from peers.hub_lookup import apart
 from peers.hub_service import HubService, bring_if_lost
 from peers.joining import JoinOptions, Relay
+from peers.occasions import NO_RULES
 from peers.process import announce
 from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
 from peers.wiring import invite_from
@@ -33,11 +34,7 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
     Raises:
         ConfigError: it is to be a peer that nobody can dial, or the owner has not invited a backbone.
     """
-    if options.reach.asked_for is Reachability.CLIENT:
-        raise ConfigError(
-            "a backbone is there to be dialled",
-            hint="leave --reach client out, or join as a trainer or an auxiliary peer",
-        )
+    _check(options)
     relay, invite, data_dir = Relay(), invite_from(options.invite), options.data_dir
     if invite.papers is None or invite.papers.role(invite.fingerprint, invite.owner) is not Role.BACKBONE:
         raise ConfigError(
@@ -87,6 +84,23 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
 
         await serve_backbone(started, bundle, workshop, place, Serving(relay, stop, welcome))
     announce("the backbone has left; start it again with the same command to carry on")
+
+
+def _check(options: JoinOptions) -> None:
+    """
+    Raises:
+        ConfigError: somebody asks for what a backbone cannot be.
+    """
+    if options.reach.asked_for is Reachability.CLIENT:
+        raise ConfigError(
+            "a backbone is there to be dialled",
+            hint="leave --reach client out, or join as a trainer or an auxiliary peer",
+        )
+    if options.rules != NO_RULES or options.gpu_memory_gb is not None:
+        raise ConfigError(
+            "a backbone is there at all hours, and computes on no GPU",
+            hint="leave out --when, --on-battery, --monthly-gb, --priority and --gpu-memory; it takes --max-upload",
+        )
 
 
 async def _learned(started: Started, invite: Invite, options: JoinOptions) -> Bundle:

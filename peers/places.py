@@ -54,6 +54,26 @@ class DataDir:
         return self.path / "state"
 
     @property
+    def pause_mark(self) -> Path:
+        """There while the owner of the machine wants this peer to pause."""
+        return self.path / "paused"
+
+    @property
+    def condition(self) -> Path:
+        """What the peer is doing, for ``collab-peer pause`` and ``resume``."""
+        return self.path / "condition.json"
+
+    @property
+    def agreed(self) -> Path:
+        """To which run this machine's owner has agreed."""
+        return self.path / "agreed.json"
+
+    @property
+    def traffic(self) -> Path:
+        """Bytes of this month."""
+        return self.path / "traffic.json"
+
+    @property
     def backbones(self) -> Path:
         """Where backbones of the run were when this peer last looked."""
         return self.path / "backbones.json"
@@ -79,6 +99,23 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "collab"
 
 
+def data_home() -> Path:
+    """Where the directories of this user's peers are, by run, unless they were named."""
+    return Path(os.environ.get("XDG_DATA_HOME", "~/.local/share")).expanduser() / "collab"
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether a process has this directory to itself now."""
+    try:
+        with (path / ".lock").open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 @contextmanager
 def claim_data_dir(chosen: Path | None, run_id: str, kind: str = "peer") -> Iterator[DataDir]:
     """The directory of this process: ``chosen``, or the first one under the user's data that nobody uses.
@@ -97,9 +134,8 @@ def claim_data_dir(chosen: Path | None, run_id: str, kind: str = "peer") -> Iter
                 )
             yield DataDir(path)
         return
-    base = Path(os.environ.get("XDG_DATA_HOME", "~/.local/share")).expanduser() / "collab" / run_id
     for number in count(1):
-        with _claimed(base / f"{kind}-{number}") as path:
+        with _claimed(data_home() / run_id / f"{kind}-{number}") as path:
             if path is not None:
                 yield DataDir(path)
                 return

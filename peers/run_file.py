@@ -14,6 +14,17 @@ _TEMPLATE = """\
 ## Name of the run in invites, records and checkpoints: 3 to 40 of a-z, 0-9 and "-", not "-" first.
 run_id: @RUN_ID@  # required
 
+## What volunteers read before they take part, one line each. All peers agree on it; nothing else follows from it.
+about:
+  ## What the model is for.
+  purpose: ""  # default: ""
+  ## Where questions go: an address, a page.
+  contact: ""  # default: ""
+  ## Licence of what is trained on.
+  data_license: ""  # default: ""
+  ## Licence of the model that comes out of it.
+  model_license: ""  # default: ""
+
 ## Seed of the model's first weights and of who reads which data; 0 to 4294967295.
 seed: 0  # default: 0
 

@@ -2,12 +2,15 @@
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from collab.metrics.guest_records import Paused, Progress, Resumed
 from collab.metrics.records import (
     CheckpointOnHub,
     CheckpointSaved,
@@ -26,6 +29,11 @@ from collab.metrics.refusals import Refused
 from collab.metrics.sinks import event_fields
 from collab.swarm.progress import SwarmView
 
+PROGRESS_LINES_S = 10.0
+"""Between two lines about the same thing, where nothing can be written over."""
+BAR = 24
+"""Characters."""
+
 
 class JsonScreen:
     """One JSON object a line for every event but the phases."""
@@ -38,16 +46,46 @@ class JsonScreen:
             print(json.dumps(event_fields(event)), file=self._out, flush=True)
 
 
-class LineScreen:
-    """One plain line for what a person wants to know."""
+class Style(StrEnum):
+    """How a peer talks to the person at the terminal."""
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
+    AUTO = "auto"
+    """A panel on a terminal, lines elsewhere."""
+    PLAIN = "plain"
+    QUIET = "quiet"
+    """Problems only."""
+
+
+def style_of(*, is_plain: bool, is_quiet: bool) -> Style:
+    """As it was asked for on the command line."""
+    return Style.QUIET if is_quiet else Style.PLAIN if is_plain else Style.AUTO
+
+
+class LineScreen:
+    """One plain line for what a person wants to know; in a file, a pipe or a notebook, too."""
+
+    def __init__(
+        self, out: TextIO, *, problems_only: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._out, self._problems_only, self._clock = out, problems_only, clock
+        self._progress_s = -math.inf
 
     def observe(self, event: Event) -> None:
+        if self._problems_only and not (isinstance(event, Notice) and event.is_problem):
+            return
+        if isinstance(event, Progress) and not self._is_time_for(event):
+            return
         line = words(event)
         if line:
             print(f"{time.strftime('%H:%M:%S')}  {line}", file=self._out, flush=True)
+
+    def _is_time_for(self, progress: Progress) -> bool:
+        """A line every ten seconds, and one at the end."""
+        is_over = progress.done_bytes == progress.whole_bytes
+        if not is_over and self._clock() - self._progress_s < PROGRESS_LINES_S:
+            return False
+        self._progress_s = self._clock()
+        return True
 
 
 def words(event: Event) -> str:
@@ -78,12 +116,45 @@ def words(event: Event) -> str:
         return f"saved epoch {event.epoch} in {event.path} ({event.num_bytes / 1e6:.1f} MB)"
     if isinstance(event, CheckpointOnHub):
         return f"epoch {event.epoch} is on the Hub: {event.place} ({event.num_bytes / 1e6:.1f} MB)"
+    if isinstance(event, Paused):
+        rest = f"; {count(event.samples, 'sample')} go into the swarm's next step" if event.samples else ""
+        return f"paused: {event.reason}; the device is free after {event.seconds:.1f} s{rest}"
+    if isinstance(event, Progress):
+        return progress_words(event)
+    if isinstance(event, Resumed):
+        return f"works again after {event.paused_s / 60:.1f} min"
     if isinstance(event, DataCovered):
         done = "is done" if event.is_complete else f"{100 * event.share:.0f} % done"
         return f"data: pass {event.pass_number + 1} {done}{trained_words(event.samples, event.samples_again)}"
     if isinstance(event, Notice):
         return f"{'problem: ' if event.is_problem else ''}{event.text}" + (f"\n  -> {event.hint}" if event.hint else "")
     return ""
+
+
+def progress_words(progress: Progress) -> str:
+    """How far something is, with a bar where it is known how much it will be."""
+    done, whole = progress.done_bytes, progress.whole_bytes
+    if whole <= 0:
+        return f"{progress.what}: {done / 1e6:.1f} MB so far"
+    share = min(done / whole, 1.0)
+    full = round(BAR * share)
+    return f"{progress.what}: [{'#' * full}{'.' * (BAR - full)}] {100 * share:3.0f} % of {whole / 1e6:.1f} MB"
+
+
+def eta_words(next_s: float, step_s: float, steps_left: int | None) -> str:
+    """When the next step is due, and the run's end; empty: nobody knows."""
+    if not (math.isfinite(next_s) and math.isfinite(step_s)):
+        return ""
+    end = "" if steps_left is None else f"; the run ends in about {duration_words(steps_left * step_s)}"
+    return f"in about {duration_words(next_s)}, one takes {duration_words(step_s)}{end}"
+
+
+def duration_words(seconds: float) -> str:
+    """In the largest unit that leaves more than one of it."""
+    for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
 def trained_words(samples: int, samples_again: int) -> str:
@@ -108,10 +179,20 @@ class LivePanel:
     """A panel that stays in place: is all well, how far are we, what did I give."""
 
     def __init__(
-        self, title: str, view: Callable[[], SwarmView], refusals: Callable[[], Sequence[Refused]] = tuple
+        self,
+        title: str,
+        view: Callable[[], SwarmView],
+        refusals: Callable[[], Sequence[Refused]] = tuple,
+        eta: Callable[[], str] = str,
     ) -> None:
+        """
+        Args:
+            eta: when the next step is due, in words; empty: nobody knows.
+        """
         from rich.live import Live
 
+        self._eta = eta
+        self._progress, self._paused = "", ""
         self._title, self._view, self._refusals = title, view, refusals
         self._last: EpochFinished | None = None
         self._last_at_s = time.monotonic()
@@ -132,12 +213,15 @@ class LivePanel:
 
     def observe(self, event: Event) -> None:
         if isinstance(event, EpochFinished):
-            self._last, self._last_at_s, self._trouble = event, time.monotonic(), ""
+            self._last, self._last_at_s, self._trouble, self._progress = event, time.monotonic(), "", ""
             self._own_samples += event.own_samples
             self._swarm_samples += event.swarm_samples
         elif isinstance(event, RoundEnded):
             self._trouble = "" if event.committed else event.reason
+        elif isinstance(event, Progress):
+            self._progress = "" if event.done_bytes == event.whole_bytes else words(event)
         elif line := words(event):
+            self._paused = line if isinstance(event, Paused) else self._paused
             self._notes = [*self._notes[-3:], line]
 
     def render(self) -> Any:
@@ -156,6 +240,8 @@ class LivePanel:
             ("loss", f"{last.loss:.4f}" if last and math.isfinite(last.loss) else "-"),
             ("you gave", f"{100 * self._own_samples / self._swarm_samples:.1f} %" if self._swarm_samples else "-"),
         ]
+        if eta := self._eta():
+            rows.insert(2, ("next step", eta))
         refused = self._refusals()
         if refused:
             rows.append(("refused", refused_words(refused)))
@@ -167,6 +253,10 @@ class LivePanel:
     def health(self) -> str:
         """In words, whether all is well."""
         ago = time.monotonic() - self._last_at_s
+        if self._paused:
+            return self._paused
+        if self._progress:
+            return self._progress
         if self._trouble:
             return f"the last round was lost, your work was not: {self._trouble}"
         if self._last is None:
@@ -181,10 +271,16 @@ def choose_screen(
     title: str,
     view: Callable[[], SwarmView],
     refusals: Callable[[], Sequence[Refused]] = tuple,
+    style: Style = Style.AUTO,
+    eta: Callable[[], str] = str,
 ) -> "JsonScreen | LineScreen | LivePanel":
-    """JSON when asked for, the panel on a terminal, lines elsewhere."""
+    """JSON when asked for; the panel on a terminal that can draw, lines elsewhere, unless a style was asked for.
+
+    Args:
+        eta: when the next step is due, in words; empty: nobody knows.
+    """
     if as_json:
         return JsonScreen(sys.stdout)
-    if sys.stdout.isatty():
-        return LivePanel(title, view, refusals)
-    return LineScreen(sys.stdout)
+    if style is Style.AUTO and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        return LivePanel(title, view, refusals, eta)
+    return LineScreen(sys.stdout, problems_only=style is Style.QUIET)

@@ -22,6 +22,7 @@ from collab.training.genesis import build_replica, make_genesis
 from collab.training.judging import evaluate_state
 from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
+from collab.training.pausing import Pause
 from collab.training.replica import Replica
 from collab.training.trainer import Trainer
 from collab.types import Role
@@ -66,6 +67,7 @@ class SimulatedRoles:
         self.store: ParameterStore = InProcessStore()
         """Of all backbones, if the run has parameter servers."""
         self.stops: dict[int, asyncio.Event] = {}
+        self.pauses: dict[int, Pause] = {}
 
     async def serve(self, ports: Ports, index: int, *, has_joined: bool = False, has_store: bool = True) -> None:
         """Be a backbone until stopped.
@@ -98,9 +100,10 @@ class SimulatedRoles:
         self.replicas[index] = replica = build_replica(self.bundle, self.task, torch.device("cpu"))
         self.participants[index] = Participant(ports, self._identity(index), self.bundle, replica, life.settings)
         self.stops[index] = asyncio.Event()
+        self.pauses[index] = Pause()
         trainer = Trainer(self.participants[index], life.task or self.task, microbatch_size=life.microbatch_size)
         with suppress(*(() if life.is_welcome else (CollabError,))):
-            await trainer.run(self.stops[index])
+            await trainer.run(self.stops[index], self.pauses[index])
         return replica
 
     async def assist(self, ports: Ports, index: int) -> int:

@@ -3,16 +3,15 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from collab.errors import InviteError
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import Started, StartupSettings, default_host, open_run
 from collab.ports import NO_LIMITS, LinkLimits, Observer
 from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle
-from collab.swarm.invite import PREFIX, Invite, read_invite
+from collab.swarm.invite import Invite
 from collab.types import Reachability
+from peers.invites import invite_from as invite_from
 from peers.places import DataDir
 
 BYTES_PER_MBIT = 1e6 / 8
@@ -29,20 +28,6 @@ class Reach:
     """How others can reach this machine, if its owner says so; None: they are asked to try."""
     limits: LinkLimits = NO_LIMITS
     clock_error_s: float = 0.0
-
-
-def invite_from(text: str) -> Invite:
-    """The invite itself, or the file that holds it.
-
-    Raises:
-        InviteError: neither.
-    """
-    if not text.startswith(PREFIX) and Path(text).is_file():
-        try:
-            text = Path(text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InviteError(f"cannot read the invite from {text}: {error}") from error
-    return read_invite(text)
 
 
 def limits_from(max_upload: float | None, max_download: float | None) -> LinkLimits:

@@ -26,6 +26,7 @@ LAYERS = {
     "collab.fleet_cost": PURE,
     "collab.net.wire": PURE,
     "collab.metrics.records": PURE,
+    "collab.metrics.guest_records": PURE,
     "collab.metrics.backbone_events": PURE,
     "collab.averaging.plan": PURE,
     "collab.averaging.agreement": PURE,

@@ -1,13 +1,15 @@
 """The run file: what is refused, in which words, and what makes two runs different."""
 
 import copy
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from collab.config import CausalLMTask, FilesData, Run, fingerprint, load_run, parse_run
+from collab.config import About, CausalLMTask, FilesData, Run, fingerprint, load_run, parse_run
 from collab.errors import ConfigError
 
 VALID: dict[str, Any] = {
@@ -312,6 +314,20 @@ def test_every_value_of_the_run_changes_the_fingerprint(place: str) -> None:
     special |= {"until_epoch": 9, "until_loss": 2.5, "task.tokenizer": "t.json", "task.data.placement": "local"}
     other = changed(place, special.get(place, another(value)), content=EVERYTHING)
     assert fingerprint(Run.model_validate(other), {}) != fingerprint(Run.model_validate(EVERYTHING), {})
+
+
+def test_what_volunteers_are_told_is_agreed_on_and_saying_nothing_is_as_before_there_was_such_a_thing() -> None:
+    base = Run.model_validate(VALID)
+    told = [Run.model_validate({**VALID, "about": {name: "a word"}}) for name in About.model_fields]
+    assert len({fingerprint(run, {}) for run in (base, *told)}) == 1 + len(told)
+    agreed = base.model_dump(mode="json", exclude={"hub_repo", "about"})
+    canonical = json.dumps({"run": agreed, "assets": {}}, sort_keys=True, separators=(",", ":"))
+    assert fingerprint(base, {}) == hashlib.sha256(canonical.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("word", ["two\nlines", "\x1b[2J", "x" * 301])
+def test_what_volunteers_are_told_is_one_short_line(word: str) -> None:
+    assert "about.purpose" in problem_with({**VALID, "about": {"purpose": word}})
 
 
 def test_another_data_source_task_or_strategy_changes_the_fingerprint() -> None:

@@ -29,8 +29,8 @@ class Pace:
 
     @property
     def has_stopped(self) -> bool:
-        """Or has said nothing of its speed."""
-        return self.age_s >= OVERDUE * self.microbatch_s
+        """Or has said nothing of its speed, or that it computes no more."""
+        return not self.samples_per_s or self.age_s >= OVERDUE * self.microbatch_s
 
 
 def batch_due_s(others: Sequence[Pace], asker: Pace, *, target: float, max_share: float) -> float:

@@ -27,7 +27,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from collab.concurrency import Background
 from collab.errors import NetworkError, PeerUnreachable, TimedOut
 from collab.net.base import Handler
-from collab.net.daemon import start_daemon
+from collab.net.daemon import daemon_traffic, start_daemon
 from collab.net.dialling import connect
 from collab.net.fresh_dial import who_answers
 from collab.net.hivemind_stream import HivemindStream
@@ -69,6 +69,10 @@ class HivemindTransport:
     @property
     def peer_id(self) -> PeerId:
         return PeerId(self._p2p.peer_id.to_base58())
+
+    def traffic_bytes(self) -> int:
+        """All that the daemon has sent and taken so far, by the kernel's count: the DHT's and libp2p's own, too."""
+        return daemon_traffic(self._p2p)
 
     async def addresses(self) -> tuple[str, ...]:
         if self._is_client:

@@ -24,6 +24,8 @@ class Download:
         """What has come of chunks that are under way; pieces of two donors are never mixed."""
         self.brought_bytes: dict[PeerId, int] = {}
         """What of the snapshot each donor has brought."""
+        self.here_bytes = 0
+        """In whole chunks."""
 
     @property
     def is_complete(self) -> bool:
@@ -76,6 +78,7 @@ class Download:
         for each in self._asked.pop(index):
             self._parts.pop((each, index), None)
         self.brought_bytes[donor] = self.brought_bytes.get(donor, 0) + size
+        self.here_bytes += size
         return True
 
     def give_up(self, donor: PeerId) -> None:
@@ -91,6 +94,7 @@ class Download:
     def restore(self, index: int, chunk: bytes) -> None:
         """A chunk that was here before, and has been found to be what the manifest promises."""
         self._missing.remove(index)
+        self.here_bytes += len(chunk)
         self._data[index * CHUNK_BYTES : index * CHUNK_BYTES + len(chunk)] = chunk
 
     def chunk(self, index: int) -> memoryview:

@@ -42,6 +42,8 @@ class Wanted:
     """Under which a peer counts: those of one invite are one voice."""
     most_bytes: int = MAX_SNAPSHOT_BYTES
     """More than our model can need; memory is taken for all of it at once."""
+    tell: Callable[[int, int], None] = lambda _brought, _whole: None
+    """Hears how many bytes are here of how many."""
 
     def accepts(self, manifest: Manifest) -> bool:
         """Whether ``manifest`` is what was asked for."""
@@ -238,5 +240,6 @@ class _Fetch:
                 index = message.get("index", int)
                 is_whole = download.take(stream.remote, index, message.get("start", int), piece)
                 inflow.took(message)
+                self._wanted.tell(download.here_bytes, download.manifest.num_bytes)
                 if is_whole and self._partial is not None:
                     await self._partial.keep(index, download.chunk(index))

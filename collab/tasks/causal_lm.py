@@ -57,7 +57,8 @@ class CausalLM:
         self._tokenizer_json = _decoded(tokenizer_json, "tokenizer.json")
         self._cache_dir = cache_dir
         self._reader = reader
-        self._progress = progress
+        self.progress = progress
+        """Hears how much text is encoded; may be set until that begins."""
         self._configuration = _configuration(section, self._tokenizer_json)
 
     def build_model(self) -> torch.nn.Module:
@@ -143,7 +144,7 @@ class CausalLM:
     def _blocks(self, split: Split, max_blocks: int | None) -> NDArray[Any]:
         request = BlockRequest(section=self._section.data, split=split, sequence_length=self._section.sequence_length,
                                max_blocks=max_blocks, reader=self._reader)
-        return open_blocks(request, self._tokenizer_json, self._cache_dir, self._progress)
+        return open_blocks(request, self._tokenizer_json, self._cache_dir, self.progress)
 
 
 def make_tokenizer(section: CausalLMTask, *, seed: int, base_dir: Path, cache_dir: Path, peer_id: str) -> bytes:

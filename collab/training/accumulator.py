@@ -194,6 +194,15 @@ class Accumulator:
         with self._lock:
             self._held, self._doubts = (None, None, None), frozenset()
 
+    def move_to(self, device: torch.device) -> None:
+        """Keep what is held, and what comes, on another device."""
+        with self._lock:
+            self._device, self._spare = device, []
+            in_doubt, handed_over, later = (
+                None if part is None else replace(part, total=part.total.to(device)) for part in self._held
+            )
+            self._held = in_doubt, handed_over, later
+
     def drop(self) -> None:
         """What was handed over is worthless; what came later is not."""
         with self._lock:

@@ -51,6 +51,11 @@ class AnchoredReplica(SteppingReplica):
             self.layout.scatter_parameters(self._before)  # finite gradients, and a step beyond all numbers
         return report
 
+    def abandon(self) -> None:
+        """See ``Replica``. Its own step may have moved some parameters already."""
+        super().abandon()
+        self._level()
+
     # -- the swarm's -------------------------------------------------------------------------------------------------
 
     def step(self, update: Vector, lineage: Lineage, terms: str | None = None) -> None:
@@ -84,6 +89,12 @@ class AnchoredReplica(SteppingReplica):
         """See ``Replica``. The parameters are the anchor, until another state is taken over."""
         super().forget()
         self._level()
+
+    def move_to(self, device: torch.device) -> None:
+        """See ``Replica``."""
+        super().move_to(device)
+        with self._changing:
+            self._anchor, self._before = self._anchor.to(device), self._before.to(device)
 
     def rest(self) -> None:
         """See ``Replica``: own steps that came too late for the last round are in no model."""

@@ -82,7 +82,7 @@ class Participant:
         self._copy = DiskCopy(ports, replica, root and root / "copies", bundle.fingerprint)
         self._sync.pursuit.fresh = FreshEpoch(ports, self.membership, self._engine.links, bundle.run, replica, mandate)
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, root and root / "orders")
-        self._sync.orders = self._orders
+        self._sync.orders, self._sync.tell = self._orders, settings.tell_download
         self._departure = Departure(
             ports=ports, replica=replica, teller=self.teller, membership=self.membership, engine=engine,
             copy=self._copy, mandate=mandate,

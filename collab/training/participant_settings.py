@@ -1,5 +1,6 @@
 """What a peer that trains is told by its machine's owner."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,3 +22,5 @@ class ParticipantSettings:
     """Of others' code, what this machine's owner has allowed to run."""
     wants_credit: bool = False
     """Whether the name may be published with the model."""
+    tell_download: Callable[[int, int], None] = lambda _here, _whole: None
+    """Hears how far a download of the state is, in bytes."""

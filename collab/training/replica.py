@@ -20,7 +20,7 @@ from collab.training.layout import VectorLayout
 from collab.training.momentum import Outgoing, PlainGradient
 from collab.training.precision import LossScale, Precision
 from collab.training.schedule import learning_rate_factor
-from collab.training.shared_state import as_numpy, model_tensors, optimizer_state
+from collab.training.shared_state import as_numpy, model_tensors, move, optimizer_state
 from collab.types import Lineage, Vector
 
 logger = logging.getLogger(__name__)
@@ -155,6 +155,10 @@ class Replica:
         self.microbatches_beside += is_finite
         return MicrobatchReport(samples, loss, "" if is_finite else "the loss or its gradient is not finite")
 
+    def abandon(self) -> None:
+        """A microbatch could not be finished: nothing of it stays."""
+        self.model.zero_grad(set_to_none=True)
+
     def hand_over(self) -> HandedOver:
         """What is accumulated, as its mean gradient or as what the run sends instead; microbatches that end from now on
         accumulate beside it.
@@ -197,6 +201,13 @@ class Replica:
         self._outgoing.forget()
         with self._changing:
             self.lineage = Lineage("")
+
+    def move_to(self, device: torch.device) -> None:
+        """Keep everything on another device; between two microbatches, on the worker."""
+        with self._changing:
+            move(self.model, self.optimizer, device)
+            self._gradient.move_to(device)
+            self._device = device
 
     def rest(self) -> None:
         """The run is over: the parameters are what all peers share."""

@@ -49,6 +49,16 @@ def optimizer_state(snapshot: Snapshot, model: torch.nn.Module, optimizer: torch
     return packed
 
 
+def move(model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Keep both on another device, in the same parameters; gradients are dropped."""
+    model.zero_grad(set_to_none=True)
+    model.to(device)
+    for state in optimizer.state.values():
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor):
+                state[key] = value.to(device)
+
+
 def as_numpy(tensor: torch.Tensor) -> Any:
     """In this machine's memory; of a tensor that is there already, no copy."""
     return tensor.detach().cpu().contiguous().numpy()

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,6 +74,8 @@ class StateSync:
         self._began_s = ports.clock.monotonic()
         self.orders: OrderExchange | None = None
         """Fetches the organiser's orders that missed rounds were taken under."""
+        self.tell: Callable[[int, int], None] = lambda _here, _whole: None
+        """Hears how far a download is, in bytes."""
         self.pursuit = Pursuit(replica, lambda: len(membership.donors()))
 
     async def gather(self) -> Update:
@@ -243,6 +245,7 @@ class StateSync:
             voices=trainers & steady or trainers,
             voice_of=self._membership.voice_of,
             most_bytes=most_bytes,
+            tell=self.tell,
             least_epoch=self._least_epoch() if goes_on else max(self._least_epoch(), self.pursuit.reached_epoch),
         )
         begun = await self._partial.manifest() if goes_on and self._partial is not None else None

@@ -2,11 +2,18 @@
 
 import asyncio
 import math
+from typing import Any
+
+import torch
 
 from collab.concurrency import run_until_first
-from collab.metrics.records import EvaluationDone, Phase, PhaseReached
+from collab.errors import ConfigError
+from collab.metrics.guest_records import Paused
+from collab.metrics.records import EvaluationDone, Notice, Phase, PhaseReached
 from collab.tasks.base import Task
+from collab.training.microbatch import SHARE, MicrobatchSize
 from collab.training.participant import Participant
+from collab.training.pausing import HAND_IN_S, Pause, can_hand_in
 from collab.training.replica import MicrobatchReport
 from collab.training.standstill import LOOK_S
 from collab.training.supply import build_supply
@@ -19,21 +26,37 @@ LEAVE_GRACE_S = 2.0
 class Trainer:
     """Joins, trains until stopped or finished, and leaves without losing anybody's work."""
 
-    def __init__(self, participant: Participant, task: Task, *, microbatch_size: int) -> None:
-        self.participant, self._task, self._microbatch_size = participant, task, microbatch_size
+    def __init__(
+        self, participant: Participant, task: Task, *, microbatch_size: int, may_grow: bool = False
+    ) -> None:
+        """
+        Args:
+            may_grow: larger microbatches are tried, and kept where they bring more samples a second.
+        """
+        self.participant, self._task = participant, task
         ports, run = participant.ports, participant.bundle.run
         self._ports, self._run, self._replica = ports, run, participant.replica
         self._supply = build_supply(participant, task)
+        most = max(run.strategy.target_batch_size // SHARE, 1)
+        self._size = MicrobatchSize(microbatch_size, most=most, grows=may_grow)
+        self._left: tuple[int, ...] = ()
+        """Samples that were too many at once."""
         self._coming: asyncio.Task[tuple[int, ...]] | None = None
         """Samples that we wait for."""
+        self._pause, self._can_hand_in = Pause(), can_hand_in(run.strategy)
         participant.standstill.waits = run.when_alone == "wait"
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: asyncio.Event, pause: Pause | None = None) -> None:
         """Train until ``stop`` is set, the run is finished, or this machine has given what it offered.
+
+        Args:
+            pause: when it is wanted the device is freed at once; what was computed goes into the swarm's next step, and
+                then we leave. Whoever comes back comes as another trainer over the same directory. None: never.
 
         Raises:
             Dismissed: this peer is banned or too old, or nobody runs the run any more; it has left in good order.
         """
+        self._pause = pause or self._pause
         await self.participant.begin()
         await run_until_first(self.participant.keep_alive(), self._supply.run(), self._train_and_leave(stop))
 
@@ -41,29 +64,63 @@ class Trainer:
         training = asyncio.create_task(self._train(stop))
         stopping = asyncio.create_task(stop.wait())
         dismissing = asyncio.create_task(self.participant.dismissed())
+        pausing = asyncio.create_task(self._pause.wanted.wait())
+        ends = training, stopping, dismissing
         try:
-            await asyncio.wait((training, stopping, dismissing), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((*ends, pausing), return_when=asyncio.FIRST_COMPLETED)
+            if not any(end.done() for end in ends):
+                await self._step_aside(ends)
             if not training.done():
                 await asyncio.wait((training,), timeout=LEAVE_GRACE_S)
             if training.done():
                 training.result()  # raises what it raised
         finally:
-            for task in (training, stopping, dismissing):
+            for task in (*ends, pausing):
                 task.cancel()
             if self._coming is not None:
                 self._coming.cancel()
                 await asyncio.gather(self._coming, return_exceptions=True)
-            await asyncio.gather(training, stopping, dismissing, return_exceptions=True)
+            await asyncio.gather(*ends, pausing, return_exceptions=True)
         await self._supply.close()
         dismissed = None if self.participant.is_finished else self.participant.unwanted()
         await self.participant.leave(is_urgent=stop.is_set() or dismissed is not None)
         if dismissed is not None:
             raise dismissed
 
+    async def _step_aside(self, ends: tuple[asyncio.Task[Any], ...]) -> None:
+        """Free the device after the microbatch that is under way, then wait for the step that uses what we have.
+
+        The worker takes one thing after the other, and the training loop begins no microbatch any more: whatever a
+        round asks of the replica from now on happens in the machine's own memory.
+        """
+        clock, began_s = self._ports.clock, self._ports.clock.monotonic()
+
+        def make_room() -> None:
+            self._replica.move_to(torch.device("cpu"))
+            self._pause.release()
+
+        await self._ports.compute.run(make_room)
+        self.participant.vitals.stop()
+        self._pause.has_made_room.set()
+        samples = self._replica.samples if self._can_hand_in else 0
+        seconds = clock.monotonic() - began_s
+        self._ports.observer.observe(
+            Paused(at_s=clock.now(), reason=self._pause.reason, seconds=seconds, samples=samples)
+        )
+        if samples and not self.participant.standstill.is_alone:
+            self.participant.membership.speak()
+            await asyncio.wait(ends, timeout=HAND_IN_S, return_when=asyncio.FIRST_COMPLETED)
+
+    @property
+    def _is_aside(self) -> bool:
+        """Whether a pause is wanted, and there is nothing to hand in."""
+        return self._pause.wanted.is_set() and not (self._can_hand_in and self._replica.samples)
+
     async def _train(self, stop: asyncio.Event) -> None:
         await self.participant.measure_link()
         await self.participant.synchronise()
-        while not (stop.is_set() or self.participant.is_finished or self.participant.unwanted()):
+        is_over = self.participant.unwanted
+        while not (stop.is_set() or self.participant.is_finished or is_over() or self._is_aside):
             if self.participant.standstill.waits and self.participant.standstill.is_alone:
                 await asyncio.sleep(LOOK_S)
                 continue
@@ -81,12 +138,19 @@ class Trainer:
 
     async def _samples_or_news(self) -> tuple[int, ...]:
         """What to compute next; empty: nothing yet, and something else is to be done: others may wait for us."""
+        wanted = self._pause.wanted
+        if wanted.is_set():
+            await run_until_first(self.participant.news(), asyncio.sleep(LOOK_S))
+            return ()
+        if self._left:
+            ids, self._left = self._left[: self._size.size], self._left[self._size.size :]
+            return ids
         if self._coming is None:
-            self._coming = asyncio.create_task(self._supply.next(self._microbatch_size))
+            self._coming = asyncio.create_task(self._supply.next(self._size.size))
             await asyncio.sleep(0)  # mostly they are there
         if not self._coming.done():
-            await run_until_first(self.participant.news(), asyncio.wait((self._coming,)))
-        if not self._coming.done():
+            await run_until_first(self.participant.news(), asyncio.wait((self._coming,)), wanted.wait())
+        if not self._coming.done() or wanted.is_set():
             return ()
         came, self._coming = self._coming, None
         return came.result()
@@ -97,14 +161,45 @@ class Trainer:
         self._ports.observer.observe(PhaseReached(at_s=clock.now(), phase=Phase.ACCUMULATE, epoch=self._replica.epoch))
         started_s = clock.monotonic()
         self.participant.vitals.begin_microbatch(started_s)
-        report = await self._ports.compute.run(
-            lambda: self._replica.accumulate(self._task.batch(sample_ids), self._task.loss), samples=len(sample_ids)
-        )
+
+        def accumulate() -> MicrobatchReport | None:
+            try:
+                return self._replica.accumulate(self._task.batch(sample_ids), self._task.loss)
+            except torch.cuda.OutOfMemoryError:
+                return None  # and with the error goes all that it holds
+
+        report = await self._ports.compute.run(accumulate, samples=len(sample_ids))
+        if report is None:
+            await self._take_less(sample_ids)
+            return NOTHING_COMPUTED
+        self._size.note(len(sample_ids), clock.monotonic() - started_s)
         self.participant.teller.note_microbatch(report, clock.monotonic() - started_s)
         return report
 
+    async def _take_less(self, sample_ids: tuple[int, ...]) -> None:
+        """So many samples at once did not fit into the device's memory; they are computed in smaller pieces.
+
+        Raises:
+            ConfigError: not even one fits.
+        """
+
+        def make_room() -> None:
+            self._replica.abandon()
+            self._pause.release()
+
+        await self._ports.compute.run(make_room)
+        self.participant.vitals.pause()
+        if not self._size.too_large(len(sample_ids)):
+            hint = "give it more with --gpu-memory, end what else uses the device, or join with --device cpu"
+            raise ConfigError("the device's memory is too small for this run: not one sample fits", hint=hint)
+        self._left = sample_ids + self._left
+        text = f"{len(sample_ids)} samples at once are too many for the device's memory: {self._size.size} from now on"
+        self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text))
+
     async def _evaluate_in_turn(self) -> None:
         """One trainer evaluates each checkpoint; at the end all do, since they have nothing else to do."""
+        if self._pause.wanted.is_set():
+            return
         epoch, every = self._replica.epoch, self._run.checkpoints.every_epochs
         trainers = sorted(record.peer for record in self.participant.membership.view.all_trainers())
         turn = trainers[epoch // every % len(trainers)] if trainers else self._ports.transport.peer_id

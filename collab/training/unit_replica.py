@@ -110,6 +110,12 @@ class UnitReplica(SteppingReplica):
                 hint = "train this model with dedloc, or leave the buffer out of its state: persistent=False"
                 raise ConfigError(f"vc_asgd: {text}", hint=hint)
 
+    def move_to(self, device: torch.device) -> None:
+        """See ``Replica``."""
+        super().move_to(device)
+        with self._changing:
+            self._others = {name: tensor.to(device) for name, tensor in self._others.items()}
+
     # -- state -------------------------------------------------------------------------------------------------------
 
     def _shared(self) -> Snapshot:

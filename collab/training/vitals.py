@@ -38,6 +38,11 @@ class Vitals:
         """Nothing is computed."""
         self._busy_since_s = None
 
+    def stop(self) -> None:
+        """Nothing is computed any more, so that nobody waits for our share of a batch."""
+        self.pause()
+        self.samples_per_s = 0.0
+
     def end_microbatch(self, report: MicrobatchReport, seconds: float) -> None:
         """It ended after ``seconds``; a skipped one tells nothing of our speed."""
         self.pause()

@@ -40,6 +40,13 @@ def test_before_anybody_knows_how_fast_it_is_nothing_is_due() -> None:
     assert batch_due_s([unknown], pace(10), target=30, max_share=1.0) == pytest.approx(1.0, abs=1e-3)
 
 
+def test_who_says_that_it_computes_no_more_brings_what_it_has() -> None:
+    paused = pace(10, speed=0.0)
+    assert batch_due_s([paused], pace(10), target=30, max_share=1.0) == pytest.approx(1.0, abs=1e-3)
+    assert batch_due_s([paused], pace(10), target=30, max_share=0.7) == pytest.approx(1.0, abs=1e-3)
+    assert batch_due_s([paused], pace(10), target=31, max_share=1.0) == FAR_S
+
+
 def test_a_peer_that_claims_a_billion_brings_no_more_than_its_share() -> None:
     liar, honest = pace(1e9, speed=1e9, microbatch_s=1e-3), pace(10, age_s=0.5)
     assert batch_due_s([liar, honest], pace(10), target=60, max_share=0.5) == pytest.approx(0.5, abs=1e-3)

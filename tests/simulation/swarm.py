@@ -194,6 +194,10 @@ class SimSwarm:
         """As Ctrl+C does."""
         self.stops[peer.index].set()
 
+    def ask_to_pause(self, peer: SimPeer) -> None:
+        """As its owner does; it ends, and ``world.restart`` is what resuming comes to."""
+        self.roles.pauses[peer.index].ask("the test wants it")
+
     def _stop_backbones_when_alone(self, index: int) -> None:
         others = [i for i in self.participants if i != index and self.world.peers[i].is_alive]
         if not others:

@@ -1,0 +1,153 @@
+"""The command of a volunteer."""
+
+import platform
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from peers.cli_options import (
+    Allow,
+    AsJson,
+    DashboardAt,
+    GpuMemory,
+    HubRepo,
+    InviteText,
+    LogLevel,
+    MaxDownload,
+    MaxUpload,
+    MonthlyGb,
+    OnBattery,
+    Plain,
+    Priority,
+    Quiet,
+    ReachText,
+    Store,
+    When,
+    Yes,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
+    from collab.types import Reachability
+    from peers.joining import JoinOptions
+
+
+def join(
+    invite: InviteText,
+    role: Annotated[str, typer.Option(help="trainer, auxiliary (lends bandwidth only) or backbone.")] = "trainer",
+    name: Annotated[str, typer.Option(help="What others see; default: this machine's name.")] = "",
+    data_dir: Annotated[Path | None, typer.Option(help="Where this peer keeps its key and metrics.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Leave after contributing to so many steps.", min=1)] = None,
+    microbatch_size: Annotated[int | None, typer.Option(help="Samples of one forward and backward.", min=1)] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU.")] = None,
+    gpu_memory: GpuMemory = None,
+    when: When = "always",
+    on_battery: OnBattery = False,
+    priority: Priority = "low",
+    monthly_gb: MonthlyGb = None,
+    max_upload: MaxUpload = None,
+    max_download: MaxDownload = None,
+    allow: Allow = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
+    credit: Annotated[bool, typer.Option("--credit", help="Your --name may be published with the model.")] = False,
+    hub_repo: HubRepo = "",
+    reach: ReachText = "auto",
+    store: Store = "",
+    dashboard: DashboardAt = "",
+    yes: Yes = False,
+    plain: Plain = False,
+    quiet: Quiet = False,
+    clock_error_s: Annotated[float, typer.Option(hidden=True, help="Pretend that the clock is off; for tests.")] = 0.0,
+    as_json: AsJson = False,
+    log_level: LogLevel = "warning",
+) -> None:
+    """Join a run and train until Ctrl+C or until it is finished."""
+    _check(role, priority, has_one_style=plain + quiet + as_json <= 1)
+    asked_for = _asked_for(reach)
+    _begin(invite, log_level, is_quiet=quiet)
+    from peers.joining import JoinOptions
+    from peers.occasions import HouseRules
+    from peers.process import run_peer
+    from peers.screen import style_of
+    from peers.wiring import Reach, limits_from
+
+    limits = limits_from(max_upload, max_download)
+    options = partial(
+        JoinOptions,
+        name=(name or platform.node() or "peer")[:40],
+        reach=Reach(host=host, port=port, asked_for=asked_for, limits=limits, clock_error_s=clock_error_s),
+        epochs=epochs,
+        microbatch_size=microbatch_size,
+        device=device,
+        gpu_memory_gb=gpu_memory,
+        rules=HouseRules(when=when, works_on_battery=on_battery, monthly_gb=monthly_gb, is_modest=priority == "low"),
+        allowed_modules=tuple(allow or ()),
+        store=store,
+        dashboard=dashboard,
+        hub_repo=hub_repo,
+        wants_credit=credit,
+        has_agreed=yes,
+        style=style_of(is_plain=plain, is_quiet=quiet),
+        as_json=as_json,
+    )
+    raise typer.Exit(run_peer(lambda stop: _take_part(invite, role, data_dir, options, stop)))
+
+
+async def _take_part(
+    invite: str, role: str, data_dir: Path | None, options: "Callable[..., JoinOptions]", stop: "asyncio.Event"
+) -> None:
+    from collab.types import Role
+    from peers.hub_lookup import apart, word_of
+    from peers.places import claim_data_dir
+    from peers.wiring import invite_from
+
+    take_part: Callable[[JoinOptions, asyncio.Event], Awaitable[None]]
+    if role == Role.BACKBONE:
+        from peers.joined_backbone import join_as_backbone as take_part
+    else:
+        from peers.joining import join as take_part
+
+    word = await apart(lambda: word_of(invite))
+    with claim_data_dir(data_dir, invite_from(word).run_id) as claimed:
+        await take_part(options(invite=word, role=Role(role), data_dir=claimed), stop)
+
+
+def _check(role: str, priority: str, *, has_one_style: bool) -> None:
+    """Refuse what cannot be meant."""
+    if role not in ("trainer", "auxiliary", "backbone"):
+        raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
+    if priority not in ("low", "normal"):
+        raise typer.BadParameter(f"expected low or normal, got {priority!r}", param_hint="--priority")
+    if not has_one_style:
+        raise typer.BadParameter("give one of --plain, --quiet and --json")
+
+
+def _begin(invite: str, log_level: str, *, is_quiet: bool) -> None:
+    """Say at once what this is about, or what is wrong with it: what is imported next takes seconds."""
+    from peers.invites import first_words
+    from peers.process import announce, configure_logging, run_plain
+
+    configure_logging(log_level)
+    words: list[str] = []
+    run_plain(lambda: words.append(first_words(invite)))
+    if not is_quiet:
+        announce(words[0])
+
+
+def _asked_for(reach: str) -> "Reachability | None":
+    """How others can reach this machine, as its owner says; None: they are to try."""
+    from collab.types import Reachability
+
+    if reach not in ("auto", Reachability.DIRECT, Reachability.CLIENT):
+        raise typer.BadParameter(f"expected auto, direct or client, got {reach!r}", param_hint="--reach")
+    return None if reach == "auto" else Reachability(reach)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``collab-peer``."""
+    app.command()(join)

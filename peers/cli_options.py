@@ -1,0 +1,53 @@
+"""Options that several commands have."""
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from peers import cli_owner
+
+LogLevel = cli_owner.LogLevel
+MAX_MBIT_PER_S = 1e6
+"""A terabit a second: whoever limits a link to more has slipped a unit."""
+MAX_GB = 1e6
+"""A petabyte: the same of memory and of a month's traffic."""
+Limit = partial(typer.Option, min=0.1, max=MAX_MBIT_PER_S)
+Gigabytes = partial(typer.Option, min=0.001, max=MAX_GB)
+MaxUpload = Annotated[float | None, Limit(help="Mbit/s that this peer may send; default: all it can.")]
+MaxDownload = Annotated[float | None, Limit(help="Mbit/s that this peer may take in; default: all it can.")]
+Allow = Annotated[list[str] | None, typer.Option(help="Module of others that may run here, if the run names it.")]
+Store = Annotated[
+    str,
+    typer.Option(metavar="WHERE", help="Where a vc_asgd run's parameters are: a file, or redis://host:6379/0."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
+InviteText = Annotated[
+    str, typer.Argument(metavar="INVITE|ORG/NAME", help="The invite, a file that holds it, or the model on the Hub.")
+]
+ReachText = Annotated[
+    str, typer.Option(help="How others reach this machine: auto (they try), direct, or client (it only dials).")
+]
+HubRepo = Annotated[
+    str,
+    typer.Option(metavar="ORG/NAME", help="Publish checkpoints there on the Hugging Face Hub, too; none: nowhere."),
+]
+DashboardAt = Annotated[
+    str,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        help="Where a backbone's dashboard is; default: port 8470, for this machine only; none: nowhere.",
+    ),
+]
+When = Annotated[
+    str, typer.Option(metavar="always|idle|HH:MM-HH:MM", help="When to work, by this machine's clock; else it pauses.")
+]
+OnBattery = Annotated[bool, typer.Option("--on-battery", help="Go on while the machine runs on battery.")]
+MonthlyGb = Annotated[
+    float | None, Gigabytes(help="GB that this peer may send and take in a month, over restarts; then it pauses.")
+]
+GpuMemory = Annotated[float | None, Gigabytes(help="GB of the GPU's memory that it may take; default: what it needs.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before this machine takes part for the first time.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Lines in place of the panel, also on a terminal.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but problems.")]
+Priority = Annotated[str, typer.Option(help="low: other programs go first; normal: it takes its share.")]

@@ -1,0 +1,161 @@
+"""A peer as a guest on somebody's machine: when it may work, and what it does when it may not.
+
+One session is one life of a peer in the swarm. When the owner wants the machine, the session frees the device, hands in
+what it has computed and leaves; the process stays, with nothing in the network and nothing on the device, and begins
+another session when it may.
+"""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from time import monotonic
+
+from collab.concurrency import Background, run_until_first
+from collab.training.pausing import Pause
+from peers.occasions import Occasion
+from peers.places import DataDir
+from peers.traffic import MonthlyTraffic
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+"""Between two looks whether the peer may work: the device is to be free within five seconds of the owner's word."""
+
+
+class Condition(StrEnum):
+    """What a guest is doing."""
+
+    WORKING = "working"
+    MAKING_ROOM = "making room"
+    HANDING_IN = "handing in"
+    """The device is free; what was computed goes into the swarm's next step."""
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A guest's word about itself, on the disk."""
+
+    condition: Condition
+    reason: str
+    pid: int
+
+
+class Guest:
+    """Of one process."""
+
+    def __init__(
+        self,
+        place: DataDir,
+        occasions: Sequence[Occasion],
+        traffic: MonthlyTraffic,
+        tell: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            occasions: looked at in order; the first reason counts.
+            tell: hears in words what changes between two sessions.
+        """
+        self._place, self._occasions, self.traffic, self._tell = place, occasions, traffic, tell
+        self.pause = Pause()
+        """Of the present session."""
+        self.paused_s = 0.0
+        """How long the last pause was, since the owner asked for it."""
+        self._asked_s: float | None = None
+        """When that was."""
+        self._reason, self._is_in_session = "", False
+        self._welcome = asyncio.Event()
+        self._count: Callable[[], int] | None = None
+        self._told: Told | None = None
+
+    @asynccontextmanager
+    async def stay(self) -> AsyncIterator[None]:
+        """Look after the owner's wishes from now on."""
+        await self._look()
+        try:
+            async with Background() as tasks:
+                tasks.create_task(self._watch())
+                yield
+        finally:
+            self._place.condition.unlink(missing_ok=True)
+
+    async def may_begin(self, stop: asyncio.Event) -> bool:
+        """Wait until a session may begin; False: ``stop`` was set before."""
+        if self._reason:
+            self._asked_s = self._asked_s or monotonic()
+            self._tell(f"paused: {self._reason}")
+            await run_until_first(self._welcome.wait(), stop.wait())
+        if stop.is_set():
+            return False
+        if self._asked_s is not None:
+            self.paused_s, self._asked_s = monotonic() - self._asked_s, None
+        self.pause, self._is_in_session = Pause(), True
+        self.traffic.begin_life()
+        self._say()
+        return True
+
+    def count(self, traffic_bytes: Callable[[], int]) -> None:
+        """What the session sends and takes is counted from now on."""
+        self._count = traffic_bytes
+
+    def end_session(self) -> None:
+        """It has left the swarm."""
+        self._count, self._is_in_session = None, False
+        self.traffic.save()
+        self._say()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        if self._count is not None:
+            self.traffic.note(self._count())
+        self._reason = await asyncio.get_running_loop().run_in_executor(None, self._first_reason)
+        if self._reason:
+            self._welcome.clear()
+            if self._is_in_session and not self.pause.wanted.is_set():
+                self._asked_s = monotonic()
+                self.pause.ask(self._reason)
+        else:
+            self._welcome.set()
+        self._say()
+
+    def _first_reason(self) -> str:
+        return next((reason for occasion in self._occasions if (reason := occasion())), "")
+
+    def _say(self) -> None:
+        """Write down what we are doing, when it has changed."""
+        told = Told(condition=self._condition(), reason=self._reason or self.pause.reason, pid=os.getpid())
+        if told == self._told:
+            return
+        self._told = told
+        words = {"condition": told.condition, "reason": told.reason, "pid": told.pid}
+        unfinished = self._place.condition.with_suffix(".new")
+        try:
+            unfinished.write_text(json.dumps(words), encoding="utf-8")
+            unfinished.replace(self._place.condition)
+        except OSError as error:
+            logger.info("what this peer is doing cannot be written down reason=%s", error)
+
+    def _condition(self) -> Condition:
+        if not self._is_in_session:
+            return Condition.PAUSED
+        if not self.pause.wanted.is_set():
+            return Condition.WORKING
+        return Condition.HANDING_IN if self.pause.has_made_room.is_set() else Condition.MAKING_ROOM
+
+
+def condition_of(place: DataDir) -> Told | None:
+    """What the guest of a directory last said; None: nothing."""
+    try:
+        words = json.loads(place.condition.read_text(encoding="utf-8"))
+        return Told(condition=Condition(words["condition"]), reason=str(words["reason"]), pid=int(words["pid"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

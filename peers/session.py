@@ -1,0 +1,187 @@
+"""One life of a volunteer's peer in the swarm: connected, agreed to, built, at work, and gone again."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from collab.concurrency import run_until_first
+from collab.errors import NetworkError
+from collab.metrics.guest_records import Resumed
+from collab.metrics.records import Notice
+from collab.metrics.sinks import Fanout, JsonLines
+from collab.net.startup import Started
+from collab.swarm.bundle import Bundle
+from collab.swarm.invite import Invite
+from collab.swarm.progress import SwarmView
+from collab.swarm.reachability import Verdict
+from collab.types import Reachability, Role
+from peers.asking import is_welcome
+from peers.auxiliary import Auxiliary, AuxiliarySettings
+from peers.guest import Guest
+from peers.join_options import JoinOptions, Relay
+from peers.process import settle_heap
+from peers.progress import ProgressTeller, eta_of
+from peers.screen import LivePanel, choose_screen
+from peers.summary import told
+from peers.wiring import start_from_invite
+
+
+@dataclass(slots=True)
+class Given:
+    """What a peer has given over all its sessions."""
+
+    summary: dict[str, Any]
+    """Of the newest session."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Added up."""
+    is_over: bool = False
+    """Whether there is nothing left to do."""
+
+    def add(self, summary: dict[str, Any], counted: tuple[str, ...], *, is_over: bool) -> None:
+        """One more session has ended."""
+        self.counts.update({name: summary[name] for name in counted})
+        self.summary, self.is_over = {**summary, **self.counts}, is_over
+
+
+NOBODY = SwarmView((), 0.0)
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What a screen asks for; there is little to see before the peer is in the swarm."""
+
+    view: Callable[[], SwarmView] = lambda: NOBODY
+    eta: Callable[[], str] = str
+
+    def see(self) -> SwarmView:
+        """As of now."""
+        return self.view()
+
+    def tell_eta(self) -> str:
+        """When the next step is due, in words; empty: nobody knows."""
+        return self.eta()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One life of a peer in the swarm, from joining to its goodbye."""
+
+    options: JoinOptions
+    invite: Invite
+    guest: Guest
+    stop: asyncio.Event
+    given: Given
+
+    async def live(self) -> None:
+        """Join and work until stopped, finished or paused.
+
+        Raises:
+            CollabError: it cannot take part, or not any more.
+        """
+        relay, options = Relay(), self.options
+        async with start_from_invite(self.invite, options.data_dir, options.reach, relay) as (started, bundle):
+            self.guest.count(started.traffic_bytes)
+            me, offset_s = started.ports.transport.peer_id, started.clock_offset_s
+            options.say(f"connected as {me} (clock offset {offset_s:+.2f} s)")
+            self._say_reach(started.verdict)
+            started.reaching.follow(self._say_reach)
+            started.reaching.follow(lambda verdict: relay.observe(verdict.event(started.ports.clock.now())))
+            if not await is_welcome(started, bundle, options, self.stop):
+                self.given.is_over = True
+                return
+            with ExitStack() as stack:
+                outlook = Outlook()
+                relay.sink = self._sinks(started, outlook, stack)
+                if options.role is Role.AUXILIARY:
+                    await self._assist(started, bundle, relay, outlook)
+                else:
+                    await self._train(started, bundle, relay, outlook)
+
+    def _say_reach(self, verdict: Verdict) -> None:
+        hint = f"\n  -> {verdict.hint}" if verdict.hint else ""
+        self.options.say(f"reach: {verdict.reach}: {verdict.text}{hint}")
+
+    def _sinks(self, started: Started, outlook: Outlook, stack: ExitStack) -> Fanout:
+        screen = choose_screen(
+            as_json=self.options.as_json,
+            title=f"collab: {self.invite.run_id}",
+            view=outlook.see,
+            refusals=started.refusals.rows,
+            style=self.options.style,
+            eta=outlook.tell_eta,
+        )
+        if isinstance(screen, LivePanel):
+            stack.enter_context(screen)
+        return Fanout(screen, JsonLines(self.options.data_dir.metrics))
+
+    async def _ends(self) -> None:
+        """Returns when the peer is to leave, for good or for a while."""
+        await run_until_first(self.stop.wait(), self.guest.pause.wanted.wait())
+
+    async def _train(self, started: Started, bundle: Bundle, relay: Relay, outlook: Outlook) -> None:
+        from peers.machine import Beginning, build_trainer
+
+        teller = ProgressTeller(relay.observe, started.ports.clock)
+        beginning = Beginning(contributed=self.given.counts["epochs_contributed"], tell=teller.tell)
+        building = asyncio.ensure_future(build_trainer(started, bundle, self.options, beginning))
+        ending = asyncio.ensure_future(self._ends())
+        await asyncio.wait((building, ending), return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if not building.done():
+            building.cancel()
+            return
+        trainer = building.result()
+        outlook.view, outlook.eta = lambda: trainer.participant.membership.view, lambda: eta_of(trainer.participant)
+        self._begun(started, relay)
+        await trainer.run(self.stop, self.guest.pause)
+        record, vitals = trainer.participant.teller.record(), trainer.participant.vitals
+        summary = {
+            "id": record.peer,
+            "role": record.role,
+            "epoch": record.epoch,
+            "lineage": record.lineage,
+            "epochs_contributed": vitals.epochs_contributed,
+            "samples": vitals.total_samples,
+            "loss": told(vitals.loss),
+            "eval_epoch": vitals.eval_epoch,
+            "eval_loss": vitals.evaluation.loss if vitals.eval_epoch >= 0 else None,
+            "eval_accuracy": told(vitals.evaluation.accuracy),
+        }
+        self.given.add(summary, ("epochs_contributed", "samples"), is_over=trainer.participant.is_finished)
+
+    async def _assist(self, started: Started, bundle: Bundle, relay: Relay, outlook: Outlook) -> None:
+        """
+        Raises:
+            NetworkError: nobody can dial this machine, so it is of no use to others.
+        """
+        if started.verdict.reach is not Reachability.DIRECT:
+            raise NetworkError(
+                "an auxiliary peer averages for others, who must be able to dial it",
+                hint="forward a TCP port of the router to this machine and join with --port and its number; "
+                "if others can dial it and none of them could try, add --reach direct",
+            )
+        auxiliary = Auxiliary(started.ports, started.identity, bundle, AuxiliarySettings(self.options.name))
+        leaves = asyncio.Event()
+        outlook.view = lambda: auxiliary.membership.view
+        self._begun(started, relay)
+        text = "helping to average; this machine trains nothing itself"
+        relay.observe(Notice(at_s=started.ports.clock.now(), text=text))
+        ending = asyncio.ensure_future(self._ends())
+        ending.add_done_callback(lambda _: leaves.set())
+        try:
+            await auxiliary.run(leaves)
+        finally:
+            ending.cancel()
+        record = auxiliary.record()
+        summary = {"id": record.peer, "role": record.role, "rounds": auxiliary.assistant.rounds_committed}
+        self.given.add(summary, ("rounds",), is_over=not leaves.is_set())
+
+    def _begun(self, started: Started, relay: Relay) -> None:
+        """Whoever watches is told how this peer is reached, and that it was away."""
+        relay.observe(started.verdict.event(started.ports.clock.now(), started.verdict_s))
+        if self.guest.paused_s:
+            relay.observe(Resumed(at_s=started.ports.clock.now(), paused_s=self.guest.paused_s))
+        settle_heap()

@@ -1,0 +1,41 @@
+"""A real peer whose owner wants the machine back, and gives it again; and a doctor that visits its run."""
+
+import json
+from pathlib import Path
+
+from tests.live.processes import live_swarm, pids_about, run_cli, wait_until
+from tests.live.test_swarm_life import digits
+
+
+def test_a_peer_pauses_at_its_owners_word_with_nothing_lost_and_works_again(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", digits(until=100000, every=50)) as swarm:
+        swarm.backbone()
+        other, guest = swarm.join("other"), swarm.join("guest")
+        for peer in (other, guest):
+            peer.wait_to_contribute()
+        doctor = json.loads(run_cli("doctor", str(swarm.invite), "--json").stdout)
+        found = {check["check"]: check for check in doctor["checks"]}
+        assert doctor["is_able"], doctor
+        assert [found[check]["outcome"] for check in ("clock", "NAT", "join")] == ["ok", "ok", "ok"]
+        assert "bandwidth" in found  # whoever helps may have no time
+        place = swarm.directory / "guest"
+        paused = run_cli("pause", "--data-dir", str(place))
+        assert paused.returncode == 0, paused.stderr
+        assert "its device is free" in paused.stderr
+        (told,) = guest.all("Paused")
+        assert told["seconds"] < 5.0
+        wait_until(lambda: not pids_about(place), "its daemon to be gone", guest)
+        computed = sum(event["samples"] for event in guest.all("MicrobatchDone"))
+        assert computed == sum(step["own_samples"] for step in guest.steps), "all that it computed is in steps"
+        other.wait_for_epoch(other.epoch + 3)
+        moved = json.loads((place / "traffic.json").read_text())["bytes"]
+        assert moved > 1000
+        steps = len(guest.steps)
+        resumed = run_cli("resume", "--data-dir", str(place))
+        assert resumed.returncode == 0, resumed.stderr
+        wait_until(lambda: any(step["own_samples"] for step in guest.steps[steps:]), "it to be of use again", guest)
+        assert guest.all("Resumed")
+        summary, seconds = guest.leave()
+        assert seconds < 5.0
+        assert summary["epochs_contributed"] > sum(1 for step in guest.steps[:steps] if step["own_samples"])
+        assert json.loads((place / "traffic.json").read_text())["bytes"] > moved

@@ -1,0 +1,202 @@
+"""What a volunteer reads before a machine takes part for the first time, what it will cost, and what a no means."""
+
+import asyncio
+import io
+import math
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collab.config import About, Run, parse_run
+from collab.errors import ConfigError
+from collab.swarm.bundle import Bundle
+from collab.types import Role
+from peers import asking
+from peers.consent import can_ask, has_agreed, load_of, note_agreed, says_yes, terms, traffic_words
+from peers.join_options import JoinOptions
+from peers.places import DataDir
+from peers.screen import Style
+from peers.wiring import Reach
+
+MILLION = 1_000_000
+
+
+def run(**fields: Any) -> Run:
+    base = parse_run("{run_id: my-run, task: {name: image_classification}}", origin="the test")
+    return Run.model_validate({**base.model_dump(), **fields})
+
+
+def test_whoever_only_dials_sends_a_vector_and_takes_one_a_step() -> None:
+    exact = run(averaging={"compression": "exact"})
+    load = load_of(exact, MILLION, others=3, can_reduce=False, step_s=10.0)
+    assert load.bytes_per_step == 2 * 4 * MILLION
+    assert load.gb_per_day == pytest.approx(8e6 * 8640 / 1e9)
+    half = load_of(run(averaging={"compression": "half"}), MILLION, others=3, can_reduce=False, step_s=10.0)
+    assert half.bytes_per_step == load.bytes_per_step / 2
+
+
+def test_whoever_averages_for_others_too_does_both_for_all_but_itself() -> None:
+    exact = run(averaging={"compression": "exact"})
+    load = load_of(exact, MILLION, others=3, can_reduce=True, step_s=10.0)
+    assert load.bytes_per_step == 2 * 2 * 4 * MILLION * 3 / 4
+    assert load_of(exact, MILLION, others=0, can_reduce=True, step_s=10.0).bytes_per_step == 0.0
+
+
+def test_strategies_of_their_own_kind_have_loads_of_their_own() -> None:
+    solo = load_of(run(strategy={"name": "solo"}), MILLION, others=3, can_reduce=True, step_s=1.0)
+    assert solo.bytes_per_step == 0.0
+    units = load_of(run(strategy={"name": "vc_asgd"}), MILLION, others=3, can_reduce=True, step_s=math.inf)
+    assert units.bytes_per_step == 2 * 4 * MILLION
+    assert units.gb_per_day is None
+    assert "nobody knows yet" in traffic_words(units)
+    assert traffic_words(None) == "nobody can say before it has begun"
+
+
+def test_purpose_licences_contact_traffic_and_who_sees_the_address_are_shown() -> None:
+    about = {"purpose": "a model of Welsh", "contact": "anna@example.org"}
+    about |= {"model_license": "MIT", "data_license": "CC0"}
+    load = load_of(run(averaging={"compression": "exact"}), MILLION, others=3, can_reduce=False, step_s=10.0)
+    text = terms(run(about=about), load)
+    for words in (*about.values(), "69.1 GB a day", "IP address", "pause"):
+        assert words in text
+    bare = terms(run(), None)
+    assert "the organiser does not say" in bare
+    assert "'about'" in bare
+
+
+def test_what_an_organiser_says_cannot_drive_a_terminal() -> None:
+    with pytest.raises(ValueError, match="purpose"):
+        run(about={"purpose": "\x1b[2Jgone"})
+    wild = run().model_copy(update={"about": About.model_construct(purpose="\x1b[2J\u202egone")})
+    assert "\x1b" not in terms(wild, None)
+    assert "\u202e" not in terms(wild, None)
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+def answered(text: str, *, stops: bool = False) -> bool:
+    """What is made of a line at the terminal."""
+    reading, writing = os.pipe()
+
+    async def ask() -> bool:
+        stop = asyncio.Event()
+        if stops:
+            stop.set()
+        else:
+            os.write(writing, text.encode())
+            os.close(writing)
+        with os.fdopen(reading) as source:
+            return await says_yes(stop, source)
+
+    try:
+        return asyncio.run(ask())
+    finally:
+        if stops:
+            os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_yes"), [("y\n", True), ("YES \n", True), ("n\n", False), ("\n", False), ("", False), ("yep\n", False)]
+)
+def test_only_a_yes_is_a_yes(text: str, is_yes: bool) -> None:
+    assert answered(text) is is_yes
+
+
+def test_ctrl_c_at_the_question_is_a_no() -> None:
+    assert not answered("", stops=True)
+
+
+def test_nobody_is_asked_where_nobody_sits() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    assert can_ask(Terminal(), Terminal())
+    assert not can_ask(io.StringIO(), Terminal())
+    assert not can_ask(Terminal(), io.StringIO())
+
+
+def test_agreement_is_to_one_run(tmp_path: Path) -> None:
+    place = DataDir(tmp_path)
+    assert not has_agreed(place, "f" * 64)
+    note_agreed(place, "f" * 64)
+    assert has_agreed(place, "f" * 64)
+    assert not has_agreed(place, "e" * 64), "the run file was changed"
+    place.agreed.write_text("[]")
+    assert not has_agreed(place, "f" * 64)
+    with pytest.raises(ConfigError):
+        note_agreed(DataDir(tmp_path / "nowhere"), "f" * 64)
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is said at the terminal; the forecast is made elsewhere."""
+    said: list[str] = []
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(asking, "announce", said.append)
+    monkeypatch.setattr(asking, "forecast", nothing)
+    return said
+
+
+def welcome(tmp_path: Path, **fields: Any) -> bool:
+    options = JoinOptions(
+        invite="", role=Role.TRAINER, name="me", data_dir=DataDir(tmp_path), reach=Reach(), **fields
+    )
+    started: Any = SimpleNamespace()
+    return asyncio.run(asking.is_welcome(started, Bundle(run(), {}), options, asyncio.Event()))
+
+
+def at_the_terminal(monkeypatch: pytest.MonkeyPatch, answer: bool | None) -> None:
+    async def says(_stop: asyncio.Event) -> bool:
+        assert answer is not None, "nobody should be asked"
+        return answer
+
+    monkeypatch.setattr(asking, "can_ask", lambda: True)
+    monkeypatch.setattr(asking, "says_yes", says)
+
+
+def test_a_no_ends_it_and_the_next_time_it_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[str]
+) -> None:
+    at_the_terminal(monkeypatch, answer=False)
+    assert not welcome(tmp_path)
+    assert "my-run" in shown[0]
+    assert "not joined" in shown[-1]
+    at_the_terminal(monkeypatch, answer=True)
+    assert welcome(tmp_path)
+
+
+def test_a_yes_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[str]) -> None:
+    at_the_terminal(monkeypatch, answer=True)
+    assert welcome(tmp_path)
+    shown.clear()
+    at_the_terminal(monkeypatch, answer=None)
+    assert welcome(tmp_path)
+    assert shown == []
+
+
+@pytest.mark.parametrize("fields", [{"has_agreed": True}, {"as_json": True}])
+def test_whoever_said_yes_beforehand_or_is_a_program_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[str], fields: dict[str, Any]
+) -> None:
+    at_the_terminal(monkeypatch, answer=None)
+    assert welcome(tmp_path, **fields)
+    assert bool(shown) is ("as_json" not in fields)
+
+
+def test_a_service_or_a_notebook_reads_it_and_goes_on(tmp_path: Path, shown: list[str]) -> None:
+    assert welcome(tmp_path)
+    assert "IP address" in shown[0]
+    assert has_agreed(DataDir(tmp_path), Bundle(run(), {}).fingerprint)
+
+
+def test_who_wants_silence_has_it(tmp_path: Path, shown: list[str]) -> None:
+    assert welcome(tmp_path, style=Style.QUIET)
+    assert shown == []

@@ -1,0 +1,218 @@
+"""A guest: what it does when its owner's reasons come and go, and what 'pause' and 'resume' hear of it."""
+
+import asyncio
+import fcntl
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collab.errors import ConfigError
+from collab.simulation.virtual_time import VirtualLoop
+from peers import guest as guests
+from peers.guest import Condition, Guest, condition_of
+from peers.occasions import by_command
+from peers.pausing import pause, resume
+from peers.places import DataDir
+from peers.traffic import MonthlyTraffic
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
+    """Virtual time, in which looking around costs none."""
+    loop = VirtualLoop()
+    monkeypatch.setattr(guests, "monotonic", loop.time)
+
+    async def at_once(_self: Any, _executor: Any, work: Callable[[], Any]) -> Any:
+        return work()
+
+    monkeypatch.setattr(VirtualLoop, "run_in_executor", at_once)
+    yield loop
+    loop.close()
+
+
+class House:
+    """A guest, the reason of its owner, and what it said."""
+
+    def __init__(self, directory: Path) -> None:
+        self.place = DataDir(directory)
+        self.reason, self.said = "", list[str]()
+        occasions = [by_command(self.place.pause_mark), lambda: self.reason]
+        traffic = MonthlyTraffic(self.place.traffic)
+        self.guest = Guest(self.place, occasions, traffic, self.said.append)
+        self.stop = asyncio.Event()
+
+    @property
+    def condition(self) -> Condition | None:
+        told = condition_of(self.place)
+        return told.condition if told else None
+
+
+def within(loop: VirtualLoop, life: Coroutine[Any, Any, None]) -> None:
+    loop.run_until_complete(life)
+
+
+def test_a_session_is_asked_to_pause_when_a_reason_comes_and_another_may_begin_when_it_goes(
+    tmp_path: Path, loop: VirtualLoop
+) -> None:
+    house = House(tmp_path)
+
+    async def life() -> None:
+        async with house.guest.stay():
+            assert await house.guest.may_begin(house.stop)
+            assert house.condition is Condition.WORKING
+            first = house.guest.pause
+            house.reason = "the machine runs on battery"
+            await asyncio.sleep(1.0)
+            assert first.wanted.is_set()
+            assert first.reason == house.reason
+            assert house.condition is Condition.MAKING_ROOM
+            first.has_made_room.set()
+            await asyncio.sleep(1.0)
+            assert house.condition is Condition.HANDING_IN
+            house.guest.end_session()
+            assert house.condition is Condition.PAUSED
+            beginning = asyncio.ensure_future(house.guest.may_begin(house.stop))
+            await asyncio.sleep(60.0)
+            assert not beginning.done()
+            house.reason = ""
+            assert await beginning
+            assert house.guest.pause is not first
+            assert not house.guest.pause.wanted.is_set()
+            assert house.guest.paused_s == pytest.approx(62.0, abs=1.1)
+            assert house.condition is Condition.WORKING
+        assert house.condition is None, "a process that has ended says nothing"
+
+    within(loop, life())
+    assert house.said == ["paused: the machine runs on battery"]
+
+
+def test_one_that_is_told_to_leave_while_it_is_paused_begins_nothing(tmp_path: Path, loop: VirtualLoop) -> None:
+    house = House(tmp_path)
+    house.place.pause_mark.touch()
+
+    async def life() -> None:
+        async with house.guest.stay():
+            beginning = asyncio.ensure_future(house.guest.may_begin(house.stop))
+            await asyncio.sleep(5.0)
+            house.stop.set()
+            assert not await beginning
+
+    within(loop, life())
+
+
+def test_a_session_that_goes_on_is_counted_and_the_count_is_kept(tmp_path: Path, loop: VirtualLoop) -> None:
+    house, gone = House(tmp_path), [0]
+
+    async def life() -> None:
+        async with house.guest.stay():
+            await house.guest.may_begin(house.stop)
+            house.guest.count(lambda: gone[0])
+            for number in range(10):
+                gone[0] = number * 1000
+                await asyncio.sleep(1.0)
+            house.guest.end_session()
+
+    within(loop, life())
+    assert MonthlyTraffic(house.place.traffic).used_bytes == 9000
+
+
+# -- the commands ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[None]:
+    """As a process does that has the directory to itself."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+async def session(house: House, *, room_s: float, leaving_s: float) -> None:
+    """One session after the other, each of which takes so long to make room and to leave."""
+    async with house.guest.stay():
+        while await house.guest.may_begin(house.stop):
+            await house.guest.pause.wanted.wait()
+            await asyncio.sleep(room_s)
+            house.guest.pause.has_made_room.set()
+            await asyncio.sleep(leaving_s)
+            house.guest.end_session()
+
+
+def test_pause_waits_until_the_device_is_free_and_resume_until_it_works(
+    tmp_path: Path, loop: VirtualLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house = House(tmp_path)
+
+    async def life() -> None:
+        going = asyncio.ensure_future(session(house, room_s=2.0, leaving_s=3.0))
+        await asyncio.sleep(1.0)
+        await pause(tmp_path)
+        assert house.condition is Condition.HANDING_IN
+        assert "its device is free" in capsys.readouterr().err
+        await resume(tmp_path)
+        assert house.condition is Condition.WORKING
+        assert "works again" in capsys.readouterr().err
+        house.stop.set()
+        house.reason = "so that the session ends"
+        await going
+
+    with running(tmp_path):
+        within(loop, life())
+
+
+def test_a_peer_that_does_not_make_room_is_told_of(tmp_path: Path, loop: VirtualLoop) -> None:
+    with running(tmp_path), pytest.raises(ConfigError, match="not free") as error:
+        within(loop, pause(tmp_path))
+    assert "microbatch" in error.value.hint
+
+
+def test_resume_says_what_else_keeps_it_paused(
+    tmp_path: Path, loop: VirtualLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house = House(tmp_path)
+    house.place.pause_mark.touch()
+    house.reason = "the machine runs on battery"
+
+    async def life() -> None:
+        going = asyncio.ensure_future(session(house, room_s=0.0, leaving_s=0.0))
+        await asyncio.sleep(1.0)
+        await resume(tmp_path)
+        house.stop.set()
+        await going
+
+    with running(tmp_path):
+        within(loop, life())
+    assert "still paused: the machine runs on battery" in capsys.readouterr().err
+
+
+def test_all_peers_of_the_user_that_run_are_meant_unless_one_is_named(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match="no peer of yours runs"):
+        within(loop, pause(None))
+    first, second = (tmp_path / "collab" / run / "peer-1" for run in ("a-run", "b-run"))
+    second.mkdir(parents=True)
+    with running(first):
+        DataDir(first).condition.write_text('{"condition": "paused", "reason": "", "pid": 1}')
+        within(loop, pause(None))
+        assert DataDir(first).pause_mark.exists()
+        assert not DataDir(second).pause_mark.exists(), "nobody runs there"
+    within(loop, resume(None))
+    assert "it works when it is started" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="was paused"):
+        within(loop, resume(None))
+
+
+def test_one_that_does_not_run_begins_paused(
+    tmp_path: Path, loop: VirtualLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    within(loop, pause(tmp_path))
+    assert "will begin paused" in capsys.readouterr().err
+    assert DataDir(tmp_path).pause_mark.exists()
+    with pytest.raises(ConfigError, match="no peer keeps its things"):
+        within(loop, pause(tmp_path / "nowhere"))

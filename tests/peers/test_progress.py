@@ -1,0 +1,194 @@
+"""How far downloads and encoding are: about once a second, from any thread, in words, in bars and in JSON."""
+
+import asyncio
+import io
+import json
+import threading
+
+import pytest
+from rich.console import Console
+
+from collab.config import parse_run
+from collab.metrics.guest_records import Paused, Progress, Resumed
+from collab.metrics.records import Event, Notice
+from collab.net.pieces import PIECE_BYTES
+from collab.simulation.virtual_time import VirtualClock, VirtualLoop
+from collab.swarm.bundle import Bundle
+from collab.swarm.download import Download
+from collab.swarm.progress import SwarmView
+from collab.swarm.snapshots import Snapshot, pack
+from collab.types import Lineage, PeerId
+from peers.machine import count_elements
+from peers.progress import ProgressTeller
+from peers.screen import JsonScreen, LineScreen, LivePanel, Style, choose_screen, duration_words, eta_words, words
+
+EMPTY = SwarmView((), 0.0)
+
+
+def progress(done: float, whole: float, what: str = "fetching") -> Progress:
+    return Progress(at_s=0.0, what=what, done_bytes=int(done * 1e6), whole_bytes=int(whole * 1e6))
+
+
+def test_it_is_told_once_a_second_and_at_its_end_and_not_at_all_when_it_takes_no_time() -> None:
+    loop, told = VirtualLoop(), list[Progress]()
+
+    def observe(event: Event) -> None:
+        assert isinstance(event, Progress)
+        told.append(event)
+
+    async def life() -> None:
+        teller = ProgressTeller(observe, VirtualClock(loop))
+        teller.tell("short", 5, 5)
+        for number in range(41):
+            teller.tell("long", number, 40)
+            await asyncio.sleep(0.1)
+
+    loop.run_until_complete(life())
+    loop.close()
+    assert {event.what for event in told} == {"long"}
+    assert len(told) == 4
+    assert told[-1].done_bytes == 40
+
+
+def test_another_thread_may_tell_and_one_that_comes_too_late_is_not_heard() -> None:
+    told: list[Event] = []
+
+    async def life() -> ProgressTeller:
+        loop = asyncio.get_running_loop()
+
+        class Clock:
+            def now(self) -> float:
+                return 0.0
+
+            def monotonic(self) -> float:
+                return asyncio.get_running_loop().time()  # as the real one: in the loop only
+
+        teller = ProgressTeller(told.append, Clock())
+        for done in (1, 2):
+            worker = threading.Thread(target=teller.tell, args=("long", done, 2))
+            worker.start()
+            await loop.run_in_executor(None, worker.join)
+        return teller
+
+    teller = asyncio.run(life())
+    assert len(told) == 1
+    teller.tell("long", 2, 2)
+
+
+def test_a_download_knows_how_much_is_here() -> None:
+    import numpy as np
+
+    state = Snapshot(epoch=3, lineage=Lineage("a"), tensors={"model.w": np.zeros(600_000, np.float32)}, scalars={})
+    packed = pack(state, fingerprint="f")
+    download, donor = Download(packed.manifest), PeerId("donor")
+    download.restore(0, bytes(packed.chunk(0)))
+    seen = [download.here_bytes]
+    while (index := download.next_for(donor)) is not None:
+        chunk = packed.chunk(index)
+        for start in range(0, len(chunk), PIECE_BYTES):
+            download.take(donor, index, start, chunk[start : start + PIECE_BYTES])
+        seen.append(download.here_bytes)
+    assert seen == sorted(seen)
+    assert seen[0] == len(packed.chunk(0))
+    assert seen[-1] == packed.manifest.num_bytes
+
+
+def test_a_bar_has_its_share_and_what_has_no_end_has_none() -> None:
+    assert words(progress(30, 120)) == "fetching: [######..................]  25 % of 120.0 MB"
+    assert words(progress(120, 120)).count("#") == 24
+    assert words(progress(12, 0)) == "fetching: 12.0 MB so far"
+
+
+def test_lines_come_every_ten_seconds_and_at_the_end() -> None:
+    out, now = io.StringIO(), [0.0]
+    screen = LineScreen(out, clock=lambda: now[0])
+    for second in range(25):
+        now[0] = float(second)
+        screen.observe(progress(second, 24))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 4
+    assert "100 %" in lines[-1]
+    assert "\r" not in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+
+
+def test_programs_get_it_as_json() -> None:
+    out = io.StringIO()
+    JsonScreen(out).observe(progress(1, 2))
+    told = json.loads(out.getvalue())
+    assert (told["event"], told["done_bytes"], told["whole_bytes"]) == ("Progress", 1_000_000, 2_000_000)
+
+
+def shown(panel: LivePanel, **environment: str) -> str:
+    console = Console(
+        file=io.StringIO(), force_terminal=True, width=100, color_system="truecolor", _environ=environment
+    )
+    console.print(panel.render())
+    out = console.file
+    assert isinstance(out, io.StringIO)
+    return out.getvalue()
+
+
+def test_the_panel_says_first_what_it_is_busy_with_then_that_all_is_well() -> None:
+    panel = LivePanel("run", lambda: EMPTY, eta=lambda: "in about 12 s, one takes 30 s")
+    panel.observe(progress(30, 120))
+    assert panel.health().startswith("fetching: [######")
+    assert "in about 12 s" in shown(panel)
+    panel.observe(progress(120, 120))
+    assert panel.health().startswith("joining")
+    panel.observe(Paused(at_s=0.0, reason="the machine runs on battery", seconds=0.4, samples=48))
+    assert panel.health().startswith("paused: the machine runs on battery; the device is free after 0.4 s")
+
+
+def test_without_colours_the_panel_has_none() -> None:
+    panel = LivePanel("run", lambda: EMPTY)
+    panel.observe(progress(30, 120))
+    assert "\x1b[3" not in shown(panel, NO_COLOR="1")
+
+
+def test_a_pause_and_its_end_are_told_in_words() -> None:
+    assert "48 samples go into the swarm's next step" in words(Paused(at_s=0.0, reason="r", seconds=0.4, samples=48))
+    assert "next step" not in words(Paused(at_s=0.0, reason="r", seconds=0.4, samples=0))
+    assert words(Resumed(at_s=0.0, paused_s=90.0)) == "works again after 1.5 min"
+
+
+def test_a_quiet_screen_tells_of_problems_only() -> None:
+    out = io.StringIO()
+    screen = LineScreen(out, problems_only=True)
+    screen.observe(progress(1, 1))
+    screen.observe(Notice(at_s=0.0, text="hello"))
+    screen.observe(Notice(at_s=0.0, text="the disk is full", hint="make room", is_problem=True))
+    assert out.getvalue().count("\n") == 2
+    assert "-> make room" in out.getvalue()
+
+
+def test_a_terminal_that_cannot_draw_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+
+    def kind(style: Style) -> type[object]:
+        return type(choose_screen(as_json=False, title="t", view=lambda: EMPTY, style=style))
+
+    monkeypatch.setenv("TERM", "xterm")
+    assert kind(Style.AUTO) is LivePanel
+    assert kind(Style.PLAIN) is LineScreen
+    assert kind(Style.QUIET) is LineScreen
+    monkeypatch.setenv("TERM", "dumb")
+    assert kind(Style.AUTO) is LineScreen
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0.4 s"), (119, "119 s"), (180, "3 min"), (7300, "2 h"), (200_000, "2 days")]
+)
+def test_durations_are_told_in_the_largest_unit_that_fits(seconds: float, text: str) -> None:
+    assert duration_words(seconds) == text
+
+
+def test_when_the_next_step_is_due_is_told_if_anybody_knows() -> None:
+    assert eta_words(12.0, 30.0, None) == "in about 12 s, one takes 30 s"
+    assert eta_words(12.0, 30.0, 240) == "in about 12 s, one takes 30 s; the run ends in about 2 h"
+    assert eta_words(float("inf"), float("inf"), 240) == ""
+
+
+def test_a_models_vector_is_counted_without_its_memory() -> None:
+    digits = parse_run("{run_id: run, task: {name: image_classification, hidden_sizes: [32]}}", origin="the test")
+    assert count_elements(Bundle(digits, {}), ()) == 64 * 32 + 32 + 32 * 10 + 10

@@ -1,0 +1,71 @@
+"""A month's gigabytes: counted over restarts, anew each month, and never lost with a damaged file unsaid."""
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from collab.net.daemon import daemon_traffic
+from peers.traffic import MonthlyTraffic
+
+NOVEMBER, DECEMBER = datetime(2026, 11, 30, 23, 59, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC)
+
+
+def test_lives_add_up_and_each_counts_from_nothing(tmp_path: Path) -> None:
+    first = MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER)
+    first.begin_life()
+    first.note(300)
+    first.note(700)
+    first.begin_life()  # paused and resumed: another daemon
+    first.note(50)
+    first.save()
+    second = MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER)
+    second.note(1000)
+    assert second.used_bytes == 1750
+
+
+def test_a_count_that_cannot_be_read_any_more_takes_nothing_back(tmp_path: Path) -> None:
+    traffic = MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER)
+    traffic.note(500)
+    traffic.note(0)
+    traffic.note(600)
+    assert traffic.used_bytes == 600
+
+
+def test_each_month_begins_with_nothing_while_a_peer_runs_and_between_two(tmp_path: Path) -> None:
+    now = [NOVEMBER]
+    traffic = MonthlyTraffic(tmp_path / "t.json", lambda: now[0])
+    traffic.note(5_000_000)
+    now[0] = DECEMBER
+    assert traffic.used_bytes == 0
+    traffic.note(5_000_100)
+    traffic.save()
+    assert traffic.used_bytes == 100
+    assert MonthlyTraffic(tmp_path / "t.json", lambda: DECEMBER).used_bytes == 100
+    assert MonthlyTraffic(tmp_path / "t.json", lambda: datetime(2027, 1, 1, tzinfo=UTC)).used_bytes == 0
+
+
+def test_what_a_power_cut_leaves_uncounted_is_a_megabyte(tmp_path: Path) -> None:
+    traffic = MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER)
+    for million in range(1, 8):
+        traffic.note(million * 900_000)
+    assert MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER).used_bytes >= 6_300_000 - 1_000_000
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"month": "2026-11"}', '{"month": "2026-11", "bytes": "many"}'])
+def test_a_damaged_file_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str) -> None:
+    (tmp_path / "t.json").write_text(content)
+    with caplog.at_level(logging.WARNING):
+        assert MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER).used_bytes == 0
+    assert "counted from 0" in caplog.text
+
+
+def test_the_daemons_bytes_pass_it_twice(tmp_path: Path) -> None:
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77/io").write_text("rchar: 5000\nwchar: 3000\nsyscr: 9\nsyscw: 9\nread_bytes: 0\nwrite_bytes: 0\n")
+    p2p = SimpleNamespace(_child=SimpleNamespace(pid=77))
+    assert daemon_traffic(p2p, tmp_path) == 4000
+    assert daemon_traffic(SimpleNamespace(_child=None), tmp_path) == 0
+    assert daemon_traffic(SimpleNamespace(_child=SimpleNamespace(pid=78)), tmp_path) == 0
