@@ -21,6 +21,7 @@ from collab.metrics.records import (
     RoundEnded,
     StateFetched,
     SwarmReport,
+    WindowsAveraged,
 )
 from collab.metrics.refusals import Refused
 from collab.metrics.sinks import event_fields
@@ -43,9 +44,15 @@ class LineScreen:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+        self._told = ""
+        """How windows of steps came out."""
 
     def observe(self, event: Event) -> None:
         line = words(event)
+        if isinstance(event, WindowsAveraged):
+            if line == self._told:
+                return
+            self._told = line
         if line:
             print(f"{time.strftime('%H:%M:%S')}  {line}", file=self._out, flush=True)
 
@@ -65,6 +72,8 @@ def words(event: Event) -> str:
         loss = f"{event.loss:.4f}" if math.isfinite(event.loss) else "-"
         speed = f"swarm {event.samples_per_s:.1f} samples/s"
         return f"epoch {event.epoch}  loss {loss}  {speed}  {count(event.trainers, 'trainer')}"
+    if isinstance(event, WindowsAveraged):
+        return pace_words(event.period, event.delay)
     if isinstance(event, RoundEnded) and not event.committed:
         return f"a round of epoch {event.epoch} was lost, nothing of your work with it: {event.reason}"
     if isinstance(event, MicrobatchSkipped):
@@ -84,6 +93,11 @@ def words(event: Event) -> str:
     if isinstance(event, Notice):
         return f"{'problem: ' if event.is_problem else ''}{event.text}" + (f"\n  -> {event.hint}" if event.hint else "")
     return ""
+
+
+def pace_words(period: float, delay: float) -> str:
+    """How windows of own steps came out."""
+    return f"windows of about {period:.2g} own steps, each averaged about {delay:.2g} steps after its end"
 
 
 def trained_words(samples: int, samples_again: int) -> str:
@@ -117,7 +131,7 @@ class LivePanel:
         self._last_at_s = time.monotonic()
         self._own_samples = 0
         self._swarm_samples = 0.0
-        self._trouble = ""
+        self._trouble = self._pace = ""
         self._notes: list[str] = []
         self._live = Live(get_renderable=self.render, refresh_per_second=2, transient=False)
 
@@ -135,6 +149,8 @@ class LivePanel:
             self._last, self._last_at_s, self._trouble = event, time.monotonic(), ""
             self._own_samples += event.own_samples
             self._swarm_samples += event.swarm_samples
+        elif isinstance(event, WindowsAveraged):
+            self._pace = words(event)
         elif isinstance(event, RoundEnded):
             self._trouble = "" if event.committed else event.reason
         elif line := words(event):
@@ -156,6 +172,8 @@ class LivePanel:
             ("loss", f"{last.loss:.4f}" if last and math.isfinite(last.loss) else "-"),
             ("you gave", f"{100 * self._own_samples / self._swarm_samples:.1f} %" if self._swarm_samples else "-"),
         ]
+        if self._pace:
+            rows.append(("pace", self._pace))
         refused = self._refusals()
         if refused:
             rows.append(("refused", refused_words(refused)))

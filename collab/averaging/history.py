@@ -110,7 +110,7 @@ class History:
     async def fetch(
         self, peers: list[PeerId], instance: Instance, num_elements: int, *, waits: bool = True
     ) -> Missed | None:
-        """The round that continued a history, from the first of ``peers`` that brings it.
+        """The round that continued a history, from the first of ``peers`` that brings it. It is kept, too.
 
         A donor that says nothing for longer than donors pause, or brings far less than our link carries, is not waited
         for: the next one is asked beside it. What does not fit its record, or the record that we know, is refused.
@@ -163,6 +163,7 @@ class History:
             transcript = Transcript.from_fields(answer.get("transcript", dict))
             mean = await _receive_results(stream, record, transcript, self._limit_s)
             await stream.send(Message("thanks"), timeout_s=self._limit_s)
+            self.remember(certified, mean, transcript)  # others may have missed it, too
             return Missed(mean=mean, record=certified.record, was_awaited=answer.get("was_awaited", bool))
         finally:
             stream.close()

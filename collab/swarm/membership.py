@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Expected
 from collab.averaging.deadlines import Arrivals
 from collab.ports import Clock
@@ -39,6 +40,8 @@ class Membership:
         """
         self._board, self._clock, self._our_record = board, clock, our_record
         self.voice_of = board.voice_of
+        self.known_records: Callable[[], list[CommitRecord]] = list
+        """Of the last committed rounds."""
         self._has_news = False
         self._question, self._answer = asyncio.Event(), asyncio.Event()
         """That everybody's words should be read at once, and that this is done."""
@@ -198,7 +201,9 @@ class Membership:
 
     def leaders(self, lineage: Lineage, epoch: int) -> list[PeerId]:
         """Whom to ask to lead, best first."""
-        return self.view.leaders(epoch, lineage)
+        known = reversed(self.known_records())
+        maker = next((record for record in known if record.next_lineage() == lineage), None)
+        return self.view.leaders(epoch, lineage, dict(maker.contributors) if maker is not None else ())
 
     # -- where we stand ----------------------------------------------------------------------------------------------
 

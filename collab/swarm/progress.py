@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from collab.averaging.claims import believed
@@ -176,12 +176,18 @@ class SwarmView:
         """Trainers and backbones that hold a state and stay."""
         return [r for r in self.records if r.lineage and r.state is not PeerState.LEAVING]
 
-    def leaders(self, epoch: int, lineage: Lineage) -> list[PeerId]:
-        """Peers to ask to lead a round, best first: backbones, then the others in an order drawn from the round."""
+    def leaders(self, epoch: int, lineage: Lineage, makers: Collection[PeerId] = ()) -> list[PeerId]:
+        """Peers to ask to lead a round, best first: backbones, then the others in an order drawn from the round.
 
-        def rank(record: PeerRecord) -> tuple[bool, bytes]:
+        Args:
+            makers: contributors to the round that made the history. They are asked before those who came to it later,
+                of whom they may not have heard yet: else these would wait for others alone.
+        """
+
+        def rank(record: PeerRecord) -> tuple[bool, bool, bytes]:
             return (
                 record.role is not Role.BACKBONE,
+                record.peer not in makers,
                 hashlib.sha256(f"{epoch}:{lineage}:{record.peer}".encode()).digest(),
             )
 

@@ -15,12 +15,14 @@ from collab.errors import ShapeMismatch
 from collab.strategies.base import HandedOver, Spans
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, sealed, serialised
 from collab.tasks.base import Batch
-from collab.training.accumulator import Accumulator, GradientSum, Used
+from collab.training.accumulator import Accumulator
 from collab.training.layout import VectorLayout
 from collab.training.momentum import Outgoing, PlainGradient
+from collab.training.one_window import OneWindow
 from collab.training.precision import LossScale, Precision
 from collab.training.schedule import learning_rate_factor
 from collab.training.shared_state import as_numpy, model_tensors, optimizer_state
+from collab.training.sums import GradientSum, Used
 from collab.types import Lineage, Vector
 
 logger = logging.getLogger(__name__)
@@ -41,7 +43,7 @@ class MicrobatchReport:
     """Why nothing was accumulated; empty when it was."""
 
 
-class Replica:
+class Replica(OneWindow):
     """Model, optimiser, and the gradient accumulated since the last step.
 
     One worker drives it; only ``hand_over``, ``snapshot``, ``packed`` and reading may happen beside it.
@@ -66,6 +68,7 @@ class Replica:
             optimizer: over the model's parameters; its present learning rates are the schedule's factor 1.
             outgoing: makes what is handed over of the mean gradient; None: it is the mean gradient.
         """
+        super().__init__()
         self.model, self.optimizer = model, optimizer
         self.layout = VectorLayout(model)
         self.epoch = 0
@@ -77,8 +80,8 @@ class Replica:
         """What the organiser has made of the learning rate since the run began."""
         self._gradient = Accumulator(self.layout.num_elements, device)
         self._outgoing = PlainGradient() if outgoing is None else outgoing
-        self.microbatches_beside = 0
-        """Accumulated since the last ``hand_over``."""
+        self._beside = 0
+        """Microbatches since the last ``hand_over``."""
         self._changing = threading.Lock()
         """Held while the state changes, and while it is copied."""
 
@@ -87,12 +90,27 @@ class Replica:
     @property
     def samples(self) -> int:
         """Samples behind the accumulated gradient, handed over or not."""
-        return len(self._gradient.sample_ids)
+        return self._gradient.num_samples
 
     @property
     def sample_ids(self) -> tuple[int, ...]:
         """Ids of these samples, in order."""
         return self._gradient.sample_ids
+
+    @property
+    def num_elements(self) -> int:
+        """Length of what a step takes."""
+        return self.layout.num_elements
+
+    @property
+    def exchanged_elements(self) -> int:
+        """Length of what travels in a round."""
+        return self.layout.num_elements
+
+    @property
+    def microbatches_beside(self) -> int:
+        """Accumulated since the last ``hand_over``."""
+        return self._beside
 
     @property
     def is_handed_over(self) -> bool:
@@ -152,7 +170,7 @@ class Replica:
         is_finite = self._gradient.add(microbatch, is_sound=is_sound)
         if self._scale:
             self._scale.update(is_finite)
-        self.microbatches_beside += is_finite
+        self._beside += is_finite
         return MicrobatchReport(samples, loss, "" if is_finite else "the loss or its gradient is not finite")
 
     def hand_over(self) -> HandedOver:
@@ -164,7 +182,7 @@ class Replica:
         Raises:
             ValueError: no samples yet.
         """
-        self.microbatches_beside = 0
+        self._beside = 0
         return self._outgoing.bring(self._gradient.hand_over(), self.epoch)
 
     def settle(self, used: Spans, round_id: str = "") -> None:
@@ -187,7 +205,7 @@ class Replica:
         """
         if self._gradient.is_settled(round_id):
             return
-        if used and self.samples and not self._gradient.is_in_doubt(round_id):
+        if used and self.samples and not (self._gradient.is_in_doubt(round_id) or self._gradient.has_windows):
             self._gradient.hand_over()
         self.settle(used, round_id)
 

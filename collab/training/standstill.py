@@ -93,7 +93,7 @@ def find(signs: Signs) -> Finding:
 class Standstill:
     """Of one trainer: watches its epoch, and whether it has company."""
 
-    def __init__(self, ports: Ports, membership: Membership, target: Callable[[int], int]) -> None:
+    def __init__(self, ports: Ports, membership: Membership, target: Callable[[int], float]) -> None:
         """
         Args:
             target: samples of the step that follows an epoch.
@@ -160,7 +160,7 @@ class Standstill:
             others=self._others,
             unheard_s=self._membership.unheard_s,
             samples=self._membership.view.samples(record.epoch, record.lineage),
-            target=self._target(record.epoch),
+            target=math.ceil(self._target(record.epoch)),
             skipped=self.skipped(),
             failure=self.failure,
         )

@@ -179,10 +179,10 @@ class StateSync:
     async def _rounds_after(self, epoch: int, lineage: Lineage, *, waits: bool = True) -> tuple[Committed, ...]:
         """The rounds that continued a history, one after the other, up to one that had to be waited for."""
         rounds: list[Committed] = []
-        num_elements = self._replica.layout.num_elements
+        num_elements = self._replica.exchanged_elements
         while True:
             self.pursuit.reached(epoch, is_whole=False)
-            peers = self._membership.trainers_ahead(epoch)
+            peers = self._who_has_gone_on(epoch, lineage)
             committed = await self._engine.history.fetch(peers, (epoch, lineage), num_elements, waits=waits)
             if committed is None or not await self._knows_terms(committed.record.terms, peers):
                 return tuple(rounds)
@@ -190,6 +190,21 @@ class StateSync:
             if committed.was_awaited:
                 return tuple(rounds)
             epoch, lineage = epoch + 1, committed.lineage
+
+    def _who_has_gone_on(self, epoch: int, lineage: Lineage) -> list[PeerId]:
+        """Whom to ask what followed a history: first who has contributed to it, as far as we have heard of that, or to
+        what made it. Their last words may be older than their last step. Where trainers wait for rounds they are in
+        the next one already, and a straggler that asked them came later than who asks by the words.
+        """
+        if self._strategy.is_synchronous:
+            return self._membership.trainers_ahead(epoch)
+        records = {(record.epoch, record.lineage): record for record in self._engine.known_records()}
+        made = (record for record in records.values() if record.next_lineage() == lineage)
+        record = records.get((epoch, lineage)) or next(made, None)
+        there = {peer for peer, _ in record.contributors} if record is not None else set[PeerId]()
+        peers, me = self._membership.trainers_ahead(epoch), self._ports.transport.peer_id
+        unsaid = [peer for peer in sorted(there - {me, *peers}) if self._membership.knows(peer)]
+        return [*(peer for peer in peers if peer in there), *unsaid, *(peer for peer in peers if peer not in there)]
 
     async def _knows_terms(self, mark: str, peers: list[PeerId]) -> bool:
         return self.orders is None or await self.orders.knows(mark, peers)

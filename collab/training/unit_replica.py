@@ -89,7 +89,7 @@ class UnitReplica(SteppingReplica):
         """
         self._check_others()
         samples = self._gradient.hand_over().samples
-        self.microbatches_beside = 0
+        self._beside = 0
         values = self.copy_layout.vector()
         start = self.copy_layout.num_parameters
         is_known = np.isfinite(values[start:])  # of norms that a microbatch has passed which was left out

@@ -80,6 +80,23 @@ def test_a_missed_round_is_served_with_the_very_same_bytes(num_elements: int) ->
     run(main())
 
 
+@pytest.mark.parametrize("codec", ["none", "int8"])
+def test_whoever_has_fetched_a_round_gives_it_on(codec: str) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            donor, second = history(network, "donor"), history(network, "second")
+            await donor.serve()
+            await second.serve()
+            keep(donor, *committed(3, random_vector(100), codec=codec))
+            first = await second.fetch([PeerId("donor")], (3, L), 100)
+            then = await history(network, "third").fetch([PeerId("second")], (3, L), 100)
+            assert first is not None
+            assert then is not None
+            assert then.mean.tobytes() == first.mean.tobytes()
+
+    run(main())
+
+
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_round_that_goes_on_is_told_when_it_is_over(is_committed: bool) -> None:
     async def main() -> None:
