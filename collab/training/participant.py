@@ -90,6 +90,7 @@ class Participant:
         self._round, self._renewal = Beside(self._contribute, ports.clock), Beside(self._sync.gather, ports.clock)
         self.standstill = Standstill(ports, self.membership, batch_size)
         self.standstill.help, self.standstill.skipped = self._help, lambda: self.vitals.skipped_in_a_row
+        self.membership.is_stuck, self.membership.trusts = self.standstill.is_stuck, self.statutes.trusts_backbone
 
     def _attend(self, call: Call, _leader: PeerId) -> Reply:
         """Answer a leader's call; a peer whose gradients are not finite at the moment sits the round out.
@@ -295,6 +296,5 @@ class Participant:
     def is_finished(self) -> bool:
         """Whether there is nothing left to do for this machine."""
         until, mine = self.statutes.mandate.until_epoch, self.settings.max_epochs
-        return (until is not None and self.replica.epoch >= until) or (
-            mine is not None and self.vitals.epochs_contributed >= mine
-        )
+        has_given = mine is not None and self.vitals.epochs_contributed >= mine
+        return has_given or (until is not None and self.replica.epoch >= until)

@@ -32,7 +32,8 @@ SYNC_PAUSE_S = 1.0
 MOST_FLOATS, MOST_MORE = 16, 64 << 20
 """Of a snapshot: float32 a parameter, for all that an optimiser may keep, and bytes beyond, for buffers and names."""
 ATTEMPTS_BEFORE_DOUBT = 3
-"""After so many failed attempts to get a newer state than ours, where nobody has gone on yet, we go on with ours."""
+"""After so many failed attempts to get a newer state than ours, where nobody is here who has trained it, we go on with
+ours."""
 ATTEMPTS_BEFORE_WORDS = (5, 60)
 """After so many failed attempts a person is told."""
 
@@ -114,7 +115,8 @@ class StateSync:
                 return Update(used, round_id, snapshot, await self._rounds_after(snapshot.epoch, snapshot.lineage))
             except (NoDonor, CorruptState) as error:
                 attempts, is_awaited = attempts + 1, False
-                if attempts % ATTEMPTS_BEFORE_DOUBT == 0 and self._replica.lineage and self._membership.is_at_rest():
+                is_doubtful = self._membership.is_at_rest() or bool(self._membership.keepers())
+                if attempts % ATTEMPTS_BEFORE_DOUBT == 0 and self._replica.lineage and is_doubtful:
                     self._membership.doubt()
                 if attempts in ATTEMPTS_BEFORE_WORDS:
                     notice = Notice(at_s=self._ports.clock.now(), text=error.message, hint=error.hint, is_problem=True)
@@ -139,6 +141,8 @@ class StateSync:
             newest = self._membership.newest_of_others()
             return newest is None or newest <= (self._replica.epoch, self._replica.lineage)
         others = self._membership.consensus_of_others()
+        if self._membership.keepers():
+            return False
         if not self._replica.lineage or others is not None:
             return bool(self._replica.lineage) and others == (self._replica.epoch, self._replica.lineage)
         return all(backbone.checkpoint_epoch <= self._replica.epoch for backbone in self._membership.backbones())
@@ -255,7 +259,7 @@ class StateSync:
         steady = await who_has_contributed(self._ports.transport, self._ports.errands, named)
         donors.sort(key=lambda peer: peer in trainers and peer not in steady)
         newest = Wanted(
-            voices=trainers & steady or trainers,
+            voices=frozenset(self._membership.keepers()) or trainers & steady or trainers,
             voice_of=self._membership.voice_of,
             most_bytes=most_bytes,
             least_epoch=self._least_epoch() if goes_on else max(self._least_epoch(), self.pursuit.reached_epoch),
@@ -274,7 +278,7 @@ class StateSync:
         consensus = self._membership.consensus_of_others()
         is_behind_us = consensus is not None and consensus[0] < self._replica.epoch
         is_kept = bool(self._replica.lineage) and (self._membership.is_at_rest() or not is_behind_us)
-        return self._replica.epoch if is_kept else 0
+        return self._replica.epoch + bool(self._membership.keepers()) if is_kept else 0
 
     async def _fetch_from(self, donors: list[PeerId], wanted: Wanted) -> tuple[PackedSnapshot, Mapping[PeerId, int]]:
         fetched = await fetch_state(
