@@ -97,8 +97,7 @@ def test_a_window_takes_a_way_to_a_near_site_and_one_back_where_a_round_takes_fi
         assert min(event.seconds for event in rounds) > 24 * step_s
 
 
-@pytest.mark.parametrize("victim", [0, 1, 3])
-@pytest.mark.parametrize("moment_s", [12.0, 13.1])
+@pytest.mark.parametrize(("victim", "moment_s"), [(0, 12.0), (1, 13.1), (3, 13.1)])
 def test_survivors_of_a_kill_lose_no_step_and_end_with_one_model(tmp_path: Path, victim: int, moment_s: float) -> None:
     """The backbone, whoever reduces, and one of the others."""
     swarm = swarm_of(tmp_path, until=14, windows=32, count=5)

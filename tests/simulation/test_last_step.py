@@ -118,3 +118,25 @@ def test_several_that_were_cut_off_in_the_last_round_make_no_end_of_their_own(
     assert len({peer.result["lineage"] for peer in trainers}) == 1
     steps = {(e["epoch"], e["lineage"]) for e in swarm.finished_epochs()}
     assert len(steps) == len({epoch for epoch, _ in steps})
+
+
+def test_the_end_of_a_run_waits_for_a_backbone_that_is_started_again(tmp_path: Path) -> None:
+    """And whoever was frozen meanwhile, and unseen, finds it there."""
+    swarm = SimSwarm(tmp_path, until=LAST)
+    backbone = swarm.add_backbone()
+    frozen, *others = [swarm.add_trainer() for _ in range(4)]
+
+    def watch(_: object, event: object) -> None:
+        if isinstance(event, EpochFinished) and event.epoch == LAST - 1 and backbone.is_alive:
+            swarm.world.kill(backbone.index)
+            at_s = swarm.world.time_s
+            swarm.churn.restart_at(backbone.index, time_s=at_s + 20.0)
+            swarm.churn.freeze_at(frozen.index, time_s=at_s + 0.01, for_s=60.0)
+
+    swarm.world.subscribe(watch)
+    with swarm.world:
+        swarm.world.run(until_s=400.0)
+    assert {peer.result["epoch"] for peer in (frozen, *others)} == {LAST}
+    assert len({peer.result["lineage"] for peer in (frozen, *others)}) == 1
+    for peer in others:
+        assert any("no backbone has its end" in event.text for event in swarm.events(peer, Notice))
