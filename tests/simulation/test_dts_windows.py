@@ -1,6 +1,7 @@
 """DTS with several windows in a round, in a whole swarm in virtual time: each window's mean is here after two ways."""
 
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,50 @@ def test_near_the_end_and_without_its_backbone_nobody_is_left_behind(
     assert {peer.result["epoch"] for peer in trainers} == {14}
     assert len(models(swarm, trainers)) == 1
     check_all_counted(swarm, trainers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What goes wrong near the end of a run of five trainers; seconds after somebody took the last step but one."""
+
+    backbone_s: tuple[float, float]
+    """When it dies, and for how long."""
+    frozen: tuple[int, ...] = ()
+    cut: tuple[int, ...] = ()
+    away_s: tuple[float, float]
+    """When those are frozen, or cut off together, and for how long."""
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        Ending(backbone_s=(0.76, 20.5), frozen=(2,), away_s=(0.57, 53.3)),
+        Ending(backbone_s=(35.0, 3.0), cut=(4, 5), away_s=(0.3, 45.0)),
+        Ending(backbone_s=(0.3, 10.0), frozen=(1, 3), away_s=(0.4, 25.0)),
+    ],
+    ids=["one is frozen until all are gone", "two are cut off until all are gone", "two are frozen"],
+)
+def test_whoever_misses_the_last_round_makes_none_of_its_own(tmp_path: Path, ending: Ending) -> None:
+    swarm = swarm_of(tmp_path, until=5, windows=8, count=5, seed=229)
+    begun: list[float] = []
+
+    def watch(_: object, event: object) -> None:
+        if isinstance(event, EpochFinished) and event.epoch == 4 and not begun:
+            begun.append(swarm.world.time_s)
+            (dies_s, dead_s), (away_s, for_s) = ending.backbone_s, ending.away_s
+            swarm.churn.fail_at(0, time_s=begun[0] + dies_s, restart_after_s=dead_s)
+            for index in ending.frozen:
+                swarm.churn.freeze_at(index, time_s=begun[0] + away_s, for_s=for_s)
+            if ending.cut:
+                swarm.churn.partition_at([ending.cut], time_s=begun[0] + away_s, for_s=for_s)
+
+    swarm.world.subscribe(watch)
+    trainers = run(swarm, until_s=400.0)
+    assert not swarm.churn.unfired()
+    assert {peer.result["epoch"] for peer in trainers} == {5}
+    assert len({peer.result["lineage"] for peer in trainers}) == 1
+    assert len(models(swarm, trainers)) == 1
+    assert swarm.world.time_s < begun[0] + 45.0 + 100.0, "nobody waits until the others count as dead"
 
 
 @pytest.mark.parametrize("windows", [1, 16])
