@@ -5,7 +5,6 @@ One attempt: join the leader -> BEGIN -> the round (``participation``) -> verdic
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -155,8 +154,8 @@ class RoundEngine:
             join = replace(join, rows=windows.count, farthest_s=self.links.uplink.farthest_s())
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
         unreachable, rounds, rival = set[PeerId](), frozenset[str](), None
-        waiting = self._settings.is_synchronous  # else whoever is behind can still join while the group forms
-        with self.history.expecting((contribution.epoch, contribution.lineage)) if waiting else nullcontext():
+        joinable = not self._settings.is_synchronous  # there whoever is behind comes while the group forms
+        with self.history.expecting((contribution.epoch, contribution.lineage), is_joinable=joinable):
             for _ in range(ATTEMPTS):
                 leaders = self._times.responsive(self._leaders(contribution.lineage, contribution.epoch))
                 candidates = [peer for peer in leaders if peer not in unreachable]

@@ -187,7 +187,8 @@ class StateSync:
         while True:
             self.pursuit.reached(epoch, is_whole=False)
             peers = self._who_has_gone_on(epoch, lineage)
-            committed = await self._engine.history.fetch(peers, (epoch, lineage), num_elements, waits=waits)
+            how, instance = {"waits": waits, "joins": self._is_in_rounds}, (epoch, lineage)
+            committed = await self._engine.history.fetch(peers, instance, num_elements, **how)
             if committed is None or not await self._knows_terms(committed.record.terms, peers):
                 return tuple(rounds)
             rounds.append(committed)
@@ -195,12 +196,17 @@ class StateSync:
                 return tuple(rounds)
             epoch, lineage = epoch + 1, committed.lineage
 
+    @property
+    def _is_in_rounds(self) -> bool:
+        """Whether we have been in some, where trainers do not wait for them; a newcomer waits for those of others."""
+        return not self._strategy.is_synchronous and self._engine.has_any_seat
+
     def _who_has_gone_on(self, epoch: int, lineage: Lineage) -> list[PeerId]:
         """Whom to ask what followed a history: first who has contributed to it, as far as we have heard of that, or to
         what made it. Their last words may be older than their last step. Where trainers wait for rounds they are in
         the next one already, and a straggler that asked them came later than who asks by the words.
         """
-        if self._strategy.is_synchronous:
+        if not self._is_in_rounds:
             return self._membership.trainers_ahead(epoch)
         records = {(record.epoch, record.lineage): record for record in self._engine.known_records()}
         made = (record for record in records.values() if record.next_lineage() == lineage)

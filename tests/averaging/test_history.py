@@ -131,6 +131,29 @@ def test_nobody_waits_for_long_for_a_round_that_goes_on() -> None:
     run(main())
 
 
+def test_who_can_still_join_a_round_does_not_wait_for_it_and_a_newcomer_does() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            donor, clock = history(network, "donor"), asyncio.get_running_loop().time
+            await donor.serve()
+            asker = history(network, "asker")
+            with donor.expecting((3, L), is_joinable=True):
+                began_s = clock()
+                assert await asker.fetch([PeerId("donor")], (3, L), 100, joins=True) is None
+                assert clock() - began_s < SOON_S / 2
+                with donor.expecting((3, L)):  # it has begun
+                    assert await asker.fetch([PeerId("donor")], (3, L), 100, joins=True) is None
+                    assert clock() - began_s >= SOON_S
+                asking = asyncio.create_task(asker.fetch([PeerId("donor")], (3, L), 100))
+                await asyncio.sleep(0.3)
+                keep(donor, *committed(3, random_vector(100)))
+            got = await asking
+            assert got is not None
+            assert got.was_awaited
+
+    run(main())
+
+
 def test_only_the_last_rounds_are_kept() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
