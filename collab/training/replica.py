@@ -73,7 +73,7 @@ class Replica(OneWindow):
         self.layout = VectorLayout(model)
         self.epoch = 0
         self.lineage, self.era = Lineage(""), ""
-        self._schedule, self._device, self._precision = schedule, device, precision
+        self._schedule, self.device, self._precision = schedule, device, precision
         self._scale = LossScale() if precision is Precision.FLOAT16 else None
         self._base_rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.rate_factor: RateFactor = lambda _epoch, _terms: 1.0
@@ -122,13 +122,6 @@ class Replica(OneWindow):
         return self._gradient.take_used()
 
     @property
-    def gpu(self) -> str:
-        """What it computes on, as the driver calls it; empty: the CPU."""
-        if self._device.type == "cpu":
-            return ""
-        return torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else str(self._device)
-
-    @property
     def learning_rate(self) -> float:
         """Of the next step, first parameter group."""
         factor = learning_rate_factor(self._schedule, self.epoch) * self.rate_factor(self.epoch, None)
@@ -136,10 +129,10 @@ class Replica(OneWindow):
 
     def accumulate(self, batch: Batch, loss_function: LossFunction) -> MicrobatchReport:
         """Forward and backward on ``batch``; adds its gradient, weighted by samples, if all of it is finite."""
-        tensors = {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.tensors.items()}
+        tensors = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.tensors.items()}
         self.model.train()
         self.model.zero_grad(set_to_none=True)
-        with self._precision.autocast(self._device):
+        with self._precision.autocast(self.device):
             loss = loss_function(self.model, tensors)
         scale = self._scale.value if self._scale else 1.0
         (loss.float() * scale).backward()  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ from collab.ports import Ports
 from collab.strategies.base import Stepped
 from collab.swarm.reachability import Reaching, Verdict
 from collab.swarm.records import MAX_GPU_CHARACTERS, PeerRecord, PeerState
+from collab.training.precision import gpu_name
 from collab.training.replica import MicrobatchReport, Replica
 from collab.training.sums import Used
 from collab.training.vitals import Vitals
@@ -54,7 +55,7 @@ class Teller:
         """The data that we share with others, and the pass that we are in."""
         self.listener: Listener | None = None
         self._last_step_s = 0.0
-        self._gpu = replica.gpu[:MAX_GPU_CHARACTERS]
+        self._gpu = gpu_name(replica.device)[:MAX_GPU_CHARACTERS]
 
     def follow(self, reaching: Reaching) -> None:
         """Say in our record how others get to us, also when that changes."""

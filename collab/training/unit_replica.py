@@ -66,7 +66,7 @@ class UnitReplica(SteppingReplica):
         self._to_compute = num_samples
         with self._changing:
             self._begun_with = stored.values
-            self.copy_layout.scatter(torch.from_numpy(np.array(stored.values)).to(self._device))
+            self.copy_layout.scatter(torch.from_numpy(np.array(stored.values)).to(self.device))
             for name, tensor in self.copy_layout.others().items():
                 tensor.copy_(self._others[name])
             self.optimizer.load_state_dict(copy.deepcopy(self._fresh))
