@@ -17,6 +17,7 @@ from collab.sections import (
     Averaging as Averaging,
     BuiltinData as BuiltinData,
     CausalLMTask as CausalLMTask,
+    Checkpoints as Checkpoints,
     Data as Data,
     FilesData as FilesData,
     Foreign as Foreign,
@@ -85,8 +86,12 @@ class Dts(Section):
     name: Literal["dts"]
     target_batch_size: Whole = Field(default=256, ge=1)
     """Samples that all trainers compute, in steps of their own, until they average what these steps have come to."""
+    period: Whole | None = Field(default=None, ge=1)
+    """Steps of a trainer in a window, at least, as a mean over the trainers; null: as many as the target asks for."""
     delay: Whole | None = Field(default=None, ge=0)
     """Steps that a trainer takes while that is under way, at most; null: as many as it takes, nobody ever waits."""
+    windows: Whole = Field(default=1, ge=1, le=256)
+    """That one round averages, each as it is over: then the mean of a window is here after a way there and one back."""
     max_gradient_norm: Real | None = Field(default=1.0, gt=0)
     """Clip the gradient of each step to this norm; null: do not clip."""
 
@@ -165,13 +170,6 @@ def waits_for_rounds(strategy: Strategy) -> bool:
     return not isinstance(strategy, Dts)
 
 
-class Checkpoints(Section):
-    """What the backbone writes to its disk."""
-
-    every_epochs: Whole = Field(default=10, ge=1)
-    keep: Whole = Field(default=3, ge=1)
-
-
 # -- the run ---------------------------------------------------------------------------------------------------------
 
 
@@ -210,6 +208,19 @@ class Run(Section):
     def _check_accuracy(self) -> "Run":
         if self.until_accuracy is not None and isinstance(self.task, CausalLMTask):
             raise ValueError("until_accuracy: a language model is not right or wrong; set until_loss instead")
+        return self
+
+    @model_validator(mode="after")
+    def _check_windows(self) -> "Run":
+        if not isinstance(self.strategy, Dts) or self.strategy.windows == 1:
+            return self
+        if self.averaging.reduction != "mean":
+            raise ValueError("strategy.windows above 1 may be empty: set averaging.reduction: mean, or windows: 1")
+        if self.averaging.compression in ("sparse", "sparse_both"):
+            raise ValueError(
+                f"averaging.compression: {self.averaging.compression} leaves most of a window to later rounds, and "
+                "with strategy.windows above 1 a round takes seconds: set another compression, or windows: 1"
+            )
         return self
 
     @model_validator(mode="after")

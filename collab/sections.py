@@ -1,4 +1,4 @@
-"""Sections of the run file: what is learnt, from what, and how vectors travel. Validated here and nowhere else."""
+"""Sections of the run file: what is learnt, from what, how vectors travel, what is kept. Validated only here."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -181,3 +181,13 @@ class Averaging(Section):
                 "by few; choose reduction mean, clipped_mean or centered_clip"
             )
         return self
+
+
+# -- what is kept ----------------------------------------------------------------------------------------------------
+
+
+class Checkpoints(Section):
+    """What the backbone writes to its disk."""
+
+    every_epochs: Whole = Field(default=10, ge=1)
+    keep: Whole = Field(default=3, ge=1)

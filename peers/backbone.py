@@ -97,9 +97,8 @@ class Backbone:
         return ParameterKeeper(self._ports, bundle, workshop, publisher, company, storeroom)
 
     def _is_vouched(self, peer: PeerId) -> bool:
-        """Whether the owner has named a backbone; where nobody owns the run, everybody is as good."""
-        is_us = peer == self._ports.transport.peer_id
-        return is_us or not self._bundle.owner or self.statutes.admission.is_vouched_backbone(peer)
+        """Whether the word of a backbone counts."""
+        return peer == self._ports.transport.peer_id or self.statutes.trusts_backbone(peer)
 
     async def begin(self) -> None:
         """Restore or make the run's state and begin to answer."""

@@ -7,7 +7,7 @@ from collab.metrics.guest_records import Progress
 from collab.metrics.records import Event
 from collab.ports import Clock
 from collab.training.participant import Participant
-from peers.screen import eta_words
+from peers.event_words import eta_words
 
 LEAST_S = 1.0
 """Between two words about the same thing."""

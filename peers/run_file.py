@@ -186,8 +186,12 @@ strategy:
 #   name: dts
 ## Samples that the swarm computes, in many small steps, until it averages what they have come to, at least 1.
 #   target_batch_size: 256
+## Steps of one peer that are averaged at a time, at least 1, as a mean over the peers; null: as target_batch_size says.
+#   period: null
 ## Steps that a peer takes while that is under way, at most, 0 or more; null: as many as it takes, nobody ever waits.
 #   delay: null
+## Windows of steps in one round, 1 to 256: many for short steps over long ways, with averaging.reduction: mean.
+#   windows: 1
 ## Clip the gradient of each step to this norm, > 0; null: do not clip.
 #   max_gradient_norm: 1.0
 

@@ -10,29 +10,15 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from collab.metrics.guest_records import Paused, Progress, Resumed
-from collab.metrics.records import (
-    CheckpointOnHub,
-    CheckpointSaved,
-    DataCovered,
-    EpochFinished,
-    EvaluationDone,
-    Event,
-    MicrobatchSkipped,
-    Notice,
-    PhaseReached,
-    RoundEnded,
-    StateFetched,
-    SwarmReport,
-)
+from collab.metrics.guest_records import Paused, Progress
+from collab.metrics.records import EpochFinished, Event, Notice, PhaseReached, RoundEnded, WindowsAveraged
 from collab.metrics.refusals import Refused
 from collab.metrics.sinks import event_fields
 from collab.swarm.progress import SwarmView
+from peers.event_words import count, refused_words, words
 
 PROGRESS_LINES_S = 10.0
 """Between two lines about the same thing, where nothing can be written over."""
-BAR = 24
-"""Characters."""
 
 
 class JsonScreen:
@@ -69,6 +55,8 @@ class LineScreen:
     ) -> None:
         self._out, self._problems_only, self._clock = out, problems_only, clock
         self._progress_s = -math.inf
+        self._told = ""
+        """How windows of steps came out."""
 
     def observe(self, event: Event) -> None:
         if self._problems_only and not (isinstance(event, Notice) and event.is_problem):
@@ -76,6 +64,10 @@ class LineScreen:
         if isinstance(event, Progress) and not self._is_time_for(event):
             return
         line = words(event)
+        if isinstance(event, WindowsAveraged):
+            if line == self._told:
+                return
+            self._told = line
         if line:
             print(f"{time.strftime('%H:%M:%S')}  {line}", file=self._out, flush=True)
 
@@ -86,93 +78,6 @@ class LineScreen:
             return False
         self._progress_s = self._clock()
         return True
-
-
-def words(event: Event) -> str:
-    """An event in words; empty when it is not worth a line."""
-    if isinstance(event, EpochFinished):
-        share = 100 * event.own_samples / event.swarm_samples if event.swarm_samples else 0.0
-        loss = f"{event.loss:.4f}" if math.isfinite(event.loss) else "-"
-        rate = event.swarm_samples / event.seconds if event.seconds > 0 else 0.0
-        others = event.contributors - (1 if event.own_samples else 0)
-        return (
-            f"epoch {event.epoch}  loss {loss}  swarm {rate:.1f} samples/s  "
-            f"averaged with {count(others, 'other')}  you gave {share:.0f} %"
-        )
-    if isinstance(event, SwarmReport):
-        loss = f"{event.loss:.4f}" if math.isfinite(event.loss) else "-"
-        speed = f"swarm {event.samples_per_s:.1f} samples/s"
-        return f"epoch {event.epoch}  loss {loss}  {speed}  {count(event.trainers, 'trainer')}"
-    if isinstance(event, RoundEnded) and not event.committed:
-        return f"a round of epoch {event.epoch} was lost, nothing of your work with it: {event.reason}"
-    if isinstance(event, MicrobatchSkipped):
-        return f"left out one microbatch of {event.samples} samples: {event.reason}"
-    if isinstance(event, EvaluationDone):
-        right = f", {100 * event.accuracy:.1f} % right" if math.isfinite(event.accuracy) else ""
-        return f"epoch {event.epoch}  loss on held-out data {event.loss:.4f}{right}"
-    if isinstance(event, StateFetched):
-        return f"took over epoch {event.epoch} ({event.num_bytes / 1e6:.1f} MB in {event.seconds:.1f} s)"
-    if isinstance(event, CheckpointSaved):
-        return f"saved epoch {event.epoch} in {event.path} ({event.num_bytes / 1e6:.1f} MB)"
-    if isinstance(event, CheckpointOnHub):
-        return f"epoch {event.epoch} is on the Hub: {event.place} ({event.num_bytes / 1e6:.1f} MB)"
-    if isinstance(event, Paused):
-        rest = f"; {count(event.samples, 'sample')} go into the swarm's next step" if event.samples else ""
-        return f"paused: {event.reason}; the device is free after {event.seconds:.1f} s{rest}"
-    if isinstance(event, Progress):
-        return progress_words(event)
-    if isinstance(event, Resumed):
-        return f"works again after {event.paused_s / 60:.1f} min"
-    if isinstance(event, DataCovered):
-        done = "is done" if event.is_complete else f"{100 * event.share:.0f} % done"
-        return f"data: pass {event.pass_number + 1} {done}{trained_words(event.samples, event.samples_again)}"
-    if isinstance(event, Notice):
-        return f"{'problem: ' if event.is_problem else ''}{event.text}" + (f"\n  -> {event.hint}" if event.hint else "")
-    return ""
-
-
-def progress_words(progress: Progress) -> str:
-    """How far something is, with a bar where it is known how much it will be."""
-    done, whole = progress.done_bytes, progress.whole_bytes
-    if whole <= 0:
-        return f"{progress.what}: {done / 1e6:.1f} MB so far"
-    share = min(done / whole, 1.0)
-    full = round(BAR * share)
-    return f"{progress.what}: [{'#' * full}{'.' * (BAR - full)}] {100 * share:3.0f} % of {whole / 1e6:.1f} MB"
-
-
-def eta_words(next_s: float, step_s: float, steps_left: int | None) -> str:
-    """When the next step is due, and the run's end; empty: nobody knows."""
-    if not (math.isfinite(next_s) and math.isfinite(step_s)):
-        return ""
-    end = "" if steps_left is None else f"; the run ends in about {duration_words(steps_left * step_s)}"
-    return f"in about {duration_words(next_s)}, one takes {duration_words(step_s)}{end}"
-
-
-def duration_words(seconds: float) -> str:
-    """In the largest unit that leaves more than one of it."""
-    for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-
-
-def trained_words(samples: int, samples_again: int) -> str:
-    """What was trained of the data; nothing where nobody knows how many samples there are."""
-    again = f", {samples_again} of them more than once" if samples_again else ""
-    return f": {samples} samples trained{again}" if samples else ""
-
-
-def count(number: int, noun: str) -> str:
-    """``1 trainer``, ``2 trainers``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def refused_words(refused: Sequence[Refused]) -> str:
-    """Whom we refused, in a line; most first."""
-    worst, peers = refused[0], len({row.peer for row in refused})
-    total = sum(row.count for row in refused)
-    return f"{count(total, 'time')}, {count(peers, 'peer')}; most: {worst.reason} of {worst.peer[-8:]}"
 
 
 class LivePanel:
@@ -198,7 +103,7 @@ class LivePanel:
         self._last_at_s = time.monotonic()
         self._own_samples = 0
         self._swarm_samples = 0.0
-        self._trouble = ""
+        self._trouble = self._pace = ""
         self._notes: list[str] = []
         self._live = Live(get_renderable=self.render, refresh_per_second=2, transient=False)
 
@@ -216,6 +121,8 @@ class LivePanel:
             self._last, self._last_at_s, self._trouble, self._progress = event, time.monotonic(), "", ""
             self._own_samples += event.own_samples
             self._swarm_samples += event.swarm_samples
+        elif isinstance(event, WindowsAveraged):
+            self._pace = words(event)
         elif isinstance(event, RoundEnded):
             self._trouble = "" if event.committed else event.reason
         elif isinstance(event, Progress):
@@ -242,6 +149,8 @@ class LivePanel:
         ]
         if eta := self._eta():
             rows.insert(2, ("next step", eta))
+        if self._pace:
+            rows.append(("pace", self._pace))
         refused = self._refusals()
         if refused:
             rows.append(("refused", refused_words(refused)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import statistics
 import time
 from collections import Counter
 from typing import Any
@@ -21,9 +22,9 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite
 from collab.swarm.progress import SwarmView
 from collab.types import PeerId, Reachability, Role
+from peers.event_words import pace_words, trained_words
 from peers.joining import Relay
 from peers.places import claim_data_dir
-from peers.screen import trained_words
 from peers.summary import newest_evaluation, swarm_loss, told
 from peers.wiring import Reach, invite_from, start_from_invite
 
@@ -116,6 +117,8 @@ def status_report(
                 "samples": record.total_samples,
                 "state": record.state,
                 "reach": record.reach,
+                "period": record.period,
+                "delay": record.delay,
             }
             for record in view.records
         ],
@@ -143,7 +146,14 @@ def table(report: dict[str, Any]) -> str:
         f"epoch {peer['epoch']:>6}  lineage {peer['lineage'][:8]:8}  gave {peer['samples']} samples  {peer['id']}"
         for peer in report["peers"]
     ]
-    return "\n".join([head, *(lines or ["  nobody is there"]), *_data_lines(report), *_refusal_lines(report)])
+    more = (*_pace_lines(report), *_data_lines(report), *_refusal_lines(report))
+    return "\n".join([head, *(lines or ["  nobody is there"]), *more])
+
+
+def _pace_lines(report: dict[str, Any]) -> list[str]:
+    """Windows of own steps, as they come out for the trainers that have any."""
+    paces = [(peer["period"], peer["delay"]) for peer in report["peers"] if peer["period"] > 0]
+    return [f"trainers: {pace_words(*map(statistics.median, zip(*paces, strict=True)))} (medians)"] if paces else []
 
 
 def _data_lines(report: dict[str, Any]) -> list[str]:

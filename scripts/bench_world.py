@@ -8,13 +8,13 @@ Root. One trainer at each site and a backbone are real processes, each in a netw
 trips and rates between them. A step takes ``--step-ms``, most of which the trainer sleeps, as if a device of its own
 computed. The first form measures step rates, each step time three times in a row: alone, synchronous, and with the
 strategy. The second takes a fixed number of steps and compares what was learnt on held-out digits, beside synchronous
-steps as many (on loopback: their loss does not depend on the links).
+steps as many (on loopback: their loss does not depend on the links). ``--windows 64`` has many windows in a round.
 
     steps_per_s      own steps of a trainer (global steps with ``dedloc``), mean of all trainers
     efficiency       the same over alone's
     of_bound         the same over 1 / max(alone's step time, transfer / window): the rate if nothing waits for latency
     over_dedloc      the same over dedloc's
-    window, delay    own steps that one round averages, and own steps taken while it was under way, medians
+    window, delay    own steps in a window, and those from its end until its mean was here, medians
 """
 
 import argparse
@@ -102,7 +102,7 @@ def row_of(name: str, seen: list[dict[str, Any]], step_ms: float) -> dict[str, A
         "steps_per_s": round(mean([peer[counted] / peer["seconds"] for peer in seen]), 3),
         "busy_ms": round(mean([peer["busy_ms"] for peer in seen]), 2),
         **windows_of(seen),
-        "rounds": round(mean([float(len(peer["windows"])) for peer in seen]), 1),
+        "rounds": round(mean([float(peer["epochs"]) for peer in seen]), 1),
     }
 
 
@@ -147,6 +147,7 @@ def work_of(strategy: str, step_ms: float, sites: Sites, options: argparse.Names
         steps=options.steps,
         is_skewed=options.data == "skewed",
         seed=options.seed,
+        windows=options.windows,
     )
 
 
@@ -161,6 +162,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20.0, help="that a rate is measured for")
     parser.add_argument("--steps", type=int, default=0, help="compare the loss after so many steps instead of rates")
     parser.add_argument("--delay", type=int, help="own steps beside a round, at most; default: any number")
+    parser.add_argument("--windows", type=int, default=1, help="that one round of dts averages")
     parser.add_argument("--data", choices=("pooled", "skewed"), default="pooled", help="skewed: own labels only")
     parser.add_argument("--batch", type=int, default=8, help="samples of a microbatch")
     parser.add_argument("--hidden", type=int, default=32, help="units of the model's hidden layer")

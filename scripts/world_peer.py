@@ -68,7 +68,7 @@ class Joined:
 
         self.steps, self._work = 0, work
         self.windows: list[tuple[float, int, int]] = []
-        """Of each global step: when it was taken, own steps in it, and own steps while its round was under way."""
+        """When each window was averaged, own steps in it, and own steps while it was on its way."""
         self._began_at = -1
         name = f"trainer-{work.index}"
         self._swarm = join(model, None, work.invite, Local(name=name, data_dir=Path.cwd() / name, sinks=(self,)))
@@ -83,9 +83,13 @@ class Joined:
 
     def observe(self, event: "Event") -> None:
         """Runs in the peer's own thread."""
-        from collab.metrics.records import EpochFinished, Phase, PhaseReached
+        from collab.metrics.records import EpochFinished, Phase, PhaseReached, WindowsAveraged
 
-        if isinstance(event, PhaseReached) and event.phase is Phase.JOIN_GROUP:
+        if isinstance(event, WindowsAveraged):
+            self.windows += [(time.monotonic(), steps, late) for steps, late in event.paces]
+        elif self._work.strategy == "dts":
+            return
+        elif isinstance(event, PhaseReached) and event.phase is Phase.JOIN_GROUP:
             self._began_at = self.steps
         elif isinstance(event, EpochFinished):
             late = self.steps - self._began_at if self._began_at >= 0 else 0

@@ -81,6 +81,8 @@ class Work:
     is_skewed: bool
     """Whether each trainer has labels of its own only."""
     seed: int
+    windows: int = 1
+    """That one round averages, with ``dts``."""
     invite: str = ""
 
     @classmethod
@@ -94,7 +96,9 @@ class Work:
 
     def run_text(self, *, learning_rate: float, delay: int | None) -> str:
         """The swarm's run file; the target batch is one microbatch of each trainer."""
-        late = "" if self.strategy != "dts" else f", delay: {'null' if delay is None else delay}"
+        late = ""
+        if self.strategy == "dts":
+            late = f", delay: {'null' if delay is None else delay}, windows: {self.windows}"
         return f"""\
 run_id: bench-world
 seed: {self.seed}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from collab.config import About, CausalLMTask, FilesData, Run, fingerprint, load_run, parse_run
+from collab.config import About, CausalLMTask, Dts, FilesData, Run, fingerprint, load_run, parse_run
 from collab.errors import ConfigError
 
 VALID: dict[str, Any] = {
@@ -349,3 +349,20 @@ def test_the_fingerprint_covers_the_files_that_travel_with_the_run() -> None:
     assets = [{}, {"tokenizer.json": "aa"}, {"tokenizer.json": "ab"}, {"merges.txt": "aa"}]
     assert len({fingerprint(run, files) for files in assets}) == 4
     assert fingerprint(run, {"a": "1", "b": "2"}) == fingerprint(run, {"b": "2", "a": "1"})
+
+
+def test_several_windows_in_a_round_are_averaged_by_their_mean() -> None:
+    many = changed("strategy", {"name": "dts", "windows": 64})
+    assert "set averaging.reduction: mean" in problem_with(many)
+    assert Run.model_validate({**many, "averaging": {"reduction": "mean"}}).strategy == Dts(name="dts", windows=64)
+    for windows in (0, 257):
+        assert "windows" in problem_with(changed("strategy", {"name": "dts", "windows": windows}))
+
+
+@pytest.mark.parametrize("compression", ["sparse", "sparse_both"])
+def test_what_leaves_most_of_a_window_to_later_rounds_is_refused_with_several_in_a_round(compression: str) -> None:
+    averaging = {"reduction": "mean", "compression": compression}
+    many = {**changed("strategy", {"name": "dts", "windows": 64}), "averaging": averaging}
+    assert "set another compression, or windows: 1" in problem_with(many)
+    one = {**changed("strategy", {"name": "dts"}), "averaging": averaging}
+    assert Run.model_validate(one).averaging.compression == compression

@@ -26,6 +26,8 @@ class Expected:
     """Trainers that have gone on beyond the group's epoch."""
     behind: frozenset[PeerId] = frozenset()
     """Fresh trainers whose last word is of an epoch too early for this group; it may be older than their last step."""
+    syncing: frozenset[PeerId] = frozenset()
+    """Trainers that take over a newer state than the one that they hold."""
     left: Mapping[PeerId, int] = field(default_factory=dict)
     """Peers that have said goodbye and are not back, and the first epoch about which each has promised nothing."""
     absent_s: Callable[[PeerId], float] = lambda _: 0.0
@@ -43,6 +45,10 @@ class Expected:
             if peer not in asked
         ]
         return [*asked, *dict.fromkeys(others[:OTHERS_ASKED])]
+
+    def left_behind(self, joined: Collection[PeerId]) -> frozenset[PeerId]:
+        """Trainers that have not joined, and may have missed a round: they can take over what it came to, and come."""
+        return (self.trainers | self.behind | self.syncing) - self.ahead - set(joined)
 
     seatless: frozenset[PeerId] = frozenset()
     """Of the trainers at this very history, those that say they have no seat, since they were started again."""

@@ -8,6 +8,31 @@ from collab.averaging.weights import Weights
 from collab.types import AnyVector, Lineage
 
 
+class Windows(Protocol):
+    """A contribution that grows while its round goes on: its vector has a row of equal length for each window.
+
+    The round's mean is of what stands in the rows, with equal weight for each contributor.
+    """
+
+    @property
+    def count(self) -> int:
+        """Rows of the vector, the same for all peers of a run; at least 2."""
+        ...
+
+    async def close(self, row: int) -> None:
+        """The window of ``row`` is over: its row of the vector is final when this returns. Called once for each, in
+        order, when their round has begun.
+        """
+        ...
+
+    def put(self, row: int, mean: AnyVector | None) -> None:
+        """The mean of ``row`` is here, with our own in it, ahead of the verdict: it may take the place of our own.
+
+        None: it may not any more. After a repair it may come again, and be another.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
     """What a peer brings to a round. The engine never changes it: it stays the peer's own until a commit."""
@@ -21,6 +46,8 @@ class Contribution:
     """Samples behind the vector, > 0; the most behind any element."""
     weights: Weights | None = None
     """Samples behind each element, where they differ."""
+    windows: Windows | None = None
+    """Several, of which ``vector`` has one row each, that only they fill; then it has no ``weights``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,14 +62,18 @@ class Electors:
         )
 
     def _patience_s(self, expected: Expected) -> float:
-        """How long somebody must be missed: as long as usual for those who are with most of the backbones."""
+        """How long somebody must be missed: as long as usual for those who are with most of the backbones.
+
+        Not so while somebody is here who has gone on: what followed was decided, maybe by those who are missed, and is
+        to be had. Somebody who only says so holds the others up for no longer than a backbone that is missed.
+        """
         known = [
             peer
             for peer in sorted(expected.backbones)
             if peer in expected.present or expected.absent_s(peer) <= self._orphaned_s
         ]
         is_with_them = not known or Electorate(tuple(known)).has_quorum(expected.present)
-        return self._reform_s if is_with_them else self._orphaned_s
+        return self._reform_s if is_with_them and not expected.ahead else self._orphaned_s
 
     def _is_excused(
         self, peer: PeerId, expected: Expected, maker: CommitRecord | None, limit_s: float | None = None

@@ -172,7 +172,8 @@ class Entry:
         sent, result = allowed_codecs(self._policy)
         if group.result_codec not in result or any(member.codec not in sent for member in group.contributors):
             raise BadMessage(f"leader {leader} began with encodings that the run's compression does not have")
-        if join.weight > 0 and group.num_elements != join.num_elements:
-            raise BadMessage(f"leader {leader} began with {group.num_elements} elements, we have {join.num_elements}")
+        if join.weight > 0 and (group.num_elements, group.rows) != (join.num_elements, join.rows):
+            theirs, ours_have = f"{group.num_elements} in {group.rows} rows", f"{join.num_elements} in {join.rows}"
+            raise BadMessage(f"leader {leader} began with elements {theirs}, we have {ours_have}")
         if join.num_elements == 0:
             check_length(group, self._verdicts.leading_to(group.lineage))

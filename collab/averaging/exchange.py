@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collab.averaging.base import Windows
 from collab.averaging.buffers import Buffers
 from collab.averaging.division import Job
 from collab.averaging.encodings import Encodings
 from collab.averaging.flow import Part
-from collab.averaging.messages import Group
+from collab.averaging.gate import Gate
+from collab.averaging.messages import Group, Member
 from collab.averaging.reduction import Reduction, Result, Runs, Work, part_edges, span_digest
 from collab.averaging.robust import capped, rule_by_name
 from collab.averaging.weights import Weights
@@ -47,6 +49,8 @@ class Bring:
     are not used); not changed. None: it only reduces."""
     weights: Weights | None = None
     """Samples behind each element; None: its weight in the group everywhere."""
+    windows: Windows | None = None
+    """Which fill the rows of the vector while the round goes on; None: it is whole."""
 
 
 class Exchange:
@@ -75,6 +79,10 @@ class Exchange:
         self.ahead_parts = max(SMALLEST_AHEAD, AHEAD_BYTES // part_bytes)
         self.is_silenced = False
         """The others go on without what has not left us yet."""
+        self.gate: Gate | None = None
+        """Of the rows of our vector; None: all of it may leave at any time."""
+        if bring.windows is not None and self.mean is not None and self.weight > 0:
+            self.gate = Gate(group, bring.windows, self.mean)
         encodings.begin(group.num_elements, vector)
 
     @property
@@ -94,10 +102,11 @@ class Exchange:
             Work(
                 num_elements=span.num_elements,
                 part_elements=self.group.part_elements,
-                weights=capped({member.peer: member.weight for member in contributors}, self._ruling.max_share),
+                weights=capped({member.peer: self._counts(member) for member in contributors}, self._ruling.max_share),
                 codecs={member.peer: codec_by_name(member.codec) for member in contributors if member.peer != self.me},
                 own_part=lambda start, stop: self._own_part(span.start + start, span.start + stop),
                 own_runs=self._own_runs(span.start),
+                own_is_ready=None if self.gate is None else lambda stop: self.is_final(span.start + stop),
                 encode=lambda start, mean: self._encodings.result(self._result_codec, span.start + start, mean),
                 finished=holding.take,  # what everybody gets, not what we summed
                 readers=len(self.receivers),
@@ -132,6 +141,9 @@ class Exchange:
             raise BadPart("not_finite", "the result has NaN or Inf")
         if self.mean is not None:
             self.mean[start:stop] = values
+        if self.gate is not None:
+            mine = [member.peer for member in self.group.contributors].index(self.me)
+            self.gate.came(start, stop, has_ours=mine not in result.missing)
         return bytes(result.data) if self._keeps_bytes else None
 
     def encode_again(self, start: int, stop: int) -> Buffer:
@@ -139,6 +151,14 @@ class Exchange:
         if self.mean is None:
             raise ValueError("a peer without a vector has no result to hand on")
         return self._result_codec.encode(self.mean[start:stop].astype(np.float32, copy=False))
+
+    def is_final(self, stop: int) -> bool:
+        """Whether our elements before ``stop`` may be used."""
+        return self.gate is None or self.gate.is_open(stop)
+
+    def _counts(self, member: Member) -> float:
+        """What a contributor's part weighs."""
+        return 1.0 if self.group.rows > 1 else member.weight
 
     def _own_runs(self, offset: int) -> Callable[[int, int], Runs] | None:
         weights = self._weights
@@ -155,6 +175,8 @@ class Exchange:
 
     def _samples(self, start: int, stop: int) -> float | Vector:
         """Behind our elements ``start .. stop - 1``, as a reducer counts them."""
+        if self.group.rows > 1:
+            return 1.0  # rows are of windows, whatever samples are behind them
         return self.weight if self._weights is None else self._weights.dense(start, stop)
 
 
@@ -229,7 +251,9 @@ class Holding:
         return result
 
     async def may_send(self, index: int) -> None:
-        """Wait until part ``index`` is not too far ahead of the results."""
+        """Wait until part ``index`` is final, and not too far ahead of the results."""
+        if self._exchange.gate is not None:
+            await self._exchange.gate.until_open(self._elements(index)[1])
         while index >= self.num_held + self._exchange.ahead_parts:
             self._advanced.clear()
             await self._advanced.wait()

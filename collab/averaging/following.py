@@ -177,7 +177,7 @@ class Following:
         together = [other for other in self._standers.values() if other.word and other.word.history == word.history]
         counted = [other for other in together if other.stream.remote not in self.left_out] or together
         claims = {other.stream.remote: other.word.samples for other in counted if other.word}
-        target = self._settings.terms.target_batch_size(word.epoch)
+        target = self._settings.batch_size(word.epoch, len(counted))
         has_batch = believed(claims, self._settings.max_share) >= target
         awaited = self._put_off_for(word.history) if has_batch else []
         if awaited and self._settings.is_synchronous:  # what they wait for can be had now

@@ -10,6 +10,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from collab.averaging.agreement import CommitRecord
@@ -23,6 +24,7 @@ from collab.averaging.following import Following
 from collab.averaging.messages import MAX_MEMBERS, Group
 from collab.averaging.news import News
 from collab.averaging.planning import Planner
+from collab.averaging.rows import row_interval_s, waits_for_next
 from collab.averaging.settings import RoundSettings
 from collab.averaging.silence import Silence
 from collab.averaging.timeouts import MeasuredTimeouts
@@ -35,6 +37,9 @@ from collab.ports import Ports
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
+
+LAST_ANSWERS = 2
+"""Of the longest: so long the last round waits for whoever has missed one, asks for it, and takes it over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +59,14 @@ class Leader:
 
     def __init__(self, chair: Chair) -> None:
         ports, settings = chair.ports, chair.settings
-        self._transport, self._rng, self._clock, self._observer = (
-            ports.transport,
-            ports.rng,
-            ports.clock,
-            ports.observer,
-        )
+        self._transport, self._rng = ports.transport, ports.rng
+        self._clock, self._observer = ports.clock, ports.observer
         self._roster, self._verdicts = chair.roster, chair.verdicts
         self._following, self._electors = chair.following, chair.verdicts.electors
         self._fingerprint, self._timeouts = settings.fingerprint, chair.timeouts
         self._news = News(ports)
         self._lateness = Arrivals(self._timeouts.fixed.gather_slack_s)
-        self._terms = settings.terms
+        self._settings, self._terms = settings, settings.terms
         self.silence = Silence(ports.clock.monotonic, self._timeouts.fixed.silence_s)
         self._planner = Planner(settings.policy)
 
@@ -101,6 +102,7 @@ class Leader:
         loop = asyncio.get_running_loop()
         expected = await self._expected(assembly)
         gathering = Gathering(began_s=loop.time(), trainers=expected.trainers)
+        waits_for_all = self._is_last(assembly) and not self._settings.is_synchronous
         async with asyncio.TaskGroup() as calls:
             calling = {
                 peer: calls.create_task(self._call(peer, assembly))
@@ -115,14 +117,23 @@ class Leader:
                     if task.done() and peer not in gathering.replies:
                         gathering.heard(peer, task.result(), loop.time())
                 missing = [peer for peer in calling if peer not in assembly.joined]
-                wait_s = self._closes_at(gathering, missing, self._has_quorum(assembly, expected)) - loop.time()
-                if not missing or wait_s <= 0:
+                has_quorum = self._has_quorum(assembly, expected)
+                closes_at_s = self._closes_at(gathering, missing, has_quorum) if missing else -math.inf
+                if has_quorum and waits_for_all and expected.left_behind(assembly.joined):
+                    limit_s = LAST_ANSWERS * self._timeouts.answer_s(is_quiet=True)
+                    closes_at_s = max(closes_at_s, gathering.began_s + limit_s)
+                wait_s = closes_at_s - loop.time()
+                if wait_s <= 0:
                     break
                 await _wait(assembly.changed, wait_s)
             for task in calling.values():
                 task.cancel()
         self._learn(gathering, assembly)
         return expected
+
+    def _is_last(self, assembly: Assembly) -> bool:
+        """Whether what is left out now would never come in."""
+        return assembly.epoch + 1 == self._terms.until_epoch
 
     def _closes_at(self, gathering: Gathering, missing: list[PeerId], has_quorum: bool) -> float:
         """When those who are missing are late, as far as they have answered."""
@@ -187,21 +198,17 @@ class Leader:
     def _bounded(self, reply: Reply) -> Reply:
         """An hour that a peer announces is not believed."""
         limit_s = self._timeouts.fixed.gather_limit_s
-        return Reply(
-            is_coming=reply.is_coming,
-            comes_in_s=min(reply.comes_in_s, limit_s),
-            free_in_s=min(reply.free_in_s, limit_s),
-        )
+        return replace(reply, comes_in_s=min(reply.comes_in_s, limit_s), free_in_s=min(reply.free_in_s, limit_s))
 
     async def _dismiss_misfits(self, assembly: Assembly) -> None:
         """Refuse contributors whose vectors are of another length than most, and whoever is too many."""
         joins = {peer: join for peer, (_, join) in assembly.joined.items()}
-        lengths = Counter(join.num_elements for join in joins.values() if join.weight > 0)
-        usual = max(lengths, key=lambda length: (lengths[length], length), default=0)
+        shapes = Counter((join.num_elements, join.rows) for join in joins.values() if join.weight > 0)
+        usual = max(shapes, key=lambda shape: (shapes[shape], shape), default=(0, 1))
         misfits = {
-            p: f"most vectors have {usual} elements, yours has {join.num_elements}"
+            p: f"most vectors have {usual[0]} elements in {usual[1]} rows, yours has {join.num_elements} in {join.rows}"
             for p, join in joins.items()
-            if join.weight > 0 and join.num_elements != usual
+            if join.weight > 0 and (join.num_elements, join.rows) != usual
         }
         fitting = [peer for peer in joins if peer not in misfits]
         misfits |= dict.fromkeys(fitting[MAX_MEMBERS:], f"a group has at most {MAX_MEMBERS} members")
@@ -225,19 +232,22 @@ class Leader:
             return f"nobody here knows who decides what follows, and {len(gone_on)} trainers have gone on from here"
         if electors and not Electorate(electors).has_quorum(joins.keys() - gone_on):
             return f"only {len(joins.keys() & set(electors))} of the {len(electors)} who made the last step are here"
-        num_elements = joins[min(contributors)].num_elements
-        is_last = assembly.epoch + 1 == self._terms.until_epoch  # what is left out now would never come in
+        num_elements, rows = joins[min(contributors)].num_elements, joins[min(contributors)].rows
+        is_last = self._is_last(assembly)
         speed = 0.0 if is_last else self._following.samples_per_s((assembly.epoch, assembly.lineage))
-        batch_s = self._terms.target_batch_size(assembly.epoch) / speed if speed > 0 else math.inf
+        batch_s = self._settings.batch_size(assembly.epoch, len(contributors)) / speed if speed > 0 else math.inf
         try:
-            plan = self._planner.plan(dict(sorted(joins.items())), num_elements, batch_s)
+            plan = self._planner.plan(dict(sorted(joins.items())), num_elements, batch_s, rows=rows)
         except ValueError as error:  # whatever members may say of themselves, they are to hear why there is no round
             return f"no plan can be made of what the members say: {error}"
         self._following.left_out = frozenset(m.peer for m in plan.members if m.weight < joins[m.peer].weight)
+        is_short = is_last or waits_for_next(expected.trainers, joins.keys())
+        period_s = self._settings.period_samples * len(contributors) / speed if speed > 0 and not is_short else 0.0
+        row_s = row_interval_s(joins, plan.spans, rows, 0.0 if is_short else batch_s, least_s=period_s)
+        secret = f"{self._transport.peer_id}:{self._rng.getrandbits(128)}"
+        is_measured = any(join.up_bytes_per_s > 0 for join in joins.values())
         group = Group(
-            round_id=hashlib.sha256(f"{self._transport.peer_id}:{self._rng.getrandbits(128)}".encode()).hexdigest()[
-                :24
-            ],
+            round_id=hashlib.sha256(secret.encode()).hexdigest()[:24],
             epoch=assembly.epoch,
             lineage=assembly.lineage,
             num_elements=num_elements,
@@ -247,9 +257,11 @@ class Leader:
             part_elements=plan.part_elements,
             result_codec=plan.result_codec,
             electors=electors,
-            expected_s=plan.seconds if any(join.up_bytes_per_s > 0 for join in joins.values()) else 0.0,
+            expected_s=(rows - 1) * row_s + (plan.seconds if is_measured else 0.0),
             terms=self._terms.mark_at(assembly.epoch),
             ballot_number=ballot_above((join.promised for join in joins.values()), self._transport.peer_id).number,
+            rows=rows,
+            row_s=row_s,
         )
         self._news.planned(group, joins)
         return group
@@ -282,8 +294,6 @@ class Leader:
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
-    except TimeoutError:
-        pass

@@ -6,7 +6,7 @@ Results travel as they did in their round, encoded, so that the asker can check 
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -73,6 +73,8 @@ class History:
         self._rounds: OrderedDict[Instance, _Kept] = OrderedDict()
         self._expected = Counter[Instance]()
         """Rounds that we are in."""
+        self._joinable = Counter[Instance]()
+        """Rounds that we have tried to join, while others still can as well."""
         self._news = asyncio.Event()
         """One of these is over."""
 
@@ -88,14 +90,20 @@ class History:
         await self._transport.serve(RESULTS_PROTOCOL, self._answer)
 
     @contextmanager
-    def expecting(self, instance: Instance) -> Iterator[None]:
-        """While we are in a round: whoever asks for it, because the one before was missed, gets it when it is over."""
-        self._expected[instance] += 1
+    def expecting(self, instance: Instance, *, is_joinable: bool = False) -> Iterator[None]:
+        """While we are in a round: whoever asks for it, because the one before was missed, gets it when it is over.
+
+        Args:
+            is_joinable: whoever can join it does not get it.
+        """
+        expected = self._joinable if is_joinable else self._expected
+        expected[instance] += 1
         try:
             yield
         finally:
-            self._expected[instance] -= 1
-            self._expected += Counter()  # forgets what is at zero
+            expected[instance] -= 1
+            if not expected[instance]:
+                del expected[instance]
             self._news.set()
 
     def remember(self, certified: Certified, mean: AnyVector, transcript: Transcript) -> None:
@@ -108,9 +116,9 @@ class History:
         return sum(kept.mean.nbytes + kept.transcript.kept_bytes for kept in self._rounds.values())
 
     async def fetch(
-        self, peers: list[PeerId], instance: Instance, num_elements: int, *, waits: bool = True
+        self, peers: list[PeerId], instance: Instance, num_elements: int, *, waits: bool = True, joins: bool = False
     ) -> Missed | None:
-        """The round that continued a history, from the first of ``peers`` that brings it.
+        """The round that continued a history, from the first of ``peers`` that brings it. It is kept, too.
 
         A donor that says nothing for longer than donors pause, or brings far less than our link carries, is not waited
         for: the next one is asked beside it. What does not fit its record, or the record that we know, is refused.
@@ -118,6 +126,7 @@ class History:
         Args:
             instance: after how many steps, and which history.
             waits: for a round that goes on; else what is not over is not there.
+            joins: it, if that can still be done, rather than to wait for it.
         """
         waiting, asked = list(peers), dict[asyncio.Task[Missed], _Donor]()
         try:
@@ -125,7 +134,7 @@ class History:
                 if waiting and all(donor.is_behind() for donor in asked.values()):
                     await self._make_room(asked)
                     donor = _Donor(waiting.pop(0), self._links, self._silence)
-                    fetching = self._fetch_from(donor, instance, num_elements, waits=waits)
+                    fetching = self._fetch_from(donor, instance, num_elements, {"waits": waits, "joins": joins})
                     asked[asyncio.create_task(fetching)] = donor
                 done, _ = await asyncio.wait(asked, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -148,10 +157,12 @@ class History:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _fetch_from(self, donor: "_Donor", instance: Instance, num_elements: int, *, waits: bool) -> Missed:
+    async def _fetch_from(
+        self, donor: "_Donor", instance: Instance, num_elements: int, how: Mapping[str, bool]
+    ) -> Missed:
         stream = donor.heard(await self._transport.open(donor.peer, RESULTS_PROTOCOL, timeout_s=self._limit_s))
         try:
-            fields = {"fingerprint": self._fingerprint, "epoch": instance[0], "lineage": instance[1], "waits": waits}
+            fields = {"fingerprint": self._fingerprint, "epoch": instance[0], "lineage": instance[1], **how}
             await stream.send(Message("get", fields), timeout_s=self._limit_s)
             answer = await stream.receive(timeout_s=self._limit_s)
             if answer.kind != "result":
@@ -163,17 +174,22 @@ class History:
             transcript = Transcript.from_fields(answer.get("transcript", dict))
             mean = await _receive_results(stream, record, transcript, self._limit_s)
             await stream.send(Message("thanks"), timeout_s=self._limit_s)
+            self.remember(certified, mean, transcript)  # others may have missed it, too
             return Missed(mean=mean, record=certified.record, was_awaited=answer.get("was_awaited", bool))
         finally:
             stream.close()
 
-    async def _over(self, instance: Instance, *, waits: bool) -> _Kept | None:
+    async def _over(self, instance: Instance, *, waits: bool, joins: bool) -> _Kept | None:
         """A round that we hold, or will hold in a moment."""
         if not waits:
             return self._rounds.get(instance)
+
+        def is_coming() -> bool:
+            return instance in self._expected or (instance in self._joinable and not joins)
+
         with suppress(TimeoutError):
             async with asyncio.timeout(SOON_S):
-                while instance not in self._rounds and instance in self._expected:
+                while instance not in self._rounds and is_coming():
                     self._news.clear()
                     await self._news.wait()
         return self._rounds.get(instance)
@@ -182,7 +198,7 @@ class History:
         request = await stream.receive(timeout_s=self._limit_s)
         instance = request.get("epoch", int), Lineage(request.get("lineage", str))
         was_there = instance in self._rounds
-        kept = await self._over(instance, waits=request.get("waits", bool))
+        kept = await self._over(instance, waits=request.get("waits", bool), joins=request.get("joins", bool))
         if kept is None or request.get("fingerprint", str) != self._fingerprint:
             await stream.send(Message("unknown"), timeout_s=self._limit_s)
             return

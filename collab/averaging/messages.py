@@ -38,6 +38,9 @@ VERDICT_PROTOCOL = "collab/verdict/3"
 
 MAX_ELEMENTS = 1 << 36
 MAX_BALLOT = 1 << 53
+MAX_ROWS = 256
+MAX_ROWS_S = 120.0
+"""Until the last window of a round is over: a leader cannot hold a round open for longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +65,13 @@ class Join:
     """Number of the highest ballot about this history that it has promised; 0: none."""
     terms: str = ""
     """Mark of the organiser's orders that it knows of for this step; empty: none."""
+    rows: int = 1
+    """Windows of the vector, each a row of equal length."""
+    farthest_s: float = 0.0
+    """With several: a round trip to the farthest peer that it knows, 0: none; as its parts have shown."""
 
     def to_message(self) -> Message:
+        rows = {"rows": self.rows, "farthest_s": self.farthest_s} if self.rows > 1 else {}
         fields = {
             "fingerprint": self.fingerprint,
             "epoch": self.epoch,
@@ -78,7 +86,7 @@ class Join:
             "promised": self.promised,
             "terms": self.terms,
         }
-        return Message("join", fields)
+        return Message("join", fields | rows)
 
     @classmethod
     def from_message(cls, message: Message) -> "Join":
@@ -96,7 +104,11 @@ class Join:
             down_is_limit=message.get("down_is_limit", bool),
             promised=message.get("promised", int),
             terms=message.get("terms", str),
+            rows=message.get("rows", int) if "rows" in message.fields else 1,
+            farthest_s=message.get("farthest_s", float) if "rows" in message.fields else 0.0,
         )
+        if not 0 < join.rows <= MAX_ROWS or join.num_elements % join.rows or not 0 <= join.farthest_s < math.inf:
+            raise BadMessage(f"join with {join.num_elements} elements in {join.rows} rows")
         if join.epoch < 0 or not 0 <= join.num_elements <= MAX_ELEMENTS:
             raise BadMessage(f"join with epoch {join.epoch} and {join.num_elements} elements")
         if not 0 <= join.promised < MAX_BALLOT - 1:
@@ -145,6 +157,15 @@ class Group:
     """How long the plan takes, by the rates that were measured; 0: none was."""
     terms: str = ""
     """Mark of the organiser's orders that count for this step; empty: none does."""
+    rows: int = 1
+    """Windows that the vector has a row of equal length for."""
+    row_s: float = 0.0
+    """From the end of one window to the end of the next; the first ends with BEGIN."""
+
+    @property
+    def row_elements(self) -> int:
+        """Length of a row: of the vector, unless there are several."""
+        return self.num_elements // self.rows
 
     @property
     def reducers(self) -> tuple[PeerId, ...]:
@@ -190,6 +211,8 @@ class Group:
             "expected_s": self.expected_s,
             "terms": self.terms,
         }
+        if self.rows > 1:
+            fields |= {"rows": self.rows, "row_s": self.row_s}
         return Message("begin", fields | {"digest": plan_digest(fields)})
 
     @classmethod
@@ -211,6 +234,8 @@ class Group:
             ballot_number=message.get("ballot", int),
             expected_s=message.get("expected_s", float),
             terms=message.get("terms", str),
+            rows=message.get("rows", int) if "rows" in message.fields else 1,
+            row_s=message.get("row_s", float) if "rows" in message.fields else 0.0,
         )
         group._check()
         if group.digest != message.get("digest", str):
@@ -223,7 +248,9 @@ class Group:
             raise BadMessage(f"begin names {len(self.members)} members, {len(peers)} different ones")
         if self.epoch < 0 or not 0 < self.num_elements <= MAX_ELEMENTS:
             raise BadMessage(f"begin with epoch {self.epoch} and {self.num_elements} elements")
-        if not SMALLEST_PART_ELEMENTS <= self.part_elements <= LARGEST_PART_ELEMENTS:
+        self._check_rows()
+        smallest = SMALLEST_PART_ELEMENTS if self.rows == 1 else min(SMALLEST_PART_ELEMENTS, self.row_elements)
+        if not smallest <= self.part_elements <= LARGEST_PART_ELEMENTS:
             raise BadMessage(f"begin cuts the vector into parts of {self.part_elements} elements")
         if any(not 0 <= member.weight <= MAX_WEIGHT for member in self.members):
             raise BadMessage("begin has a weight that is negative, absurd or not finite")
@@ -242,6 +269,15 @@ class Group:
             raise BadMessage(f"begin with terms of {len(self.terms)} characters")
         if len(set(self.electors)) != len(self.electors) or len(self.electors) > MAX_MEMBERS:
             raise BadMessage("begin names an elector twice, or too many")
+
+    def _check_rows(self) -> None:
+        """A part is of one row, wherever work is divided anew."""
+        is_sound = 0 < self.rows <= MAX_ROWS and self.num_elements % self.rows == 0
+        if not is_sound or not 0 <= self.rows * self.row_s <= MAX_ROWS_S:
+            raise BadMessage(f"begin with {self.rows} rows of {self.num_elements} elements, {self.row_s} s apart")
+        length = self.part_elements
+        if self.rows > 1 and (length < 1 or self.row_elements % length or any(s.start % length for s in self.spans)):
+            raise BadMessage(f"begin has parts of {length} elements that are of several rows")
 
 
 def plan_digest(fields: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from collab.averaging import contribution_plan
 from collab.averaging.contribution_plan import Policy, plan_contributions, without_slow_receivers
 from collab.averaging.messages import Join, Member
 from collab.averaging.plan import PART_ELEMENTS, Span, part_elements, shortest_span
+from collab.averaging.rows import hub_of, part_of_row
 from collab.averaging.shares import spans_of
 from collab.compression.base import all_codecs
 from collab.types import PeerId
@@ -46,7 +47,7 @@ class Planner:
         self._basis: dict[PeerId, Join] = {}
         self._plan: Plan | None = None
 
-    def plan(self, joins: Mapping[PeerId, Join], num_elements: int, batch_s: float) -> Plan:
+    def plan(self, joins: Mapping[PeerId, Join], num_elements: int, batch_s: float, *, rows: int = 1) -> Plan:
         """The plan for these members, in their order; at least one contributes and one can reduce.
 
         A peer whose upload would cost the others more time than its samples are worth follows this round without
@@ -54,10 +55,11 @@ class Planner:
 
         Args:
             batch_s: in which all trainers together compute a batch; infinite: not known, and nobody is left out.
+            rows: of the vector, each for a window of its own: the plan is for one of them at a time.
         """
         if self._plan is None or self._plan.leaves_out or not _are_alike(self._basis, joins):
-            self._basis, self._plan = dict(joins), self._made(joins, num_elements, batch_s)
-        plan = self._plan
+            self._basis, self._plan = dict(joins), self._made(joins, num_elements // rows, batch_s)
+        plan = self._plan if rows == 1 else _by_rows(self._plan, joins, num_elements, rows)
         members = tuple(
             replace(member, weight=joins[member.peer].weight if member.weight > 0 else 0.0) for member in plan.members
         )
@@ -139,6 +141,13 @@ def assumed_rates(measured: Mapping[PeerId, tuple[float, bool]], headroom: float
         expected |= dict.fromkeys(alike, statistics.fmean(expected[peer] for peer in full or alike))
     usual = statistics.median(expected.values())
     return {peer: expected.get(peer, usual) for peer in measured}
+
+
+def _by_rows(plan: Plan, joins: Mapping[PeerId, Join], num_elements: int, rows: int) -> Plan:
+    """The plan for one row, for all of them: one reducer has them all."""
+    span = Span(hub_of(joins, num_elements // rows), 0, num_elements)
+    length = part_of_row(plan.part_elements, num_elements // rows)
+    return replace(plan, spans=(span,), part_elements=length)
 
 
 def _are_alike(before: Mapping[PeerId, Join], now: Mapping[PeerId, Join]) -> bool:

@@ -103,8 +103,13 @@ class Reducer:
         """
         began_s = moved_s = self._links.clock()
         num_added, accused = reduction.num_of.total(), set[PeerId]()
-        while missing := [peer for peer in reduction.missing() if peer not in accused] or reduction.missing():
+        while not reduction.is_finished:
+            missing = [peer for peer in reduction.missing() if peer not in accused] or reduction.missing()
             now_s = self._links.clock()
+            if not missing:  # our own part is not final yet
+                moved_s = now_s
+                await asyncio.sleep(self._timeouts.sender_s / 4)
+                continue
             if reduction.num_of.total() != num_added:
                 num_added, moved_s = reduction.num_of.total(), now_s
             quiet_s = {peer: now_s - max(self._heard_s.get(peer, began_s), began_s) for peer in missing}

@@ -88,6 +88,8 @@ class Work:
     """Asked only when the reducer contributes."""
     own_runs: Callable[[int, int], Runs] | None = None
     """Samples behind our own elements ``start .. stop - 1``; None: our weight everywhere."""
+    own_is_ready: Callable[[int], bool] | None = None
+    """Whether our own elements before one are final; None: all are. ``look_again`` is to be called when more are."""
     encode: Encode
     """Makes the bytes that every receiver gets."""
     finished: Callable[[int, Result], None] | None = None
@@ -123,15 +125,20 @@ class Reduction:
         """Set when an unfinished part is finished; of parts that somebody waits for, since an event is large."""
         self._product = np.empty(min(work.part_elements, work.num_elements), np.float32)
         if not work.codecs:
-            self._finish_complete()
+            self.look_again()
 
     @property
     def num_parts(self) -> int:
         """Parts of the span."""
         return len(self._edges)
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether all parts are."""
+        return all(waiting is None for waiting in self._waiting)
+
     def missing(self) -> list[PeerId]:
-        """Contributors that hold up the first unfinished part; empty when all parts are finished."""
+        """Contributors that hold up the first unfinished part; empty when all are finished, or it waits for ours."""
         for waiting in self._waiting:
             if waiting is not None:
                 return [peer for peer in self._work.codecs if peer not in waiting and peer not in self._gone]
@@ -170,20 +177,23 @@ class Reduction:
         if runs is not None:
             self._runs[index, peer] = runs
         self.num_of[peer] += 1
-        if self._is_complete(waiting):
+        if self._is_complete(index, waiting):
             self._finish(index, waiting)
 
     def leave_out(self, peers: Collection[PeerId]) -> None:
         """Wait no longer for these contributors: parts that have not come are averaged without them."""
         self._gone.update(peers)
-        self._finish_complete()
+        self.look_again()
 
-    def _finish_complete(self) -> None:
+    def look_again(self) -> None:
+        """Finish what is complete by now."""
         for index, waiting in enumerate(self._waiting):
-            if self._failure is None and waiting is not None and self._is_complete(waiting):
+            if self._failure is None and waiting is not None and self._is_complete(index, waiting):
                 self._finish(index, waiting)
 
-    def _is_complete(self, waiting: Mapping[PeerId, Vector]) -> bool:
+    def _is_complete(self, index: int, waiting: Mapping[PeerId, Vector]) -> bool:
+        if self._work.own_is_ready is not None and not self._work.own_is_ready(self._edges[index][1]):
+            return False
         return all(peer in waiting or peer in self._gone for peer in self._work.codecs)
 
     def _finish(self, index: int, values: dict[PeerId, Vector]) -> None:

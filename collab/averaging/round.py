@@ -72,9 +72,7 @@ class RoundEngine:
         self._verdicts = Verdicts(ports.transport, self._times, notary, self._seats, settings.terms)
         self._following = Following(ports, settings, self._times, prepare)
         silence = Silence(self.links.clock, self._times.fixed.silence_s)
-        self._entry = Entry(
-            ports.transport, self._times, self._verdicts, silence, self.links.clock, settings.policy
-        )
+        self._entry = Entry(ports.transport, self._times, self._verdicts, silence, self.links.clock, settings.policy)
         self._desk = Desk(
             me=ports.transport.peer_id,
             timeouts=self._times,
@@ -149,11 +147,15 @@ class RoundEngine:
     async def average(self, contribution: Contribution) -> Outcome:
         """See ``Averager``. What was accumulated for very long counts as no more than what nobody would refuse."""
         weight, weights = min(contribution.weight, self._settings.max_weight(contribution.epoch)), contribution.weights
-        bring = Bring(contribution.vector, weights.at_most(weight) if weights is not None else None)
+        windows = contribution.windows
+        bring = Bring(contribution.vector, weights.at_most(weight) if weights is not None else None, windows)
         join = self._application(contribution.epoch, contribution.lineage, len(contribution.vector), weight)
+        if windows is not None:
+            join = replace(join, rows=windows.count, farthest_s=self.links.uplink.farthest_s())
         outcome: Outcome = Aborted(reason="no_leader", text="nobody who could lead the round is known")
         unreachable, rounds, rival = set[PeerId](), frozenset[str](), None
-        with self.history.expecting((contribution.epoch, contribution.lineage)):
+        joinable = not self._settings.is_synchronous  # there whoever is behind comes while the group forms
+        with self.history.expecting((contribution.epoch, contribution.lineage), is_joinable=joinable):
             for _ in range(ATTEMPTS):
                 leaders = self._times.responsive(self._leaders(contribution.lineage, contribution.epoch))
                 candidates = [peer for peer in leaders if peer not in unreachable]
@@ -165,8 +167,8 @@ class RoundEngine:
                     break
                 rounds |= outcome.rounds
                 outcome = replace(outcome, rounds=rounds)
-                if outcome.reason in ("refused", "no_quorum"):
-                    break
+                if outcome.reason in ("refused", "no_quorum") or (rounds and windows is not None):
+                    break  # windows that are over are the first one of the next round
                 if outcome.reason == "leader_lost":
                     unreachable.add(leader)
                     rival = self._entry.rival
@@ -204,7 +206,8 @@ class RoundEngine:
             stream.close()
             return Aborted(reason="leader_lost", text=f"leader {leader}: {error.message}")
         try:
-            outcome = await self._take_part(stream, group, bring)
+            with self.history.expecting((group.epoch, group.lineage)):
+                outcome = await self._take_part(stream, group, bring)
         finally:
             self._participations.pop(group.round_id, None)
             self._accounts.end(group)
@@ -258,10 +261,9 @@ class RoundEngine:
             return Superseded(text=text, record=record)
         if holding.mean is None:
             return Committed(mean=np.empty(0, np.float32), record=record)
-        committed = Committed(mean=holding.mean, record=record)
         if holding.transcript is not None:
-            self.history.remember(certified, committed.mean, holding.transcript)
-        return committed
+            self.history.remember(certified, holding.mean, holding.transcript)
+        return Committed(mean=holding.mean, record=record)
 
     def _settle(self, certified: Certified, *, is_member: bool) -> None:
         """Remember, and owe what the round's encodings lost."""

@@ -13,6 +13,7 @@ from collab.averaging.division import Division, Job
 from collab.averaging.exchange import Exchange, Holding
 from collab.averaging.fetching import Fetch
 from collab.averaging.flow import Links
+from collab.averaging.gate import Gate
 from collab.averaging.hosting import Hosted, Kept
 from collab.averaging.laggards import Progress
 from collab.averaging.messages import PARTS_PROTOCOL
@@ -51,6 +52,8 @@ class Session:
         self._holdings: list[Holding] = []
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._reductions: dict[int, Reduction] = {}
+        self._opening: asyncio.Task[None] | None = None
+        """Lets our vector out row by row, if it has several."""
         self.gone: set[PeerId] = set()
         self._silenced: set[PeerId] = set()
         """Members that are there, and of whom nothing more goes into the mean."""
@@ -64,15 +67,19 @@ class Session:
     async def __aenter__(self) -> Self:
         for job in self.division.jobs:
             self._take_up(job)
+        if (gate := self._exchange.gate) is not None:
+            gate.listeners.append(self._look_again)
+            self._opening = asyncio.create_task(self._open(gate))
         self.changed.set()  # there may be nothing for us to do
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks.values():
+        ending = [*self._tasks.values(), *([self._opening] if self._opening is not None else [])]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         self._tasks.clear()  # each holds the error that it was cancelled with, whose traceback holds us
         for index in range(len(self._holdings)):
             self._tools.reducer.forget(self._key(index))
@@ -142,6 +149,19 @@ class Session:
                 self._holdings[index].follow(job)
                 self._start(index)
         self.changed.set()
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    async def _open(self, gate: Gate) -> None:
+        """Nobody awaits this before the round is over; without it the others go on without us, in the end."""
+        try:
+            await gate.run()
+        except Exception:
+            logger.exception("a window cannot be ended, please report this")
+
+    def _look_again(self) -> None:
+        for reduction in list(self._reductions.values()):
+            reduction.look_again()
 
     # -- one job -----------------------------------------------------------------------------------------------------
 

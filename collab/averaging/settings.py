@@ -5,7 +5,7 @@ from typing import Protocol
 
 from collab.averaging.contribution_plan import Policy
 from collab.averaging.timeouts import FIRST, RoundTimeouts
-from collab.config import Run, waits_for_rounds
+from collab.config import Dts, Run, waits_for_rounds
 
 MOST_TARGETS = 16.0
 """What a peer brings counts as at most this many target batches; one that claims more is refused."""
@@ -70,10 +70,13 @@ class RoundSettings:
     timeouts: RoundTimeouts = FIRST
     is_synchronous: bool = True
     """Whether trainers wait for rounds; else these go on beside the training, and nobody loses time by a later one."""
+    period_samples: int = 0
+    """That the swarm's batch has of each trainer at least, as a mean over them."""
 
     @classmethod
     def of(cls, run: Run, fingerprint: str, terms: Terms, *, can_reduce: bool) -> "RoundSettings":
         """As the run file says."""
+        period = run.strategy.period if isinstance(run.strategy, Dts) else None
         return cls(
             fingerprint=fingerprint,
             policy=run.averaging.compression,
@@ -82,8 +85,13 @@ class RoundSettings:
             reduction=run.averaging.reduction,
             max_share=run.averaging.max_share,
             is_synchronous=waits_for_rounds(run.strategy),
+            period_samples=(period or 0) * run.microbatch_size,
         )
+
+    def batch_size(self, epoch: int, trainers: int) -> float:
+        """Samples that so many trainers together have before the step after ``epoch`` ones."""
+        return max(self.terms.target_batch_size(epoch), float(self.period_samples * trainers))
 
     def max_weight(self, epoch: int) -> float:
         """Samples; a heavier contribution is refused."""
-        return (MOST_TARGETS if self.is_synchronous else MOST_TARGETS_BESIDE) * self.terms.target_batch_size(epoch)
+        return (MOST_TARGETS if self.is_synchronous else MOST_TARGETS_BESIDE) * self.batch_size(epoch, 1)

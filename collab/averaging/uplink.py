@@ -137,6 +137,11 @@ class Uplink:
         """What is known of the way to ``peer``."""
         return self._paths.setdefault(peer, Path())
 
+    def farthest_s(self) -> float:
+        """Round trip of a part on the longest path that is known; 0: none is."""
+        trips = [path.trip_s for path in self._paths.values() if math.isfinite(path.trip_s)]
+        return max(trips, default=0.0)
+
     def rate(self) -> Rate | None:
         """What the link carries, as far as seen; never more than the owner allows."""
         return limited(self._meter.rate(), self._max_rate)

@@ -49,6 +49,11 @@ class Weights:
         """With so many more everywhere."""
         return Weights(self.stops, tuple(value + samples for value in self.values))
 
+    def with_(self, other: "Weights") -> "Weights":
+        """With those of ``other`` for as many elements."""
+        edges = sorted({*self.stops, *other.stops})
+        return _simplified(edges, [self.at(edge - 1) + other.at(edge - 1) for edge in edges])
+
     def cleared(self, spans: Iterable[tuple[int, int]]) -> "Weights":
         """Without those behind the elements of ``spans`` (start, stop)."""
         return self.replaced(spans, 0.0)

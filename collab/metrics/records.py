@@ -110,6 +110,20 @@ class EpochFinished(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowsAveraged(Event):
+    """Windows of own steps, whose means are here; of several in a round they came one by one while it went on."""
+
+    epoch: int
+    """Global steps that we have taken by now."""
+    paces: tuple[tuple[int, int], ...]
+    """Of each window the own steps in it, and those from its end until its mean was here."""
+    period: float
+    """The former, median."""
+    delay: float
+    """The latter, median."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesUsed(Event):
     """Samples of ours are in a step that the swarm took without us; we have learned of it, and taken the step over."""
 

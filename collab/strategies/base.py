@@ -39,6 +39,21 @@ class HandedOver:
         return ((0, len(self.mean)),)
 
 
+class OwnWindows(Protocol):
+    """What a replica brings to one round, window by window."""
+
+    vector: Vector
+    """[windows * row_elements] float32: the displacement of the parameters in each window, 0 until it is over."""
+
+    def close(self, row: int) -> None:
+        """A window is over; may happen while a microbatch is computed, which is of the next one."""
+        ...
+
+    def put(self, row: int, mean: Vector | None) -> None:
+        """Let a mean take the place of our own window of ``row`` after the present microbatch; None: no more."""
+        ...
+
+
 class Replica(Protocol):
     """The model as strategies see it; ``collab.training.replica.Replica`` is the real one."""
 
@@ -52,7 +67,25 @@ class Replica(Protocol):
 
     @property
     def microbatches_beside(self) -> int:
-        """Computed since the last ``hand_over``."""
+        """Computed since the last ``hand_over``; in a round of several windows, since the oldest of them was over whose
+        mean is not here yet.
+        """
+        ...
+
+    @property
+    def num_elements(self) -> int:
+        """Length of what a step takes."""
+        ...
+
+    @property
+    def windows(self) -> int:
+        """That one round of the run averages, each with a row of its own; 1: what is handed over is all of it."""
+        ...
+
+    def begin_windows(self) -> OwnWindows:
+        """Several, for a round that is to begin: what is accumulated until it has is the first of them. What becomes of
+        the round is said as of what is handed over, with elements as they are in its vector.
+        """
         ...
 
     def hand_over(self) -> HandedOver:

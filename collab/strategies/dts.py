@@ -1,12 +1,14 @@
 """DTS: delayed and temporally sparse updates, for high latency."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from collab.averaging.base import Committed
-from collab.strategies.base import Replica, Target
+from collab.averaging.base import Committed, Contribution, Outcome
+from collab.strategies.base import Decision, OwnWindows, Replica, Stepped, Swarm, Target, Worker
 from collab.strategies.rounds import RoundByRound
+from collab.types import AnyVector
 
 
 class Dts(RoundByRound):
@@ -52,10 +54,55 @@ class Dts(RoundByRound):
         is_late = self._delay is not None and replica.microbatches_beside >= self._delay
         return math.inf if is_late else 0.0
 
+    async def contribute(self, replica: Replica, swarm: Swarm) -> Outcome:
+        if replica.windows == 1:
+            return await super().contribute(replica, swarm)
+        ours = replica.begin_windows()
+        contribution = Contribution(
+            epoch=replica.epoch,
+            lineage=replica.lineage,
+            vector=ours.vector,
+            weight=float(replica.samples),
+            windows=_Rows(ours, replica.windows, swarm.worker),
+        )
+        return await swarm.averager.average(contribution)
+
+    async def take(self, replica: Replica, swarm: Swarm, outcome: Outcome) -> Decision:
+        held = replica.samples
+        decision = await super().take(replica, swarm, outcome)
+        if replica.windows == 1 or not isinstance(decision, Stepped) or not isinstance(outcome, Committed):
+            return decision
+        said = dict(outcome.record.contributors).get(swarm.peer_id, 0.0)
+        if not said:
+            return decision
+        # what is said when a round begins is of its first window; the others' will have grown as ours
+        return replace(decision, swarm_samples=decision.swarm_samples * (held - replica.samples) / said)
+
     def apply(self, replica: Replica, committed: Committed) -> None:
+        if replica.windows > 1:
+            rows = committed.mean.astype(np.float32, copy=False).reshape(replica.windows, -1)
+            moved = np.zeros(rows.shape[1], np.float32)
+            for row in rows:  # one after the other: a sum of any other order is another one
+                moved += row
+            replica.step(moved[: replica.num_elements], committed.lineage, committed.record.terms)
+            return
         record, a_sample = committed.record, committed.mean.astype(np.float32, copy=False)
         contributors = dict(record.contributors)
         samples = np.full(len(a_sample) if record.gaps else 1, math.fsum(contributors.values()))
         for peer, start, stop in record.gaps:
             samples[start:stop] -= contributors[peer]
         replica.step(a_sample * (samples / len(contributors)).astype(np.float32), committed.lineage, record.terms)
+
+
+class _Rows:
+    """Implements the averager's ``Windows``."""
+
+    def __init__(self, ours: OwnWindows, count: int, worker: Worker) -> None:
+        self._ours, self._worker = ours, worker
+        self.count = count
+
+    async def close(self, row: int) -> None:
+        await self._worker.beside(lambda: self._ours.close(row))
+
+    def put(self, row: int, mean: AnyVector | None) -> None:
+        self._ours.put(row, None if mean is None else mean.astype(np.float32, copy=False))

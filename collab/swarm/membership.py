@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from collab.averaging.agreement import CommitRecord
 from collab.averaging.assembly import Expected
 from collab.averaging.deadlines import Arrivals
 from collab.ports import Clock
@@ -39,6 +40,12 @@ class Membership:
         """
         self._board, self._clock, self._our_record = board, clock, our_record
         self.voice_of = board.voice_of
+        self.known_records: Callable[[], list[CommitRecord]] = list
+        """Of the last committed rounds."""
+        self.is_stuck: Callable[[], bool] = lambda: False
+        """Whether we should have taken a step long ago."""
+        self.trusts: Callable[[PeerId], bool] = lambda _: True
+        """Whether the word of a backbone counts."""
         self._has_news = False
         self._question, self._answer = asyncio.Event(), asyncio.Event()
         """That everybody's words should be read at once, and that this is done."""
@@ -198,7 +205,9 @@ class Membership:
 
     def leaders(self, lineage: Lineage, epoch: int) -> list[PeerId]:
         """Whom to ask to lead, best first."""
-        return self.view.leaders(epoch, lineage)
+        known = reversed(self.known_records())
+        maker = next((record for record in known if record.next_lineage() == lineage), None)
+        return self.view.leaders(epoch, lineage, dict(maker.contributors) if maker is not None else ())
 
     # -- where we stand ----------------------------------------------------------------------------------------------
 
@@ -223,9 +232,10 @@ class Membership:
 
     def doubt(self) -> None:
         """The newest state of others was not to be had from those who say that they hold it."""
-        newest, until_s = self.newest_of_others(), self._clock.monotonic() + DOUBT_S
-        for record in self.others().records:
-            if (record.epoch, record.lineage) == newest and record.role is Role.TRAINER:
+        others, until_s = self.others(), self._clock.monotonic() + DOUBT_S
+        newest, kept = others.newest(), others.kept_beyond(self._our_record().epoch, self._board.era)
+        for record in others.records:
+            if record in kept or ((record.epoch, record.lineage) == newest and record.role is Role.TRAINER):
                 self._doubted[record.peer] = until_s
 
     def others(self) -> SwarmView:
@@ -234,6 +244,17 @@ class Membership:
         self._doubted = {peer: until_s for peer, until_s in self._doubted.items() if until_s > now_s}
         records = tuple(r for r in self.view.records if r.peer != me and r.peer not in self._doubted)
         return replace(self.view, records=records, left={})
+
+    def keepers(self) -> list[PeerId]:
+        """Backbones that hold what came after our state, if those who made it are gone; else none.
+
+        Whoever trained on from here would make a second history. Their word counts when it is proved that there was
+        such a step, or when nothing has gone on here for long anyway.
+        """
+        ours = self._our_record()
+        kept = [r.peer for r in self.others().kept_beyond(ours.epoch, self._board.era) if self.trusts(r.peer)]
+        is_proved = any((r.epoch, r.lineage) == (ours.epoch, ours.lineage) for r in self.known_records())
+        return kept if kept and (is_proved or self.is_stuck()) else []
 
     def is_out_of_step(self) -> bool:
         """Whether most trainers are on another history than ours, and not behind it.
@@ -249,7 +270,7 @@ class Membership:
         if consensus is None:
             return any(backbone.checkpoint_epoch > record.epoch for backbone in self.backbones())
         if consensus == (record.epoch, record.lineage):
-            return False
+            return bool(self.keepers())
         supporters = self.view.number_at(*consensus)
         companions = self.view.companions(record)
         if consensus[0] == record.epoch:
@@ -257,20 +278,8 @@ class Membership:
         return consensus[0] > record.epoch
 
     def donors(self) -> list[PeerId]:
-        """Whom to ask for state, best first: trainers of the majority's history, then backbones.
-
-        Trainers that can be dialled come first: what others give may go through a backbone, which has better to do.
-        """
-        others = self.others()
-        if self.is_at_rest():
-            newest = others.newest()
-            trainers = [r for r in others.records if r.role is Role.TRAINER and (r.epoch, r.lineage) == newest]
-        else:
-            consensus = others.consensus()
-            trainers = list(others.trainers(*consensus)) if consensus else []
-        trainers.sort(key=lambda record: not record.can_be_dialled)
-        able = [record for record in others.records if record.role is Role.BACKBONE and record.era == self._board.era]
-        return [record.peer for record in (*trainers, *able)]
+        """Whom to ask for state, best first."""
+        return self.others().donors(self._board.era, is_at_rest=self.is_at_rest())
 
     def dialable(self) -> list[PeerId]:
         """Other peers that can be dialled, backbones first."""

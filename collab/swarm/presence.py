@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from collab.averaging.assembly import Expected
 from collab.swarm.progress import SwarmView
+from collab.swarm.records import PeerState
 from collab.types import Lineage, PeerId, Role
 
 LONGEST_STEP_S = 10.0
@@ -88,6 +89,7 @@ class Presence:
         return Expected(
             trainers=trainers,
             behind=frozenset(record.peer for record in view.all_trainers()) - trainers,
+            syncing=frozenset(r.peer for r in view.records if r.state is PeerState.SYNCING and r.lineage),
             helpers=frozenset(record.peer for record in view.helpers()),
             left=self.left,
             absent_s=self.absent_s,

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from collab.averaging.claims import believed
@@ -172,16 +172,48 @@ class SwarmView:
         told = [(tally.epoch, tally.lineage) for tally in self.crowd.tallies] if self.crowd else []
         return max([*((record.epoch, record.lineage) for record in self._holders()), *told], default=None)
 
+    def kept_beyond(self, epoch: int, era: str) -> list[PeerRecord]:
+        """Backbones that hold a newer state than that of ``epoch``, if nobody is here any more who has trained it."""
+        told = {tally.epoch for tally in self.crowd.tallies} if self.crowd else {r.epoch for r in self.all_trainers()}
+        if max(told, default=-1) > epoch:
+            return []
+        backbones = (r for r in self.records if r.role is Role.BACKBONE and r.state is not PeerState.LEAVING)
+        return [record for record in backbones if record.era == era and record.checkpoint_epoch > epoch]
+
+    def donors(self, era: str, *, is_at_rest: bool) -> list[PeerId]:
+        """Whom to ask for state, best first: trainers of the majority's history, then backbones.
+
+        Trainers that can be dialled come first: what others give may go through a backbone, which has better to do.
+
+        Args:
+            is_at_rest: the newest state is the run's, whoever holds it.
+        """
+        if is_at_rest:
+            newest = self.newest()
+            trainers = [r for r in self.records if r.role is Role.TRAINER and (r.epoch, r.lineage) == newest]
+        else:
+            consensus = self.consensus()
+            trainers = list(self.trainers(*consensus)) if consensus else []
+        trainers.sort(key=lambda record: not record.can_be_dialled)
+        able = [record for record in self.records if record.role is Role.BACKBONE and record.era == era]
+        return [record.peer for record in (*trainers, *able)]
+
     def _holders(self) -> list[PeerRecord]:
         """Trainers and backbones that hold a state and stay."""
         return [r for r in self.records if r.lineage and r.state is not PeerState.LEAVING]
 
-    def leaders(self, epoch: int, lineage: Lineage) -> list[PeerId]:
-        """Peers to ask to lead a round, best first: backbones, then the others in an order drawn from the round."""
+    def leaders(self, epoch: int, lineage: Lineage, makers: Collection[PeerId] = ()) -> list[PeerId]:
+        """Peers to ask to lead a round, best first: backbones, then the others in an order drawn from the round.
 
-        def rank(record: PeerRecord) -> tuple[bool, bytes]:
+        Args:
+            makers: contributors to the round that made the history. They are asked before those who came to it later,
+                of whom they may not have heard yet: else these would wait for others alone.
+        """
+
+        def rank(record: PeerRecord) -> tuple[bool, bool, bytes]:
             return (
                 record.role is not Role.BACKBONE,
+                record.peer not in makers,
                 hashlib.sha256(f"{epoch}:{lineage}:{record.peer}".encode()).digest(),
             )
 

@@ -95,7 +95,11 @@ class PeerRecord:
     wants_credit: bool = False
     """Whether its owner agrees that its name is published with the model."""
     gpu: str = ""
-    """What a trainer computes on, as the driver calls it; empty: the CPU. New fields go below."""
+    """What a trainer computes on, as the driver calls it; empty: the CPU."""
+    period: float = 0.0
+    """Own steps in a window whose steps are averaged beside the next ones, as it came out; 0: there are none yet."""
+    delay: float = 0.0
+    """Own steps from the end of a window until its mean is here. New fields go below."""
 
 
 def pack_record(record: PeerRecord, identity: Identity) -> bytes:
@@ -145,7 +149,7 @@ def _checked(values: Any, peer: PeerId) -> PeerRecord:
         converted[field.name] = value
     record = PeerRecord(**converted)
     counts = (record.samples, record.total_samples, record.epochs_contributed, record.orders, record.data_pass)
-    speeds = (record.samples_per_s, record.microbatch_s, record.said_at, record.life_s)
+    speeds = (record.samples_per_s, record.microbatch_s, record.said_at, record.life_s, record.period, record.delay)
     is_sound = record.epoch >= 0 and all(0 <= figure <= MOST_CLAIMED for figure in (*counts, *speeds))
     if not is_sound or record.life_s > LONGEST_LIFE_S:
         raise BadMessage("record holds impossible values")

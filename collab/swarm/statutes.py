@@ -9,7 +9,7 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.mandate import Mandate
 from collab.swarm.orders import Order
 from collab.swarm.records import PeerRecord, PeerState
-from collab.types import Role
+from collab.types import PeerId, Role
 from collab.version import VERSION
 
 
@@ -38,6 +38,10 @@ class Statutes:
         """Our record with what everybody says."""
         credential, orders = self._ports.entrance.credential(), len(self.mandate.book.orders)
         return replace(record, credential=credential, orders=orders, version=VERSION)
+
+    def trusts_backbone(self, peer: PeerId) -> bool:
+        """Whether the owner has named a backbone; where nobody owns the run, everybody is as good."""
+        return not self.bundle.owner or self.admission.is_vouched_backbone(peer)
 
     def counts(self, record: PeerRecord) -> bool:
         """Whether the word of a peer counts: it may take part, and speaks of a state that was not rolled back."""

@@ -1,91 +1,18 @@
 """The gradient that accumulates between two steps: microbatches go in, one sum is handed over to a round."""
 
-import math
 import threading
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import torch
 
-from collab.averaging.weights import Weights
 from collab.strategies.base import HandedOver, Spans
+from collab.training.sums import GradientSum, Used
+from collab.training.windows import WindowBook
+from collab.types import Vector
 
 REMEMBERED = 16
 """Rounds; who is further behind takes over a state."""
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    """What of ours went into a step."""
-
-    sample_ids: tuple[int, ...] = ()
-    sample_epochs: tuple[int, ...] = ()
-    """For each sample, the epoch at whose parameters its gradient was computed: earlier for what was carried over."""
-    loss: float = math.nan
-    """Mean over these samples."""
-    weight: float = 0.0
-    """Samples, those included of which some elements are used and others are held: by the share of their elements."""
-    rounds: tuple[str, ...] = ()
-    """Ids of the rounds that used them."""
-
-    def with_(self, later: "Used") -> "Used":
-        """Both."""
-        mine, theirs = len(self.sample_ids), len(later.sample_ids)
-        loss = self.loss if not theirs else later.loss
-        if mine and theirs:
-            loss = (mine * self.loss + theirs * later.loss) / (mine + theirs)
-        return Used(
-            self.sample_ids + later.sample_ids,
-            self.sample_epochs + later.sample_epochs,
-            loss,
-            self.weight + later.weight,
-            self.rounds + later.rounds,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class GradientSum:
-    """Gradients of some microbatches, each weighted by its samples."""
-
-    total: torch.Tensor
-    """[num_elements] float32 on the device."""
-    sample_ids: tuple[int, ...]
-    sample_epochs: tuple[int, ...]
-    """As in ``Used``."""
-    loss_sum: float
-    """Over the samples; NaN when it is not known."""
-    cleared: Weights | None = None
-    """Samples behind each element, where a step has used some elements and not others."""
-
-    @property
-    def weights(self) -> Weights:
-        """Samples behind each element."""
-        return self.cleared or Weights.uniform(len(self.total), len(self.sample_ids))
-
-    def with_(self, other: "GradientSum", total: torch.Tensor) -> "GradientSum":
-        """The samples of both, ours first, over ``total``; ``other`` is whole."""
-        return GradientSum(
-            total,
-            self.sample_ids + other.sample_ids,
-            self.sample_epochs + other.sample_epochs,
-            self.loss_sum + other.loss_sum,
-            None if self.cleared is None else self.cleared.plus(len(other.sample_ids)),
-        )
-
-    def without(self, used: Spans) -> "GradientSum":
-        """The same, with nothing left in the elements of ``used``."""
-        for start, stop in used:
-            self.total[start:stop] = 0
-        return replace(self, cleared=self.weights.cleared(used))
-
-    def mean(self) -> HandedOver:
-        """Sum over the samples / samples, on the CPU; 0 where nothing is left."""
-        if self.cleared is None:
-            return HandedOver((self.total / len(self.sample_ids)).cpu().numpy(), len(self.sample_ids))
-        samples = np.maximum(self.cleared.dense(0, len(self.total)), 1)
-        mean = (self.total.cpu() / torch.from_numpy(samples)).numpy()
-        return HandedOver(mean, round(self.cleared.largest), self.cleared)
 
 
 class Accumulator:
@@ -102,11 +29,14 @@ class Accumulator:
         self._held: tuple[GradientSum | None, GradientSum | None, GradientSum | None] = None, None, None
         """What is in doubt, what was handed over since, and what came after it; one tuple, so that readers see all as
         of one moment. What is in doubt is handed over with the rest."""
-        self._doubts = frozenset[str]()
-        """Rounds that may have used what is in doubt."""
+        self._doubts: dict[str, WindowBook | None] = {}
+        """Rounds that may have used what is in doubt, and the windows that they had of it."""
+        self.book: WindowBook | None = None
+        """Of the round that is under way, if it has several windows."""
         self._settled: deque[str] = deque(maxlen=REMEMBERED)
         """The last rounds of which it is settled what they have used."""
         self._used = Used()
+        self._paces: list[tuple[int, int]] = []
 
     @property
     def is_handed_over(self) -> bool:
@@ -122,14 +52,30 @@ class Accumulator:
         return round_id in self._doubts
 
     @property
+    def has_windows(self) -> bool:
+        """Whether it is known window by window what the round has that is under way."""
+        return self.book is not None and self.book.has_ended
+
+    @property
+    def num_samples(self) -> int:
+        """Of ``sample_ids``."""
+        return sum(len(part.sample_ids) for part in self._held if part is not None)
+
+    @property
     def sample_ids(self) -> tuple[int, ...]:
         """Of all that is held, handed over or not, in order."""
         return tuple(sample_id for part in self._held if part is not None for sample_id in part.sample_ids)
 
     def held(self) -> torch.Tensor | None:
-        """[num_elements] sum of all that is held, handed over or not; None: nothing is. A copy."""
+        """[num_elements] sum of all that is held, handed over or not, with the swarm's means in the place of what they
+        are the means of; None: nothing is held. A copy.
+        """
         with self._lock:
             totals = [part.total for part in self._held if part is not None]
+            if self.book is not None and self.book.means:
+                totals.append(torch.from_numpy(self.book.correction).to(self._device))
+            if self.book is not None:
+                self.book.has_news = False
             return torch.stack(totals).sum(0) if totals else None
 
     def buffer(self) -> torch.Tensor:
@@ -173,6 +119,47 @@ class Accumulator:
             raise ValueError("there is no gradient before the first microbatch")
         return whole.mean()
 
+    def begin_windows(self, book: WindowBook) -> None:
+        """A round of several windows is to begin; until its first one is over nothing is handed over."""
+        with self._lock:
+            self.book = book
+
+    def close(self, book: WindowBook, row: int, at: int) -> None:
+        """Hand over what has come since the window before was over; of the first one, all that there is.
+
+        Args:
+            at: microbatches since ``begin_windows``.
+        """
+        with self._lock:
+            if book is not self.book:
+                return  # its round is over
+            in_doubt, handed_over, later = self._held
+            piece = later
+            if row == 0:
+                piece = handed_over = self._together(handed_over, later)
+                later = None
+                if in_doubt is not None:
+                    piece = in_doubt if piece is None else in_doubt.with_(piece, in_doubt.total + piece.total)
+            book.add(piece, at)
+            self._held = in_doubt, self._together(handed_over, later), None
+
+    def put(self, book: WindowBook, row: int, mean: Vector | None, at: int) -> None:
+        """The mean of a window takes its place, or leaves it again (None)."""
+        with self._lock:
+            if book is self.book:
+                book.put(row, mean, at)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether ``held`` has other means in it than when it was last asked."""
+        return self.book is not None and self.book.has_news
+
+    def take_paces(self) -> list[tuple[int, int]]:
+        """See ``Replica``."""
+        with self._lock:
+            paces, self._paces = self._paces, []
+        return paces
+
     def take_used(self) -> Used:
         """What of ours has gone into steps since this was last asked; samples of which something is held have not."""
         with self._lock:
@@ -183,16 +170,17 @@ class Accumulator:
         """What was handed over is accumulated as before, apart from what comes later: ``rounds`` may have used it."""
         with self._lock:
             in_doubt, handed_over, later = self._held
+            book, self.book = self.book, None
             if not rounds:
                 self._held = in_doubt, None, self._together(handed_over, later)
                 return
-            self._doubts |= rounds
+            self._doubts |= dict.fromkeys(rounds, book)
             self._held = self._together(in_doubt, handed_over), None, later
 
     def forget(self) -> None:
         """All of it is worthless: it belongs to a history that does not count any more."""
         with self._lock:
-            self._held, self._doubts = (None, None, None), frozenset()
+            self._held, self._doubts, self.book = (None, None, None), {}, None
 
     def move_to(self, device: torch.device) -> None:
         """Keep what is held, and what comes, on another device."""
@@ -216,27 +204,37 @@ class Accumulator:
         """
         with self._lock:
             in_doubt, handed_over, later = self._held
+            book, self.book = self.book, None
             if round_id in self._doubts:
-                ours, later = in_doubt, self._together(handed_over, later)
+                ours, later, book = in_doubt, self._together(handed_over, later), self._doubts[round_id]
             else:
                 ours = self._together(in_doubt, handed_over)
-            self._doubts = frozenset()
+            self._doubts = {}
+            self._paces += [] if book is None else book.paces()
             if round_id:
                 self._settled.append(round_id)
             if ours is None:
                 self._held = None, None, later
                 return
-            left = ours.without(used) if used else ours
-            weight = ours.weights.average - left.weights.average
-            rounds = (round_id,) if round_id and weight > 0 else ()
-            if left.weights.largest > 0:
-                self._used = self._used.with_(Used(weight=weight, rounds=rounds))
-                self._held = None, None, self._together(left, later)
-                return
-            loss = ours.loss_sum / len(ours.sample_ids)
-            self._used = self._used.with_(Used(ours.sample_ids, ours.sample_epochs, loss, weight, rounds))
-            self._held = None, None, later
-            self._spare = [ours.total]  # one is enough for the next microbatch
+            left = self._settle(book.pieces(used) if used and book is not None else [(ours, used)], round_id)
+            self._held = None, None, self._together(left, later)
+            if left is None:
+                self._spare = [ours.total]  # one is enough for the next microbatch
+
+    def _settle(self, pieces: list[tuple[GradientSum, Spans]], round_id: str) -> GradientSum | None:
+        """What is left of ``pieces``, which together are ours, when a step has used so much of each."""
+        left, weight, gone = None, 0.0, Used()
+        for piece, used in pieces:
+            rest = piece.without(used) if used else piece
+            weight += piece.weights.average - rest.weights.average
+            if rest.weights.largest > 0:
+                left = rest if left is None else left.joined(rest)
+            elif piece.sample_ids:
+                loss = piece.loss_sum / len(piece.sample_ids)
+                gone = gone.with_(Used(piece.sample_ids, piece.sample_epochs, loss))
+        rounds = (round_id,) if round_id and weight > 0 else ()
+        self._used = self._used.with_(replace(gone, weight=weight, rounds=rounds))
+        return None if left is None else replace(left, total=left.total.to(self._device))
 
     def _together(self, earlier: GradientSum | None, later: GradientSum | None) -> GradientSum | None:
         """Both sums as one, in the total of the earlier; the later is whole."""

@@ -6,10 +6,13 @@ from typing import Any
 
 import torch
 
+from collab.averaging.rows import padded
 from collab.errors import ShapeMismatch
+from collab.strategies.base import HandedOver, OwnWindows
 from collab.swarm.snapshots import Snapshot
 from collab.training.replica import MicrobatchReport
 from collab.training.stepping import SteppingReplica
+from collab.training.windows import WindowBook
 from collab.types import Lineage, Vector
 
 logger = logging.getLogger(__name__)
@@ -27,6 +30,9 @@ class AnchoredReplica(SteppingReplica):
     Memory on the device, beside a ``Replica``'s: two vectors, and one more while the parameters are set.
     """
 
+    num_windows = 1
+    """That one round averages; with several the means of those that are here are in the parameters, too."""
+
     def __init__(self, *args: Any, device: torch.device, **kwargs: Any) -> None:
         """See ``Replica``."""
         super().__init__(*args, device=device, **kwargs)
@@ -34,6 +40,65 @@ class AnchoredReplica(SteppingReplica):
         self.layout.gather_parameters(self._anchor)
         self._before = torch.empty_like(self._anchor)
         """Parameters before the present step."""
+        self._handed_over = 0
+        """Microbatches of the one window that is on its way."""
+        self._paces: list[tuple[int, int]] = []
+
+    @property
+    def exchanged_elements(self) -> int:
+        """See ``Replica``."""
+        return self.num_elements if self.windows == 1 else self.windows * padded(self.num_elements)
+
+    # -- windows -----------------------------------------------------------------------------------------------------
+
+    @property
+    def windows(self) -> int:
+        """That one round averages."""
+        return self.num_windows
+
+    @property
+    def microbatches_beside(self) -> int:
+        """See ``Replica``; of several windows, since the oldest was over whose mean is not here."""
+        if self.windows == 1:
+            return self._beside
+        book = self._gradient.book
+        return 0 if book is None else book.late(self._beside)
+
+    def begin_windows(self) -> OwnWindows:
+        """Several windows for a round that is to begin; their vector is theirs."""
+        self._beside = 0
+        book = WindowBook(self.num_elements, self.windows)
+        self._gradient.begin_windows(book)
+        self.advanced.set()
+        return _Windows(self, book)
+
+    def close(self, book: WindowBook, row: int) -> None:
+        """A window is over; beside a microbatch."""
+        self._gradient.close(book, row, self._beside)
+
+    def put(self, book: WindowBook, row: int, mean: Vector | None) -> None:
+        """A mean takes the place of a window, in the parameters when the present microbatch is over."""
+        self._gradient.put(book, row, mean, self._beside)
+        self.advanced.set()
+
+    @property
+    def has_news(self) -> bool:
+        """See ``Replica``."""
+        return self._gradient.has_news
+
+    def catch_up(self) -> None:
+        """See ``Replica``."""
+        self._level()
+
+    def take_paces(self) -> list[tuple[int, int]]:
+        """See ``Replica``."""
+        paces, self._paces = self._paces, []
+        return paces or self._gradient.take_paces()
+
+    def hand_over(self) -> HandedOver:
+        """See ``Replica``."""
+        self._handed_over += self._beside
+        return super().hand_over()
 
     # -- own steps ---------------------------------------------------------------------------------------------------
 
@@ -49,6 +114,8 @@ class AnchoredReplica(SteppingReplica):
         report = self._add(moved, sample_ids, math.nan if loss is None else loss, is_sound=is_sound)
         if is_sound and report.skipped:
             self.layout.scatter_parameters(self._before)  # finite gradients, and a step beyond all numbers
+        if self.has_news:
+            self.catch_up()
         return report
 
     def abandon(self) -> None:
@@ -82,6 +149,9 @@ class AnchoredReplica(SteppingReplica):
 
     def settle(self, used: Any, round_id: str = "") -> None:
         """See ``Replica``. What the round has used is in the anchor now, and not in our displacements any more."""
+        if used and self.windows == 1 and self.is_handed_over:
+            self._paces.append((self._handed_over, self._beside))
+            self._handed_over = 0
         super().settle(used, round_id)
         self._level()
 
@@ -132,3 +202,17 @@ class AnchoredReplica(SteppingReplica):
     def _optimizer_state(self, snapshot: Snapshot) -> dict[str, Any]:
         """Our own: it is private."""
         return self.optimizer.state_dict()
+
+
+class _Windows:
+    """Implements ``OwnWindows``."""
+
+    def __init__(self, replica: AnchoredReplica, book: WindowBook) -> None:
+        self._replica, self._book = replica, book
+        self.vector = book.vector
+
+    def close(self, row: int) -> None:
+        self._replica.close(self._book, row)
+
+    def put(self, row: int, mean: Vector | None) -> None:
+        self._replica.put(self._book, row, mean)

@@ -21,6 +21,10 @@ URGENT_HANDOVER_S = 2.0
 """For the last trainer to hand its state to a backbone when it is asked to leave."""
 FINAL_HANDOVER_S = 120.0
 """The same when the run is finished and nobody is in a hurry."""
+BACKBONE_STARTS_S = 30.0
+"""At the end of a run: for a backbone to be back, if it has only been started again."""
+BACKBONE_AWAY_S = 180.0
+"""One that is away for longer is not about to be back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +53,16 @@ class Departure:
         if is_finished:
             is_safe = await self._hand_over(give_up_s - clock.monotonic())
             if not is_safe and self._is_at_the_end():
-                await self._see_off((give_up_s - clock.monotonic()) / 2)  # a goodbye and our own copy follow
+                is_safe = await self._see_off((give_up_s - clock.monotonic()) / 2)  # a goodbye and our own copy follow
+            if not is_safe:
+                self._tell_unsafe()
         vitals.state = farewell
         with suppress(TimeoutError):
             async with asyncio.timeout((give_up_s - clock.monotonic()) / 2):
                 await self.membership.report()
-        if not is_finished and self.membership.is_last_trainer():
-            await self._hand_over(give_up_s - clock.monotonic())
+        is_last = not is_finished and self.membership.is_last_trainer()
+        if is_last and not await self._hand_over(give_up_s - clock.monotonic()):
+            self._tell_unsafe()
         with suppress(TimeoutError):
             async with asyncio.timeout(give_up_s - clock.monotonic()):
                 await self.copy.save()
@@ -69,12 +76,14 @@ class Departure:
         behind = [record.peer for record in backbones if record.checkpoint_epoch < epoch]
         eval_loss = vitals.evaluation.loss if vitals.eval_epoch == epoch else math.nan
         offer = Offer(self.engine.fingerprint, epoch, eval_loss)
-        if not behind or await self._is_taken(behind, offer, timeout_s):
-            return bool(backbones)
-        text = f"no backbone took our state of epoch {epoch} in time"
-        hint = f"the run will go on from epoch {max(record.checkpoint_epoch for record in backbones)}"
-        self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint, is_problem=True))
-        return False
+        return bool(backbones) and (not behind or await self._is_taken(behind, offer, timeout_s))
+
+    def _tell_unsafe(self) -> None:
+        """A backbone is there, and did not take what it should have."""
+        if backbones := self.membership.backbones():
+            text = f"no backbone took our state of epoch {self.replica.epoch} in time"
+            hint = f"the run will go on from epoch {max(record.checkpoint_epoch for record in backbones)}"
+            self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint, is_problem=True))
 
     async def _is_taken(self, backbones: list[PeerId], offer: Offer, timeout_s: float) -> bool:
         return await offer_state(self.ports.transport, self.engine.links.timeouts, backbones, offer, timeout_s)
@@ -84,17 +93,32 @@ class Departure:
         until = self.mandate.until_epoch
         return until is not None and self.replica.epoch >= until
 
-    async def _see_off(self, timeout_s: float) -> None:
-        """Wait for those that have missed the last step: once all who took it are gone, nobody can give it to them."""
-        epoch, membership, is_told = self.replica.epoch, self.membership, False
+    async def _see_off(self, timeout_s: float) -> bool:
+        """Wait for those that have missed the last step, and for a backbone that may be about to start: once all who
+        took the step are gone, nobody can give it to them. Whether a backbone has it.
+        """
+        epoch, membership, clock = self.replica.epoch, self.membership, self.ports.clock
+        is_near = membership.without_backbone_s() <= BACKBONE_AWAY_S
+        back_s = clock.monotonic() + (BACKBONE_STARTS_S if is_near else 0.0)
+        is_safe, told = False, set[str]()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await membership.report()
-                while behind := membership.view.number_behind(epoch):
-                    if not is_told:
-                        text = f"the run is over; trainers that still need its last step from us: {behind}"
-                        hint = f"no backbone is there that could give it; this takes {timeout_s:.0f} s at most"
-                        self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint))
-                        is_told = True
+                while (behind := membership.view.number_behind(epoch)) or (not is_safe and clock.monotonic() < back_s):
+                    self._tell_once(behind, timeout_s if behind else BACKBONE_STARTS_S, told)
                     await asyncio.sleep(REFRESH_S)
                     await membership.look()
+                    if not is_safe and clock.monotonic() < back_s:
+                        is_safe = await self._hand_over(back_s - clock.monotonic())
+        return is_safe
+
+    def _tell_once(self, behind: int, limit_s: float, told: set[str]) -> None:
+        """What is waited for, unless it is in ``told``."""
+        text, hint = "the run is over, and no backbone has its end", "one may be about to start"
+        if behind:
+            text = f"the run is over; trainers that still need its last step from us: {behind}"
+            hint = "no backbone is there that could give it"
+        if (kind := "behind" if behind else "backbone") not in told:
+            told.add(kind)
+            hint = f"{hint}; this takes {limit_s:.0f} s at most"
+            self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint))

@@ -59,4 +59,6 @@ def replica_of(
     stepping.max_gradient_norm = run.strategy.max_gradient_norm
     if isinstance(stepping, OuterReplica) and isinstance(run.strategy, Diloco):
         stepping.rule = Nesterov(run.strategy.outer_learning_rate, run.strategy.outer_momentum)
+    if isinstance(stepping, AnchoredReplica) and isinstance(run.strategy, Dts):
+        stepping.num_windows = run.strategy.windows
     return stepping

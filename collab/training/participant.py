@@ -56,23 +56,22 @@ class Participant:
     ) -> None:
         self.ports, self.bundle, self.replica, self.settings = ports, bundle, replica, settings
         self.teller = Teller(ports, bundle.fingerprint, settings.name, replica, settings.reach)
-        self.teller.wants_credit = settings.wants_credit
-        self.vitals = self.teller.vitals
+        self.teller.wants_credit, self.vitals = settings.wants_credit, self.teller.vitals
         self.statutes = Statutes(ports, bundle)
-        mandate = self.statutes.mandate
+        mandate, is_direct = self.statutes.mandate, settings.reach is Reachability.DIRECT
         replica.rate_factor = mandate.rate_factor
-        self._strategy = build_strategy(bundle.run.strategy, mandate.target_batch_size, settings.allowed_modules)
+        rounds = RoundSettings.of(bundle.run, bundle.fingerprint, mandate, can_reduce=is_direct)
+
+        def batch_size(epoch: int) -> float:
+            return rounds.batch_size(epoch, self.membership.view.num_trainers)
+
+        self._strategy = build_strategy(bundle.run.strategy, batch_size, settings.allowed_modules)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.teller.record)
-        leaders, can_reduce = self.membership.leaders, settings.reach is Reachability.DIRECT
-        engine = self._engine = RoundEngine(
-            ports, RoundSettings.of(bundle.run, bundle.fingerprint, mandate, can_reduce=can_reduce),
-            leaders=leaders,
-            roster=self.membership.roster,
-            attend=self._attend,
-            prepare=self.membership.ask,
-        )
-        self.teller.has_seat = engine.has_seat
+        leaders, roster, ask = self.membership.leaders, self.membership.roster, self.membership.ask
+        engine = RoundEngine(ports, rounds, leaders=leaders, roster=roster, attend=self._attend, prepare=ask)
+        self._engine, self.teller.has_seat = engine, engine.has_seat
+        self.membership.known_records = engine.known_records
         self._standing = Standing(ports, engine.fingerprint, leaders, engine.attend, engine.links.timeouts)
         self._watch = BatchWatch(self.membership, self._standing)
         root = settings.state_dir
@@ -83,15 +82,16 @@ class Participant:
         self._sync.pursuit.fresh = FreshEpoch(ports, self.membership, self._engine.links, bundle.run, replica, mandate)
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, root and root / "orders")
         self._sync.orders, self._sync.tell = self._orders, settings.tell_download
+        self._is_measured, self._patience = False, Patience()
         self._departure = Departure(
             ports=ports, replica=replica, teller=self.teller, membership=self.membership, engine=engine,
             copy=self._copy, mandate=mandate,
         )
         self.swarm = Swarm(peer_id=ports.transport.peer_id, progress=self._watch, averager=engine, worker=ports.compute)
-        self._patience, self._is_measured = Patience(), False
         self._round, self._renewal = Beside(self._contribute, ports.clock), Beside(self._sync.gather, ports.clock)
-        self.standstill = Standstill(ports, self.membership, mandate.target_batch_size)
+        self.standstill = Standstill(ports, self.membership, batch_size)
         self.standstill.help, self.standstill.skipped = self._help, lambda: self.vitals.skipped_in_a_row
+        self.membership.is_stuck, self.membership.trusts = self.standstill.is_stuck, self.statutes.trusts_backbone
 
     def _attend(self, call: Call, _leader: PeerId) -> Reply:
         """Answer a leader's call; a peer whose gradients are not finite at the moment sits the round out.
@@ -118,8 +118,8 @@ class Participant:
         A round that takes longer than usual, and a state that is long on its way, go on beside the next microbatch.
         """
         await self._adopt()
-        has_stepped = await self._end_round(self._patience_s)
-        if self._round.is_under_way or self._renewal.is_under_way:
+        has_stepped = await self._end_round()
+        if self.is_finished or self._round.is_under_way or self._renewal.is_under_way:
             return has_stepped
         if self.replica.era != self.statutes.mandate.era and self._strategy.follows_swarm:
             await self.synchronise()
@@ -131,7 +131,7 @@ class Participant:
         if not isinstance(decision, Ready):
             return await self._follow(decision) or has_stepped
         self._round.begin()
-        return await self._end_round(self._patience_s) or has_stepped
+        return await self._end_round() or has_stepped
 
     @property
     def is_undisturbed(self) -> bool:
@@ -144,7 +144,7 @@ class Participant:
 
     async def conclude(self) -> None:
         """No microbatch follows: the round that is still under way is seen to its end."""
-        await self._end_round(math.inf)
+        await self._end_round(waits=True)
         if self.is_finished:
             await self.ports.compute.run(self.replica.rest)
 
@@ -168,10 +168,13 @@ class Participant:
     def _is_last_step(self) -> bool:
         return self.replica.epoch + 1 == self.statutes.mandate.until_epoch
 
-    async def _end_round(self, patience_s: float) -> bool:
+    async def _end_round(self, *, waits: bool = False) -> bool:
         """Act on the round that was begun, if it is over in time; whether the replica took a step."""
-        outcome = await self._round.result(patience_s)
+        news = self.replica.advanced if self.replica.windows > 1 else None
+        outcome = await self._round.result_or_news(lambda: math.inf if waits else self._patience_s, news)
         if outcome is None:
+            if self.replica.has_news:
+                await self.ports.compute.run(self.replica.catch_up)
             return False
         return await self._follow(await self._strategy.take(self.replica, self.swarm, outcome))
 
@@ -196,8 +199,7 @@ class Participant:
 
     async def _sit_out(self) -> None:
         """A microbatch was not finite; after many of them the replica's state is renewed."""
-        suspicion = self.vitals.suspicion(self.ports.clock.now())
-        if suspicion is not None:
+        if (suspicion := self.vitals.suspicion(self.ports.clock.now())) is not None:
             self.ports.observer.observe(suspicion)
             self.replica.lineage = Lineage("")  # whatever we hold is not the swarm's history any more
             await self.synchronise()
@@ -295,6 +297,5 @@ class Participant:
     def is_finished(self) -> bool:
         """Whether there is nothing left to do for this machine."""
         until, mine = self.statutes.mandate.until_epoch, self.settings.max_epochs
-        return (until is not None and self.replica.epoch >= until) or (
-            mine is not None and self.vitals.epochs_contributed >= mine
-        )
+        has_given = mine is not None and self.vitals.epochs_contributed >= mine
+        return has_given or (until is not None and self.replica.epoch >= until)

@@ -23,6 +23,13 @@ class Precision(StrEnum):
         return torch.autocast(device.type, torch.bfloat16 if self is Precision.BFLOAT16 else torch.float16)
 
 
+def gpu_name(device: torch.device) -> str:
+    """What is computed on, as the driver calls it; empty: the CPU."""
+    if device.type == "cpu":
+        return ""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
 def best_precision(device: torch.device) -> Precision:
     """What a machine does fastest without harm: bfloat16 where the GPU has it, else float16; float32 on CPUs."""
     if device.type != "cuda":

@@ -11,16 +11,17 @@ import numpy as np
 import torch
 
 from collab import config
-from collab.errors import ShapeMismatch
 from collab.strategies.base import HandedOver, Spans
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, sealed, serialised
 from collab.tasks.base import Batch
-from collab.training.accumulator import Accumulator, GradientSum, Used
+from collab.training.accumulator import Accumulator
 from collab.training.layout import VectorLayout
 from collab.training.momentum import Outgoing, PlainGradient
+from collab.training.one_window import OneWindow
 from collab.training.precision import LossScale, Precision
 from collab.training.schedule import learning_rate_factor
-from collab.training.shared_state import as_numpy, model_tensors, move, optimizer_state
+from collab.training.shared_state import as_numpy, model_tensors, move, optimizer_state, tensors_of
+from collab.training.sums import GradientSum, Used
 from collab.types import Lineage, Vector
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class MicrobatchReport:
     """Why nothing was accumulated; empty when it was."""
 
 
-class Replica:
+class Replica(OneWindow):
     """Model, optimiser, and the gradient accumulated since the last step.
 
     One worker drives it; only ``hand_over``, ``snapshot``, ``packed`` and reading may happen beside it.
@@ -66,19 +67,20 @@ class Replica:
             optimizer: over the model's parameters; its present learning rates are the schedule's factor 1.
             outgoing: makes what is handed over of the mean gradient; None: it is the mean gradient.
         """
+        super().__init__()
         self.model, self.optimizer = model, optimizer
         self.layout = VectorLayout(model)
         self.epoch = 0
         self.lineage, self.era = Lineage(""), ""
-        self._schedule, self._device, self._precision = schedule, device, precision
+        self._schedule, self.device, self._precision = schedule, device, precision
         self._scale = LossScale() if precision is Precision.FLOAT16 else None
         self._base_rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.rate_factor: RateFactor = lambda _epoch, _terms: 1.0
         """What the organiser has made of the learning rate since the run began."""
         self._gradient = Accumulator(self.layout.num_elements, device)
         self._outgoing = PlainGradient() if outgoing is None else outgoing
-        self.microbatches_beside = 0
-        """Accumulated since the last ``hand_over``."""
+        self._beside = 0
+        """Microbatches since the last ``hand_over``."""
         self._changing = threading.Lock()
         """Held while the state changes, and while it is copied."""
 
@@ -87,12 +89,27 @@ class Replica:
     @property
     def samples(self) -> int:
         """Samples behind the accumulated gradient, handed over or not."""
-        return len(self._gradient.sample_ids)
+        return self._gradient.num_samples
 
     @property
     def sample_ids(self) -> tuple[int, ...]:
         """Ids of these samples, in order."""
         return self._gradient.sample_ids
+
+    @property
+    def num_elements(self) -> int:
+        """Length of what a step takes."""
+        return self.layout.num_elements
+
+    @property
+    def exchanged_elements(self) -> int:
+        """Length of what travels in a round."""
+        return self.layout.num_elements
+
+    @property
+    def microbatches_beside(self) -> int:
+        """Accumulated since the last ``hand_over``."""
+        return self._beside
 
     @property
     def is_handed_over(self) -> bool:
@@ -104,13 +121,6 @@ class Replica:
         return self._gradient.take_used()
 
     @property
-    def gpu(self) -> str:
-        """What it computes on, as the driver calls it; empty: the CPU."""
-        if self._device.type == "cpu":
-            return ""
-        return torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else str(self._device)
-
-    @property
     def learning_rate(self) -> float:
         """Of the next step, first parameter group."""
         factor = learning_rate_factor(self._schedule, self.epoch) * self.rate_factor(self.epoch, None)
@@ -118,10 +128,10 @@ class Replica:
 
     def accumulate(self, batch: Batch, loss_function: LossFunction) -> MicrobatchReport:
         """Forward and backward on ``batch``; adds its gradient, weighted by samples, if all of it is finite."""
-        tensors = {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.tensors.items()}
+        tensors = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.tensors.items()}
         self.model.train()
         self.model.zero_grad(set_to_none=True)
-        with self._precision.autocast(self._device):
+        with self._precision.autocast(self.device):
             loss = loss_function(self.model, tensors)
         scale = self._scale.value if self._scale else 1.0
         (loss.float() * scale).backward()  # type: ignore[no-untyped-call]
@@ -152,7 +162,7 @@ class Replica:
         is_finite = self._gradient.add(microbatch, is_sound=is_sound)
         if self._scale:
             self._scale.update(is_finite)
-        self.microbatches_beside += is_finite
+        self._beside += is_finite
         return MicrobatchReport(samples, loss, "" if is_finite else "the loss or its gradient is not finite")
 
     def abandon(self) -> None:
@@ -168,7 +178,7 @@ class Replica:
         Raises:
             ValueError: no samples yet.
         """
-        self.microbatches_beside = 0
+        self._beside = 0
         return self._outgoing.bring(self._gradient.hand_over(), self.epoch)
 
     def settle(self, used: Spans, round_id: str = "") -> None:
@@ -191,7 +201,7 @@ class Replica:
         """
         if self._gradient.is_settled(round_id):
             return
-        if used and self.samples and not self._gradient.is_in_doubt(round_id):
+        if used and self.samples and not (self._gradient.is_in_doubt(round_id) or self._gradient.has_windows):
             self._gradient.hand_over()
         self.settle(used, round_id)
 
@@ -207,7 +217,7 @@ class Replica:
         with self._changing:
             move(self.model, self.optimizer, device)
             self._gradient.move_to(device)
-            self._device = device
+            self.device = device
 
     def rest(self) -> None:
         """The run is over: the parameters are what all peers share."""
@@ -273,18 +283,7 @@ class Replica:
         Raises:
             ShapeMismatch: its tensors are not those of this model or optimiser; nothing was changed.
         """
-        own = model_tensors(self.model)
-        theirs = {n.removeprefix("model."): t for n, t in snapshot.tensors.items() if n.startswith("model.")}
-        if set(own) != set(theirs):
-            name = min(set(own) ^ set(theirs))
-            where = "the snapshot lacks" if name in own else "this model lacks"
-            raise ShapeMismatch(f"{where} the tensor {name}", hint="the state belongs to another model")
-        for name, tensor in own.items():
-            if tuple(tensor.shape) != tuple(theirs[name].shape):
-                raise ShapeMismatch(
-                    f"tensor {name} has shape {tuple(tensor.shape)} here, {tuple(theirs[name].shape)} in the snapshot",
-                    hint="the state belongs to another model",
-                )
+        own, theirs = model_tensors(self.model), tensors_of(snapshot, self.model)
         state = self._optimizer_state(snapshot)
         with self._changing, torch.no_grad():
             for name, tensor in own.items():

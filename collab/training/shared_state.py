@@ -49,6 +49,27 @@ def optimizer_state(snapshot: Snapshot, model: torch.nn.Module, optimizer: torch
     return packed
 
 
+def tensors_of(snapshot: Snapshot, model: torch.nn.Module) -> dict[str, Any]:
+    """A snapshot's tensors for a model, by the model's own names.
+
+    Raises:
+        ShapeMismatch: they are not those of this model.
+    """
+    own = model_tensors(model)
+    theirs = {n.removeprefix("model."): t for n, t in snapshot.tensors.items() if n.startswith("model.")}
+    if set(own) != set(theirs):
+        name = min(set(own) ^ set(theirs))
+        where = "the snapshot lacks" if name in own else "this model lacks"
+        raise ShapeMismatch(f"{where} the tensor {name}", hint="the state belongs to another model")
+    for name, tensor in own.items():
+        if tuple(tensor.shape) != tuple(theirs[name].shape):
+            raise ShapeMismatch(
+                f"tensor {name} has shape {tuple(tensor.shape)} here, {tuple(theirs[name].shape)} in the snapshot",
+                hint="the state belongs to another model",
+            )
+    return theirs
+
+
 def move(model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
     """Keep both on another device, in the same parameters; gradients are dropped."""
     model.zero_grad(set_to_none=True)

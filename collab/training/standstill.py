@@ -93,7 +93,7 @@ def find(signs: Signs) -> Finding:
 class Standstill:
     """Of one trainer: watches its epoch, and whether it has company."""
 
-    def __init__(self, ports: Ports, membership: Membership, target: Callable[[int], int]) -> None:
+    def __init__(self, ports: Ports, membership: Membership, target: Callable[[int], float]) -> None:
         """
         Args:
             target: samples of the step that follows an epoch.
@@ -107,6 +107,8 @@ class Standstill:
         self.help: Callable[[Remedy], None] = lambda _: None
         """Called with what may help."""
         self._epoch, self._since_s = -1, ports.clock.monotonic()
+        self._stepped_s = self._since_s
+        """When the epoch grew last; ``_since_s``: or when we began to train in it, if that was later."""
         self._patience = 1.0
         self._had_company = False
 
@@ -135,12 +137,17 @@ class Standstill:
         record, now_s = self._membership.our_record(), self._ports.clock.monotonic()
         if record.epoch != self._epoch:
             self._epoch, self._since_s, self._patience, self.failure = record.epoch, now_s, 1.0, ""
+            self._stepped_s = now_s
         if record.state is not PeerState.TRAINING or (self.waits and self.is_alone):
             self._since_s = now_s  # it is said elsewhere what is waited for
         if now_s - self._since_s < self._patience * self._limit_s():
             return None
         self._patience *= 2
         return find(self._signs(now_s - self._since_s))
+
+    def is_stuck(self) -> bool:
+        """Whether a step should have been taken long ago, whatever has been tried since."""
+        return self._ports.clock.monotonic() - self._stepped_s >= min(self._limit_s(), UNKNOWN_S)
 
     def _limit_s(self) -> float:
         """Without a step, until something is wrong."""
@@ -160,7 +167,7 @@ class Standstill:
             others=self._others,
             unheard_s=self._membership.unheard_s,
             samples=self._membership.view.samples(record.epoch, record.lineage),
-            target=self._target(record.epoch),
+            target=math.ceil(self._target(record.epoch)),
             skipped=self.skipped(),
             failure=self.failure,
         )

@@ -32,7 +32,8 @@ SYNC_PAUSE_S = 1.0
 MOST_FLOATS, MOST_MORE = 16, 64 << 20
 """Of a snapshot: float32 a parameter, for all that an optimiser may keep, and bytes beyond, for buffers and names."""
 ATTEMPTS_BEFORE_DOUBT = 3
-"""After so many failed attempts to get a newer state than ours, where nobody has gone on yet, we go on with ours."""
+"""After so many failed attempts to get a newer state than ours, where nobody is here who has trained it, we go on with
+ours."""
 ATTEMPTS_BEFORE_WORDS = (5, 60)
 """After so many failed attempts a person is told."""
 
@@ -116,7 +117,8 @@ class StateSync:
                 return Update(used, round_id, snapshot, await self._rounds_after(snapshot.epoch, snapshot.lineage))
             except (NoDonor, CorruptState) as error:
                 attempts, is_awaited = attempts + 1, False
-                if attempts % ATTEMPTS_BEFORE_DOUBT == 0 and self._replica.lineage and self._membership.is_at_rest():
+                is_doubtful = self._membership.is_at_rest() or bool(self._membership.keepers())
+                if attempts % ATTEMPTS_BEFORE_DOUBT == 0 and self._replica.lineage and is_doubtful:
                     self._membership.doubt()
                 if attempts in ATTEMPTS_BEFORE_WORDS:
                     notice = Notice(at_s=self._ports.clock.now(), text=error.message, hint=error.hint, is_problem=True)
@@ -141,6 +143,8 @@ class StateSync:
             newest = self._membership.newest_of_others()
             return newest is None or newest <= (self._replica.epoch, self._replica.lineage)
         others = self._membership.consensus_of_others()
+        if self._membership.keepers():
+            return False
         if not self._replica.lineage or others is not None:
             return bool(self._replica.lineage) and others == (self._replica.epoch, self._replica.lineage)
         return all(backbone.checkpoint_epoch <= self._replica.epoch for backbone in self._membership.backbones())
@@ -181,17 +185,38 @@ class StateSync:
     async def _rounds_after(self, epoch: int, lineage: Lineage, *, waits: bool = True) -> tuple[Committed, ...]:
         """The rounds that continued a history, one after the other, up to one that had to be waited for."""
         rounds: list[Committed] = []
-        num_elements = self._replica.layout.num_elements
+        num_elements = self._replica.exchanged_elements
         while True:
             self.pursuit.reached(epoch, is_whole=False)
-            peers = self._membership.trainers_ahead(epoch)
-            committed = await self._engine.history.fetch(peers, (epoch, lineage), num_elements, waits=waits)
+            peers = self._who_has_gone_on(epoch, lineage)
+            how, instance = {"waits": waits, "joins": self._is_in_rounds}, (epoch, lineage)
+            committed = await self._engine.history.fetch(peers, instance, num_elements, **how)
             if committed is None or not await self._knows_terms(committed.record.terms, peers):
                 return tuple(rounds)
             rounds.append(committed)
             if committed.was_awaited:
                 return tuple(rounds)
             epoch, lineage = epoch + 1, committed.lineage
+
+    @property
+    def _is_in_rounds(self) -> bool:
+        """Whether we have been in some, where trainers do not wait for them; a newcomer waits for those of others."""
+        return not self._strategy.is_synchronous and self._engine.has_any_seat
+
+    def _who_has_gone_on(self, epoch: int, lineage: Lineage) -> list[PeerId]:
+        """Whom to ask what followed a history: first who has contributed to it, as far as we have heard of that, or to
+        what made it. Their last words may be older than their last step. Where trainers wait for rounds they are in
+        the next one already, and a straggler that asked them came later than who asks by the words.
+        """
+        if not self._is_in_rounds:
+            return self._membership.trainers_ahead(epoch)
+        records = {(record.epoch, record.lineage): record for record in self._engine.known_records()}
+        made = (record for record in records.values() if record.next_lineage() == lineage)
+        record = records.get((epoch, lineage)) or next(made, None)
+        there = {peer for peer, _ in record.contributors} if record is not None else set[PeerId]()
+        peers, me = self._membership.trainers_ahead(epoch), self._ports.transport.peer_id
+        unsaid = [peer for peer in sorted(there - {me, *peers}) if self._membership.knows(peer)]
+        return [*(peer for peer in peers if peer in there), *unsaid, *(peer for peer in peers if peer not in there)]
 
     async def _knows_terms(self, mark: str, peers: list[PeerId]) -> bool:
         return self.orders is None or await self.orders.knows(mark, peers)
@@ -242,7 +267,7 @@ class StateSync:
         steady = await who_has_contributed(self._ports.transport, self._ports.errands, named)
         donors.sort(key=lambda peer: peer in trainers and peer not in steady)
         newest = Wanted(
-            voices=trainers & steady or trainers,
+            voices=frozenset(self._membership.keepers()) or trainers & steady or trainers,
             voice_of=self._membership.voice_of,
             most_bytes=most_bytes,
             tell=self.tell,
@@ -262,7 +287,7 @@ class StateSync:
         consensus = self._membership.consensus_of_others()
         is_behind_us = consensus is not None and consensus[0] < self._replica.epoch
         is_kept = bool(self._replica.lineage) and (self._membership.is_at_rest() or not is_behind_us)
-        return self._replica.epoch if is_kept else 0
+        return self._replica.epoch + bool(self._membership.keepers()) if is_kept else 0
 
     async def _fetch_from(self, donors: list[PeerId], wanted: Wanted) -> tuple[PackedSnapshot, Mapping[PeerId, int]]:
         fetched = await fetch_state(

@@ -1,17 +1,19 @@
 """What a trainer says of itself: its record to the swarm, events to whoever watches this machine."""
 
 import logging
+import statistics
 from collections.abc import Callable
 from typing import Protocol
 
 from collab.averaging.agreement import CommitRecord
-from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, SamplesUsed
+from collab.metrics.records import EpochFinished, MicrobatchDone, MicrobatchSkipped, SamplesUsed, WindowsAveraged
 from collab.ports import Ports
 from collab.strategies.base import Stepped
 from collab.swarm.reachability import Reaching, Verdict
 from collab.swarm.records import MAX_GPU_CHARACTERS, PeerRecord, PeerState
-from collab.training.accumulator import Used
+from collab.training.precision import gpu_name
 from collab.training.replica import MicrobatchReport, Replica
+from collab.training.sums import Used
 from collab.training.vitals import Vitals
 from collab.types import Lineage, Reachability, Role
 
@@ -53,7 +55,7 @@ class Teller:
         """The data that we share with others, and the pass that we are in."""
         self.listener: Listener | None = None
         self._last_step_s = 0.0
-        self._gpu = replica.gpu[:MAX_GPU_CHARACTERS]
+        self._gpu = gpu_name(replica.device)[:MAX_GPU_CHARACTERS]
 
     def follow(self, reaching: Reaching) -> None:
         """Say in our record how others get to us, also when that changes."""
@@ -93,6 +95,8 @@ class Teller:
             reach=self.reach,
             wants_credit=self.wants_credit,
             gpu=self._gpu,
+            period=vitals.period,
+            delay=vitals.delay,
         )
 
     def note_microbatch(self, report: MicrobatchReport, seconds: float) -> None:
@@ -154,6 +158,13 @@ class Teller:
         )
         self._last_step_s = now_s
         self._ports.observer.observe(finished)
+        if paces := self._replica.take_paces():
+            vitals, now, epoch = self.vitals, self._ports.clock.now(), self._replica.epoch
+            vitals.period, vitals.delay = (float(statistics.median(steps)) for steps in zip(*paces, strict=True))
+            told = WindowsAveraged(
+                at_s=now, epoch=epoch, paces=tuple(paces), period=vitals.period, delay=vitals.delay
+            )
+            self._ports.observer.observe(told)
 
     def _take_used(self) -> Used:
         used = self._replica.take_used()

@@ -66,7 +66,7 @@ class UnitReplica(SteppingReplica):
         self._to_compute = num_samples
         with self._changing:
             self._begun_with = stored.values
-            self.copy_layout.scatter(torch.from_numpy(np.array(stored.values)).to(self._device))
+            self.copy_layout.scatter(torch.from_numpy(np.array(stored.values)).to(self.device))
             for name, tensor in self.copy_layout.others().items():
                 tensor.copy_(self._others[name])
             self.optimizer.load_state_dict(copy.deepcopy(self._fresh))
@@ -89,7 +89,7 @@ class UnitReplica(SteppingReplica):
         """
         self._check_others()
         samples = self._gradient.hand_over().samples
-        self.microbatches_beside = 0
+        self._beside = 0
         values = self.copy_layout.vector()
         start = self.copy_layout.num_parameters
         is_known = np.isfinite(values[start:])  # of norms that a microbatch has passed which was left out

@@ -5,8 +5,8 @@ import math
 from collab.metrics.records import Notice
 from collab.swarm.records import PeerState
 from collab.tasks.base import Evaluation
-from collab.training.accumulator import Used
 from collab.training.replica import MicrobatchReport
+from collab.training.sums import Used
 
 SMOOTHING = 0.3
 """Weight of the newest microbatch in the running mean: follows a change of speed within about five."""
@@ -26,6 +26,8 @@ class Vitals:
         self.total_samples = 0
         self.epochs_contributed = 0
         self.skipped_in_a_row = 0
+        self.period = self.delay = 0.0
+        """Own steps in a window, and until its mean is here; medians of the last round that had any of ours."""
         self.eval_epoch = -1
         self.evaluation = Evaluation(math.nan)
         self._busy_since_s: float | None = None

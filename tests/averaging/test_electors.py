@@ -1,5 +1,7 @@
 """Who decides what follows a history, by what a peer has seen of those who should."""
 
+from dataclasses import replace
+
 from collab.averaging.assembly import Expected
 from collab.averaging.electors import Electors
 from collab.types import PeerId
@@ -109,6 +111,20 @@ def test_who_misses_the_backbone_too_waits_longer_for_those_who_decide() -> None
     assert electors.leaves_out_too_soon((A, B), MAKER, seen(A, B, missed_s=half, backbones=(KEEPER,))) == ()
     for_good = {C: ORPHANED_S + 0.1, KEEPER: ORPHANED_S - 0.1}
     assert electors.of(MAKER, seen(A, B, missed_s=for_good, backbones=(KEEPER,))) == (A, B)
+
+
+def test_while_somebody_is_here_who_has_gone_on_those_who_decide_are_missed_for_longer() -> None:
+    """They have decided, and left; what it was is to be had."""
+    electors = Electors(REFORM_S, ORPHANED_S)
+
+    def gone_on(missed_s: float) -> Expected:
+        here = seen(A, B, missed_s={C: missed_s})
+        return replace(here, helpers=frozenset({KEEPER}), ahead=frozenset({KEEPER}))
+
+    assert electors.of(MAKER, gone_on(REFORM_S + 0.1)) == (C, A, B)
+    assert electors.leaves_out_too_soon((A, B), MAKER, gone_on(REFORM_S + 0.1)) == (C,)
+    assert electors.of(MAKER, gone_on(ORPHANED_S + 0.1)) == (A, B), "perhaps it only says so"
+    assert electors.leaves_out_too_soon((A, B), MAKER, gone_on(ORPHANED_S / 2 + 0.1)) == ()
 
 
 def test_a_backbone_that_is_gone_for_good_holds_nobody_up() -> None:

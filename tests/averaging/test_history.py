@@ -80,6 +80,23 @@ def test_a_missed_round_is_served_with_the_very_same_bytes(num_elements: int) ->
     run(main())
 
 
+@pytest.mark.parametrize("codec", ["none", "int8"])
+def test_whoever_has_fetched_a_round_gives_it_on(codec: str) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            donor, second = history(network, "donor"), history(network, "second")
+            await donor.serve()
+            await second.serve()
+            keep(donor, *committed(3, random_vector(100), codec=codec))
+            first = await second.fetch([PeerId("donor")], (3, L), 100)
+            then = await history(network, "third").fetch([PeerId("second")], (3, L), 100)
+            assert first is not None
+            assert then is not None
+            assert then.mean.tobytes() == first.mean.tobytes()
+
+    run(main())
+
+
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_round_that_goes_on_is_told_when_it_is_over(is_committed: bool) -> None:
     async def main() -> None:
@@ -110,6 +127,29 @@ def test_nobody_waits_for_long_for_a_round_that_goes_on() -> None:
                 began_s = clock()
                 assert await history(network, "asker").fetch([PeerId("donor")], (3, L), 100) is None
                 assert SOON_S <= clock() - began_s < 2 * SOON_S
+
+    run(main())
+
+
+def test_who_can_still_join_a_round_does_not_wait_for_it_and_a_newcomer_does() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            donor, clock = history(network, "donor"), asyncio.get_running_loop().time
+            await donor.serve()
+            asker = history(network, "asker")
+            with donor.expecting((3, L), is_joinable=True):
+                began_s = clock()
+                assert await asker.fetch([PeerId("donor")], (3, L), 100, joins=True) is None
+                assert clock() - began_s < SOON_S / 2
+                with donor.expecting((3, L)):  # it has begun
+                    assert await asker.fetch([PeerId("donor")], (3, L), 100, joins=True) is None
+                    assert clock() - began_s >= SOON_S
+                asking = asyncio.create_task(asker.fetch([PeerId("donor")], (3, L), 100))
+                await asyncio.sleep(0.3)
+                keep(donor, *committed(3, random_vector(100)))
+            got = await asking
+            assert got is not None
+            assert got.was_awaited
 
     run(main())
 

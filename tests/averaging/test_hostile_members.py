@@ -385,7 +385,7 @@ def test_when_no_plan_can_be_made_everybody_hears_why() -> None:
             for name in "abc":
                 await rounds.add_trainer(name)
 
-            def fail(joins: object, num_elements: int, samples_per_s: float) -> None:
+            def fail(joins: object, num_elements: int, samples_per_s: float, *, rows: int) -> None:
                 raise ValueError("of these rates nothing can be made")
 
             rounds.engines["a"]._rendezvous._leader._planner.plan = fail  # type: ignore[assignment, method-assign]

@@ -18,9 +18,10 @@ from collab.swarm.download import Download
 from collab.swarm.progress import SwarmView
 from collab.swarm.snapshots import Snapshot, pack
 from collab.types import Lineage, PeerId
+from peers.event_words import duration_words, eta_words, words
 from peers.machine import count_elements
 from peers.progress import ProgressTeller
-from peers.screen import JsonScreen, LineScreen, LivePanel, Style, choose_screen, duration_words, eta_words, words
+from peers.screen import JsonScreen, LineScreen, LivePanel, Style, choose_screen
 
 EMPTY = SwarmView((), 0.0)
 

@@ -17,12 +17,14 @@ from collab.metrics.records import (
     PhaseReached,
     RoundEnded,
     SwarmReport,
+    WindowsAveraged,
 )
 from collab.metrics.refusals import Refused
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, PeerId, Role
-from peers.screen import JsonScreen, LineScreen, LivePanel, choose_screen, words
+from peers.event_words import words
+from peers.screen import JsonScreen, LineScreen, LivePanel, choose_screen
 
 EMPTY = SwarmView((), 0.0)
 
@@ -49,6 +51,10 @@ def lost() -> RoundEnded:
     return RoundEnded(
         at_s=0.0, epoch=7, round_id="r", committed=False, contributors=0, samples=0.0, seconds=1.0, reason="c vanished"
     )
+
+
+def pace(delay: float = 11.0) -> WindowsAveraged:
+    return WindowsAveraged(at_s=0.0, epoch=1, paces=((3, 11), (4, 12)), period=3.0, delay=delay)
 
 
 def trainer(name: str) -> PeerRecord:
@@ -94,6 +100,7 @@ def test_every_event_but_the_routine_has_words() -> None:
         EvaluationDone(at_s=0.0, epoch=1, loss=1.0, seconds=0.1),
         CheckpointSaved(at_s=0.0, epoch=1, path="somewhere", num_bytes=10, seconds=0.1),
         Notice(at_s=0.0, text="look here", hint="do this", is_problem=True),
+        pace(),
         SwarmReport(
             at_s=0.0,
             epoch=3,
@@ -145,6 +152,20 @@ def test_off_a_terminal_there_are_plain_lines_and_json_when_asked_for() -> None:
     LineScreen(lines).observe(step())
     assert "epoch 7" in lines.getvalue()
     assert "\x1b" not in lines.getvalue()
+
+
+def test_how_windows_of_own_steps_come_out_is_shown_and_told_when_it_changes() -> None:
+    said = "windows of about 3 own steps, each averaged about 11 steps after its end"
+    panel, lines, told = LivePanel("collab: r", lambda: EMPTY), io.StringIO(), io.StringIO()
+    assert "pace" not in shown(panel)
+    panel.observe(pace())
+    assert said in shown(panel)
+    line_screen = LineScreen(lines)
+    for event in (pace(), pace(), pace(delay=14.0), pace(delay=14.0)):
+        line_screen.observe(event)
+    assert [line.split("  ", 1)[1] for line in lines.getvalue().splitlines()] == [said, said.replace("11", "14")]
+    JsonScreen(told).observe(pace())
+    assert {"period": 3.0, "delay": 11.0}.items() <= json.loads(told.getvalue()).items()
 
 
 def test_the_panel_says_whom_we_refused_and_nothing_when_nobody_was() -> None:

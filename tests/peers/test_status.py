@@ -149,6 +149,15 @@ def test_what_others_say_of_names_reasons_and_times_is_shown_without_harm() -> N
     run(main())
 
 
+def test_status_says_how_windows_of_own_steps_come_out_where_trainers_have_some() -> None:
+    few, many = (replace(record(name), period=steps, delay=5.0 * steps) for name, steps in (("a", 2.0), ("b", 4.0)))
+    report = status_report(INVITE, SwarmView((few, many, record("c")), 0.0), {})
+    assert [(peer["period"], peer["delay"]) for peer in report["peers"]] == [(2.0, 10.0), (4.0, 20.0), (0.0, 0.0)]
+    said = "trainers: windows of about 3 own steps, each averaged about 15 steps after its end (medians)"
+    assert said in table(report)
+    assert "windows" not in table(status_report(INVITE, SwarmView((record("c"),), 0.0), {}))
+
+
 def test_status_says_how_far_the_swarm_is_with_the_data() -> None:
     run_ = parse_run(RUN, origin="the test")
     plan = BlockPlan.of(1500, digest="a" * 32, seed=run_.seed, microbatch_size=run_.microbatch_size)

@@ -14,6 +14,7 @@ from collab.swarm.membership import FRESH_S, REPORT_S, Membership
 from collab.swarm.progress import HEARTBEAT_S
 from collab.swarm.records import PeerRecord, PeerState, pack_record
 from collab.types import Lineage, Reachability, Role
+from tests.averaging.records import make_record
 from tests.fakes import NOW, FakeClock, FakeDirectory, FakeNetwork, make_ports, run
 from tests.swarm.people import PEOPLE, backbone, record
 
@@ -68,6 +69,54 @@ def test_a_peer_that_is_alone_or_with_its_like_is_in_step() -> None:
     assert not is_out_of_step(record(0))
     assert not is_out_of_step(record(0), backbone(7, epoch=9))
     assert not is_out_of_step(record(0), record(1), record(2))
+
+
+def test_who_only_has_companions_and_a_backbone_that_is_ahead_goes_by_it_when_nothing_else_goes_on() -> None:
+    companions = record(1), record(2)
+    ahead = backbone(7, epoch=4, lineage=M, checkpoint_epoch=4)
+
+    async def look(us: Us) -> None:
+        place = us.membership
+        assert not place.is_out_of_step()
+        assert not place.keepers()
+        place.is_stuck = lambda: True
+        assert place.is_out_of_step()
+        assert place.keepers() == [PEOPLE[7].peer_id]
+        place.trusts = lambda _: False
+        assert not place.is_out_of_step(), "it may say what it likes"
+        place.trusts = lambda _: True
+        place.doubt()
+        assert not place.is_out_of_step(), "it did not have what it said"
+
+    among(record(0), *companions, ahead, test=look)
+
+
+def test_who_knows_that_its_history_was_continued_goes_by_a_backbone_at_once() -> None:
+    step = make_record(epoch=3, lineage=L)
+
+    async def look(us: Us) -> None:
+        us.membership.known_records = lambda: [step]
+        assert us.membership.keepers() == [PEOPLE[7].peer_id]
+
+    among(record(0), record(1), backbone(7, epoch=4, lineage=M, checkpoint_epoch=4), test=look)
+
+
+def test_while_a_trainer_is_here_that_has_gone_on_nobody_goes_by_a_backbone() -> None:
+    async def look(us: Us) -> None:
+        us.membership.is_stuck = lambda: True
+        assert us.membership.keepers() == []
+
+    later = {"epoch": 4, "lineage": M}
+    among(record(0), record(1), record(2), record(3, **later), backbone(7, checkpoint_epoch=4, **later), test=look)
+
+
+def test_a_backbone_that_leaves_or_holds_nothing_newer_is_nobody_to_go_by() -> None:
+    async def look(us: Us) -> None:
+        us.membership.is_stuck = lambda: True
+        assert us.membership.keepers() == []
+
+    leaving = backbone(6, checkpoint_epoch=9, state=PeerState.LEAVING)
+    among(record(0), record(1), backbone(7, checkpoint_epoch=3), leaving, test=look)
 
 
 def test_a_peer_behind_the_majority_is_out_of_step() -> None:

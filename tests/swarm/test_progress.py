@@ -97,6 +97,16 @@ def test_backbones_lead_first_and_all_peers_agree_on_the_rest() -> None:
     assert set(order[2:]) == {PEOPLE[n].peer_id for n in range(6)}
 
 
+def test_who_came_to_a_history_later_leads_after_those_who_made_it_and_after_backbones() -> None:
+    swarm, everybody = view(*(record(n) for n in range(6)), backbone(6)), [PEOPLE[n].peer_id for n in range(7)]
+    for late in range(6):
+        makers = [peer for peer in everybody[:6] if peer != everybody[late]]
+        order = swarm.leaders(3, L, makers)
+        assert (order[0], order[-1]) == (everybody[6], everybody[late])
+        others = [peer for peer in swarm.leaders(3, L) if peer != everybody[late]]
+        assert order[:-1] == others, "as those see it who do not know of the late one"
+
+
 def test_the_first_trainer_to_lead_changes_from_round_to_round() -> None:
     swarm = [record(n, epoch=epoch) for n in range(6) for epoch in range(20)]
     first = {view(*(r for r in swarm if r.epoch == epoch)).leaders(epoch, L)[0] for epoch in range(20)}

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from collab.strategies.base import NOTHING
-from collab.training.accumulator import Accumulator, GradientSum
+from collab.training.accumulator import Accumulator
+from collab.training.sums import GradientSum
 
 LENGTH = 5
 ALL = ((0, LENGTH),)

@@ -73,6 +73,21 @@ def test_the_mean_takes_the_place_of_our_own_window_and_later_steps_stay() -> No
     assert window.samples == 6
 
 
+def test_how_long_a_window_was_and_how_late_its_mean_came_is_told_once_and_with_what_lost_rounds_left() -> None:
+    ours = anchored()
+    for step in range(5):
+        ours.accumulate(batch(6 * step, 6), loss)
+        if step == 1:
+            ours.hand_over()
+        if step == 2:
+            ours.settle(())  # a lost round
+            ours.hand_over()
+    assert ours.take_paces() == []
+    ours.settle(everything(ours))
+    assert ours.take_paces() == [(3, 2)]
+    assert ours.take_paces() == []
+
+
 def test_a_lost_round_leaves_the_window_in_the_parameters_and_in_the_next_window() -> None:
     ours = anchored()
     before = ours.layout.parameters_vector()
