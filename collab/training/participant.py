@@ -76,13 +76,12 @@ class Participant:
         self._watch = BatchWatch(self.membership, self._standing)
         root = settings.state_dir
         self._sync = StateSync(ports, replica, self._strategy, self.membership, engine, root)
-        self._standing.catches_up = self._sync.pursuit.hurry
+        self._standing.catches_up, self._sync.tell = self._sync.pursuit.hurry, settings.tell_download
         self._shelf = StateShelf(ports, replica, engine.fingerprint)
         self._copy = DiskCopy(ports, replica, root and root / "copies", bundle.fingerprint)
         self._sync.pursuit.fresh = FreshEpoch(ports, self.membership, self._engine.links, bundle.run, replica, mandate)
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, root and root / "orders")
-        self._sync.orders, self._sync.tell = self._orders, settings.tell_download
-        self._is_measured, self._patience = False, Patience()
+        self._sync.orders, self._is_measured, self._patience = self._orders, False, Patience()
         self._departure = Departure(
             ports=ports, replica=replica, teller=self.teller, membership=self.membership, engine=engine,
             copy=self._copy, mandate=mandate,
