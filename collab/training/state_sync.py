@@ -290,13 +290,9 @@ class StateSync:
         return self._replica.epoch + bool(self._membership.keepers()) if is_kept else 0
 
     async def _fetch_from(self, donors: list[PeerId], wanted: Wanted) -> tuple[PackedSnapshot, Mapping[PeerId, int]]:
+        transport, links, partial = self._ports.transport, self._engine.links, self._partial
         fetched = await fetch_state(
-            self._ports.transport,
-            self._engine.links,
-            donors,
-            fingerprint=self._fingerprint,
-            wanted=wanted,
-            partial=self._partial,
+            transport, links, donors, fingerprint=self._fingerprint, wanted=wanted, partial=partial
         )
         if self._partial is not None:
             await self._partial.remove()
