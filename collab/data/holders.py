@@ -1,6 +1,7 @@
 """Who holds which blocks, as one reader sees it: what others say, as far as their word goes."""
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -41,19 +42,24 @@ class Pace:
         return self.speeds.get(peer, self.usual or None)
 
     @property
+    def trainers(self) -> int:
+        """Who is there."""
+        return len(self.speeds) + self.num_unknown
+
+    @property
     def together(self) -> float:
         """Samples per second of all."""
         return max(math.fsum(self.speeds.values()) + self.num_unknown * self.usual, 1e-9)
 
     def most_blocks(self, peer: PeerId, plan: BlockPlan, slack: float = SLACK) -> int:
         """What ``peer`` may hold at once: work for ``AHEAD_S`` and for what waits for its step, and no more than its
-        share of a pass.
+        share of two passes: at the end of one the next has begun.
         """
         speed = self.speed_of(peer)
         if speed is None:
             return 0
         needed = speed * (AHEAD_S + self.step_s) / plan.block_samples
-        share = plan.num_blocks * speed / self.together
+        share = 2 * plan.num_blocks * speed / self.together
         spare = SPARE_BLOCKS if plan.num_samples is not None else SPARE_SHARDS
         return spare + math.ceil(slack * min(needed, share, MAX_BLOCKS))
 
@@ -75,6 +81,8 @@ class _Word:
     entry: PageEntry
     proven: int = 0
     """Blocks of which it is believed that this peer has trained them."""
+    waiting: int = 0
+    """Blocks that it says it has trained, and that are in the line of what is to be proven."""
     granted: dict[int, float] = field(default_factory=dict)
     """Blocks of which it is believed that it holds them, and since when."""
     lapsed: int = 0
@@ -104,6 +112,8 @@ class Holders:
         self._read_s: dict[PageKey, float] = {}
         self._words: dict[PageKey, dict[PeerId, _Word]] = {}
         self._allowances: dict[PeerId, _Allowance] = {}
+        self._lines: dict[PeerId, deque[tuple[PageKey, int]]] = {}
+        """Bits of what each peer says it has trained, in the order in which we heard of it, until it is proven."""
 
     def read_at_s(self, key: PageKey) -> float:
         """When a page was read last; -inf: never."""
@@ -126,16 +136,17 @@ class Holders:
                 continue
             word = words.setdefault(peer, _Word(entries[peer]))
             word.entry, word.is_there = entries[peer], True
-            self._prove(key, peer, word)
+            self._line_up(key, peer, word)
+            self._prove(peer)
             self._grant(key, peer, word, now)
 
     def held(self, key: PageKey, now: float) -> int:
         """Bits of the blocks of a page that others hold, when it was read last."""
         bits = 0
         for peer, word in self._words.get(key, {}).items():
-            if self.pace.speed_of(peer) is not None and word.entry.is_live(now):
-                for block in word.granted:
-                    bits |= self._bit(block)
+            if self.pace.speed_of(peer) is not None:
+                counts = self._asked(key, word, now)
+                bits |= counts & sum(map(self._bit, word.granted))
         return bits
 
     def has_strangers(self, key: PageKey) -> bool:
@@ -150,6 +161,8 @@ class Holders:
         self._read_s = {key: at_s for key, at_s in self._read_s.items() if key[0] >= oldest_pass}
         self._words = {key: words for key, words in self._words.items() if key[0] >= oldest_pass}
         self._allowances = {peer: left for peer, left in self._allowances.items() if self.pace.speed_of(peer)}
+        lines = {peer: deque(word for word in line if word[0][0] >= oldest_pass) for peer, line in self._lines.items()}
+        self._lines = {peer: line for peer, line in lines.items() if line}
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -161,17 +174,53 @@ class Holders:
         known = word.proven | self._coverage.of(key[0]).assumed[key[1]]
         return word.entry.trained & ~known & self._plan.full_page(key[1])
 
-    def _prove(self, key: PageKey, peer: PeerId, word: _Word) -> None:
-        """A peer has trained what it says, as far as committed rounds show samples of it."""
-        for block in blocks_in(self._unproven(key, word), key[1]):
-            samples = self._plan.proof_samples(block)
-            if self._ledger.can_pay(peer, samples, self._plan.proof_samples(0)):
+    def _asked(self, key: PageKey, word: _Word, now: float) -> int:
+        """What nobody else should train: claims that hold, and what was trained, however long ago that was said: of a
+        page that it has done its author says nothing more.
+        """
+        claimed = word.entry.held if word.entry.is_live(now) else 0
+        return (claimed | self._unproven(key, word)) & self._plan.full_page(key[1])
+
+    def _line_up(self, key: PageKey, peer: PeerId, word: _Word) -> None:
+        new = self._unproven(key, word) & ~word.waiting
+        if new:
+            word.waiting |= new
+            self._lines.setdefault(peer, deque()).append((key, new))
+
+    def _prove(self, peer: PeerId) -> None:
+        """A peer has trained what it says, as far as committed rounds show samples of it; the oldest word first.
+
+        Whatever page it is on: we may have seen less of a peer than it has done, for good (after a restart of everybody
+        we know of rounds until we last wrote). All its marks are then late by as much, and none is left for ever.
+        """
+        line = self._lines.get(peer, deque())
+        while line:
+            key, bits = line.popleft()
+            word = self._words.get(key, {}).get(peer)
+            if word is not None and (left := self._prove_on(key, peer, word, bits)):
+                line.appendleft((key, left))
+                break
+
+    def _prove_on(self, key: PageKey, peer: PeerId, word: _Word, bits: int) -> int:
+        """Believe what was paid for of one word; bits of what was not."""
+        left = bits
+        for block in blocks_in(bits, key[1]):
+            if self._unproven(key, word) & self._bit(block):
+                samples = self._plan.proof_samples(block)
+                if not self._ledger.can_pay(peer, samples, self._plan.proof_samples(0)):
+                    break
                 self._ledger.pay(peer, samples)
-                word.proven |= self._bit(block)
-                if peer in self._allowances:
-                    self._allowances[peer].proven += 1
-                    self._allowances[peer].blocks += word.granted.pop(block, None) is not None
-                self._coverage.note(key[0], key[1], self._bit(block))
+                self._believe(key, peer, word, block)
+            left &= ~self._bit(block)
+            word.waiting &= ~self._bit(block)
+        return left
+
+    def _believe(self, key: PageKey, peer: PeerId, word: _Word, block: int) -> None:
+        word.proven |= self._bit(block)
+        if peer in self._allowances:
+            self._allowances[peer].proven += 1
+            self._allowances[peer].blocks += word.granted.pop(block, None) is not None
+        self._coverage.note(key[0], key[1], self._bit(block))
 
     def _grant(self, key: PageKey, peer: PeerId, word: _Word, now: float) -> None:
         """A peer holds what it says, and what it says it has trained, as far and as long as it can work on it.
@@ -191,10 +240,10 @@ class Holders:
                 del word.granted[block]
                 if peer in self._allowances:
                     self._allowances[peer].blocks += 1
-        if self.pace.speed_of(peer) is None or not word.entry.is_live(now):
+        if self.pace.speed_of(peer) is None:
             return
         allowance = self._allowance(peer, now)
-        for block in blocks_in(asked & ~word.lapsed, key[1]):
+        for block in blocks_in(self._asked(key, word, now) & ~word.lapsed, key[1]):
             if block not in word.granted and allowance.blocks >= 1:
                 allowance.blocks -= 1
                 word.granted[block] = now

@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 KEPT_S = 7200.0
 """An entry stays so long in the directory: what its author has trained counts when the author has gone."""
+LATELY_S = 60.0
+"""What one keeper knows of a page may be so old, where one is enough."""
 MAX_ENTRIES = 2048
 """Of one page that are looked at: 0.5 MB, and more than any page of an honest swarm has."""
 
@@ -52,15 +54,20 @@ class LeaseBoard:
         """From 0 to 1."""
         return self._ports.rng.random()
 
-    async def read(self, key: PageKey) -> dict[PeerId, PageEntry]:
+    async def read(self, key: PageKey, *, roughly: bool = False) -> dict[PeerId, PageEntry]:
         """Everybody's word about a page; what is malformed or forged is passed over.
+
+        Args:
+            roughly: one keeper's answer is enough, if anybody has said anything lately. Before a claim it is: who makes
+                one reads again after it.
 
         Raises:
             NetworkError: the directory does not answer.
         """
         page = self._page(key)
+        fresh_until = self.now() + KEPT_S - LATELY_S if roughly else None
         with self._ports.lookups.asking() as limit_s:
-            found = await self._ports.directory.get(page.key, timeout_s=limit_s)
+            found = await self._ports.directory.get(page.key, timeout_s=limit_s, fresh_until=fresh_until)
         entries = {}
         for subkey in self._looked_at(found):
             try:

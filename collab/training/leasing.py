@@ -111,7 +111,7 @@ class LeasedSupply:
         """Give our leases up, so that others need not wait for their end."""
         if self._working is None:
             return
-        await keep_coverage(self._ports.compute, self._path, self._working.coverage)
+        await keep_coverage(self._ports.compute, self._path, self._working.coverage, self._ledger)
         with suppress(TimeoutError, NetworkError):
             async with asyncio.timeout(GOODBYE_S):
                 await self._working.leases.close()
@@ -172,7 +172,7 @@ class LeasedSupply:
         if path is None:
             return
         try:
-            await self._ports.compute.beside(lambda: load_coverage(path, coverage))
+            await self._ports.compute.beside(lambda: load_coverage(path, coverage, self._ledger))
         except StateError as error:
             self._say(f"what this machine knew of the data that was trained cannot be used: {error.message}")
 
@@ -198,7 +198,7 @@ class LeasedSupply:
         complete = {number for number in coverage.passes if coverage.is_complete(number)}
         while True:
             await asyncio.sleep(SAVE_S)
-            await keep_coverage(self._ports.compute, self._path, coverage)
+            await keep_coverage(self._ports.compute, self._path, coverage, self._ledger)
             for number in sorted(set(coverage.passes) - complete):
                 if coverage.is_complete(number):
                     complete.add(number)
@@ -210,7 +210,6 @@ class LeasedSupply:
     def _observe(self, coverage: Coverage, pass_number: int) -> None:
         now, unleased = self._ports.clock.now(), self._ours.leases.unleased
         self._ports.observer.observe(coverage.report(pass_number, now, unleased_blocks=unleased))
-
 
     def _say(self, text: str) -> None:
         hint = "others are asked what was trained; what they do not know may be trained again"
