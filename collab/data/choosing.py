@@ -1,20 +1,18 @@
 """Which blocks a peer should claim next, and how many: decided from what it knows, without asking anybody."""
 
 import math
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from collab.data.assignment import Cut, page_order, preferences
 from collab.data.blocks import PAGE_BLOCKS, BlockId, BlockPlan, blocks_in
 from collab.data.coverage import Coverage
-from collab.data.holders import AHEAD_S, PATIENCE, Holders, PageKey
+from collab.data.holders import Holders, PageKey
+from collab.data.pace import AHEAD_S, PATIENCE, SLACK, Claimed, Lately
 from collab.types import PeerId
 
 PREFERENCES_S = 60.0
 """How long it holds whose blocks are whose, unless trainers come or go."""
-KNOWN_S = 5.0
-"""Everybody has read by then what a trainer said of its speed: some heartbeats."""
 SHORTEST_LIFE_S, LONGEST_LIFE_S = 45.0, 600.0
 """Of a claim. A third of it goes by until it is said again, so that two lost words in a row cost nobody a block."""
 
@@ -45,22 +43,50 @@ class Choice:
         self._preferred: dict[int, _Preferred] = {}
         self._orders: dict[int, list[int]] = {}
         """Of each pass its pages, as we visit them."""
-        self._needs: deque[tuple[float, int]] = deque()
-        """How many blocks we could need, lately, and when (swarm time)."""
+        self._most, self._speed = Lately(), Lately()
+        """Blocks that everybody grants us, and samples per second that everybody believes of us."""
+        self._claimed: Claimed | None = None
+        """By us, as others reckon it. None: nothing is known of anybody yet."""
+        self._shown = Lately()
+        """Blocks that rounds have shown of us."""
 
     def look(self, now: float) -> None:
         """Take note of what everybody has just been found to need."""
-        self._needs.append((now, self._holders.pace.most_blocks(self._me, self._plan, slack=1.0)))
-        while len(self._needs) > 1 and self._needs[1][0] <= now - KNOWN_S:
-            self._needs.popleft()
+        pace, shown = self._holders.pace, self._holders.shown_blocks(self._me)
+        self._most.note(now, pace.surely_granted(self._me, self._plan))
+        self._speed.note(now, pace.surely(self._me))
+        self._shown.note(now, shown)
+        self._claimed = self._claimed or Claimed(0.0, now, shown)
+        self._claimed.settle(now, shown, per_s=self._speed.least / self._plan.block_samples)
 
     @property
-    def _most_held(self) -> int:
-        """Blocks that others can know us to need: claims beyond that count for nobody, and they claim the same.
+    def _used(self) -> float:
+        """Blocks that we have claimed, as others reckon it; of what we hold still some may come to read only later."""
+        return max(self._claimed.blocks if self._claimed is not None else 0.0, len(self.held))
 
-        A trainer that has just become faster has said so, but not everybody has read it.
+    @property
+    def most_granted(self) -> int:
+        """Blocks that we may claim beside those that we have: others would claim what is beyond that, too. Who has not
+        heard of the last round takes what we trained in it as claimed still.
         """
-        return min((needed for _, needed in self._needs), default=0)
+        return max(int(SLACK * self._most.least - self._used - self._shown.last_rise), 0)
+
+    @property
+    def room(self) -> int:
+        """Of these so many as we need. Who has just become faster waits until everybody can have read it."""
+        return min(max(int(self._most.least - self._used), 0), self.most_granted)
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether we hold more than others grant us, since we have turned out to be slower than everybody believed."""
+        return len(self.held) > SLACK * self._most.least
+
+    def hold(self, blocks: Iterable[BlockId]) -> None:
+        """We claim these, or train them without a lease."""
+        new = set(blocks) - self.held
+        self.held |= new
+        if self._claimed is not None:
+            self._claimed.blocks += len(new)
 
     @property
     def plan(self) -> BlockPlan:
@@ -91,6 +117,8 @@ class Choice:
     def number_wanted(self, pass_number: int, in_hand: int) -> int:
         """Leases that we should have in hand: work for a while, but not more than half of our share of what is left.
 
+        One at a time, as far as others grant it, when what we hold waits for longer than expected: a round was lost.
+
         The latter is guided self-scheduling: near the end of a pass nobody sits on blocks that others could train.
 
         Args:
@@ -99,8 +127,8 @@ class Choice:
         Source: Polychronopoulos and Kuck, "Guided Self-Scheduling" (IEEE Transactions on Computers, 1987).
         """
         ahead = -(-int(self.our_speed * AHEAD_S) // self._plan.block_samples)
-        room = self._most_held - len(self.held)
-        return max(min(ahead, self._guided(pass_number), room + in_hand), 1)
+        room = self.room + in_hand or min(self.most_granted, 1)
+        return min(max(min(ahead, self._guided(pass_number)), 1), room)
 
     def work_in(self, seconds: float) -> int:
         """Blocks that are trained here in so long, the last one perhaps not to its end."""
@@ -116,7 +144,7 @@ class Choice:
             in_hand: leases of any pass that nobody has begun to train.
         """
         needed = self.work_in(work_s)
-        short = min(needed - in_hand, self._most_held - len(self.held))
+        short = min(needed - in_hand, self.room)
         if needed < 2 or short <= 0:
             return 0
         if self._guided(pass_number) >= needed and any(self.own(key, now) for key in self.pages(pass_number)):

@@ -41,15 +41,29 @@ class Claims:
         """Set when there is a lease more, or none is to be waited for."""
         self.claim_s = FIRST_CLAIM_S
         """What a claim takes."""
+        self._under_way = 0
+
+    @property
+    def may_arrive(self) -> bool:
+        """Whether a lease may come soon: one is being claimed, or may be."""
+        return self._under_way > 0 or self._choice.most_granted > 0
 
     def in_hand(self, newest: int) -> int:
         """Leases that nobody has taken yet, those of passes after ``newest`` not counted."""
         return sum(block.pass_number <= newest for block in self.ready)
 
     def number(self, newest: int) -> int:
-        """Blocks to claim in the pass that we are in."""
+        """Blocks to claim in the pass that we are in; 0: we have claimed all that others grant us."""
         in_hand = self.in_hand(newest)
-        return max(self._choice.number_wanted(newest, in_hand) - in_hand, 1)
+        wanted = max(self._choice.number_wanted(newest, in_hand) - in_hand, 1)
+        return min(wanted, max(self._choice.room, 1), self._choice.most_granted)
+
+    def shed(self) -> None:
+        """Give up leases that others do not grant us any more, the last ones first."""
+        while self.ready and self._choice.is_beyond:
+            block = self.ready.pop()
+            self._choice.held.discard(block)
+            self.talk.note(block)
 
     async def claim_in(self, pass_number: int, meanwhile: Callable[[], Awaitable[None]]) -> bool:
         """On pages where blocks of ours are free, else on the first where any is; whether there are more leases now.
@@ -70,6 +84,8 @@ class Claims:
                 if self._older([key], FRESH_S):
                     await self.read(self._next_pages(key), roughly=True)
                 await meanwhile()
+                if not self.number(pass_number):
+                    return False
                 if await self.claim_on([key], self.number(pass_number)):
                     return True
                 fruitless += 1
@@ -82,7 +98,7 @@ class Claims:
         Raises:
             NetworkError: the directory does not answer.
         """
-        for _ in range(self._choice.plan.num_pages):
+        for _ in range(self._choice.plan.num_pages if number else 0):
             keys = self._own_pages(pass_number, number)
             if not keys:
                 break
@@ -100,12 +116,13 @@ class Claims:
         await self.read(self._older(keys, fresh_s), roughly=True)
         await self._meet(keys)
         free = (self._choice.best(key, self._board.now(), only_own=only_own) for key in keys)
-        wanted = [block for blocks in free for block in blocks][:number]
+        wanted = [block for blocks in free for block in blocks][: min(number, self._choice.most_granted)]
         if not wanted:
             return False
         said = {page_of(block) for block in wanted}
-        self._choice.held.update(wanted)
+        self._choice.hold(wanted)
         began_s = self._board.monotonic()
+        self._under_way += len(wanted)
         try:
             await self.talk.say(said)
             await self.read(said)
@@ -115,6 +132,8 @@ class Claims:
             for block in wanted:
                 self.talk.note(block)
             raise
+        finally:
+            self._under_way -= len(wanted)
         kept = [block for block in wanted if not self._is_taken(block)]
         self.ready = deque(sorted([*self.ready, *kept], key=lambda block: block.pass_number))
         if kept:

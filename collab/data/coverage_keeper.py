@@ -11,9 +11,10 @@ from collab.data.assignment import believed_speeds
 from collab.data.blocks import BlockPlan
 from collab.data.coverage import Coverage, keep_coverage, load_coverage
 from collab.data.coverage_exchange import ask_for_coverage, merge, serve_coverage
-from collab.data.holders import Holders, Pace
+from collab.data.holders import Holders
 from collab.data.lease_board import LeaseBoard
 from collab.data.ledger import Ledger, contributions
+from collab.data.pace import Pace
 from collab.errors import NetworkError, StateError
 from collab.ports import Ports
 from collab.swarm.bundle import Bundle
@@ -78,7 +79,7 @@ class CoverageKeeper:
             return
         claimed = {record.peer: record.samples_per_s for record in trainers if record.data == name}
         now = self._ports.clock.now()
-        holders.pace = Pace(speeds=believed_speeds(claimed, self._ledger.rates(now)))
+        holders.look(Pace(speeds=believed_speeds(claimed, self._ledger.rates(now))), now)
         newest = passes[(len(passes) - 1) // 2]
         board = LeaseBoard(self._ports, self._bundle.fingerprint, coverage.plan)
         followed = range(max(newest - LOOKED_AT_PASSES + 1, 0), newest + 1)

@@ -5,70 +5,12 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from collab.data.blocks import MAX_BLOCKS, BlockPlan, blocks_in
+from collab.data.blocks import blocks_in
 from collab.data.coverage import Coverage
 from collab.data.lease_records import PageEntry
 from collab.data.ledger import Ledger
+from collab.data.pace import SLACK, SPARE_BLOCKS, Claimed, Lately, Pace
 from collab.types import PeerId
-
-AHEAD_S = 30.0
-"""Of work that a peer claims before it begins it: some heartbeats, and little to give up when it dies."""
-SPARE_BLOCKS, SPARE_SHARDS = 2, 4
-"""That any trainer may hold: the one that it trains, and the next; of shards also one whose end waits for its step, and
-one that is being read."""
-SLACK = 2.0
-"""A peer may hold so many times what it needs: its reader knows its speed and the length of a step by and large."""
-PATIENCE = 3.0
-"""Times what a block should take from its claim to the step it is in; then its holder has had it for long enough."""
-SHORTEST_PATIENCE_S = 60.0
-"""A round that is lost, and some more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How fast everybody is, as far as it is believed."""
-
-    speeds: Mapping[PeerId, float] = field(default_factory=dict)
-    """Samples per second of each trainer that is there."""
-    usual: float = 0.0
-    """Of a trainer of whom we know only that there are more; 0: who is missing above is not there and holds nothing."""
-    num_unknown: int = 0
-    """Of these."""
-    step_s: float = 0.0
-    """Expected seconds between two steps: so long may what is computed wait for its commit."""
-
-    def speed_of(self, peer: PeerId) -> float | None:
-        """Samples per second; None: it is not there."""
-        return self.speeds.get(peer, self.usual or None)
-
-    @property
-    def trainers(self) -> int:
-        """Who is there."""
-        return len(self.speeds) + self.num_unknown
-
-    @property
-    def together(self) -> float:
-        """Samples per second of all."""
-        return max(math.fsum(self.speeds.values()) + self.num_unknown * self.usual, 1e-9)
-
-    def most_blocks(self, peer: PeerId, plan: BlockPlan, slack: float = SLACK) -> int:
-        """What ``peer`` may hold at once: work for ``AHEAD_S`` and for what waits for its step, and no more than its
-        share of two passes: at the end of one the next has begun.
-        """
-        speed = self.speed_of(peer)
-        if speed is None:
-            return 0
-        needed = speed * (AHEAD_S + self.step_s) / plan.block_samples
-        share = 2 * plan.num_blocks * speed / self.together
-        spare = SPARE_BLOCKS if plan.num_samples is not None else SPARE_SHARDS
-        return spare + math.ceil(slack * min(needed, share, MAX_BLOCKS))
-
-    def patience_s(self, peer: PeerId, plan: BlockPlan) -> float:
-        """For how long ``peer`` may hold one block."""
-        speed = self.speed_of(peer) or 0.0
-        block_s = plan.block_samples / speed if speed > 0 else 0.0
-        return max(SHORTEST_PATIENCE_S, PATIENCE * (AHEAD_S + self.step_s + block_s))
-
 
 PageKey = tuple[int, int]
 """Pass and page."""
@@ -92,15 +34,19 @@ class _Word:
 
 
 @dataclass(slots=True)
-class _Allowance:
-    """Blocks that one peer may still claim: a bucket that fills as fast as the peer can train, and by what it has."""
+class _Known:
+    """What we know of one peer, whatever page it speaks of."""
 
-    blocks: float
-    at_s: float
+    most: Lately = field(default_factory=Lately)
+    """Blocks that it may hold, and"""
+    speed: Lately = field(default_factory=Lately)
+    """its samples per second, as we believed lately: it may not know yet why we believe less now."""
+    claimed: Claimed | None = None
+    """None: it has not claimed anything."""
     proven: int = 0
     """Blocks that it has trained."""
     lapsed: int = 0
-    """Blocks that it has held for too long; whoever has more of these than of the others gets no more."""
+    """Blocks that it has held for too long; whoever has more of these than of the others gets no more with time."""
 
 
 class Holders:
@@ -111,9 +57,21 @@ class Holders:
         self.pace = Pace()
         self._read_s: dict[PageKey, float] = {}
         self._words: dict[PageKey, dict[PeerId, _Word]] = {}
-        self._allowances: dict[PeerId, _Allowance] = {}
+        self._known: dict[PeerId, _Known] = {}
         self._lines: dict[PeerId, deque[tuple[PageKey, int]]] = {}
         """Bits of what each peer says it has trained, in the order in which we heard of it, until it is proven."""
+
+    def look(self, pace: Pace, now: float) -> None:
+        """So fast everybody is found to be now."""
+        self.pace = pace
+        for peer, speed in pace.speeds.items():
+            known = self._known.setdefault(peer, _Known())
+            known.most.note(now, pace.most_blocks(peer, self._plan))
+            known.speed.note(now, speed)
+
+    def shown_blocks(self, peer: PeerId) -> float:
+        """Blocks' worth of samples that rounds have shown of a peer."""
+        return self._ledger.total(peer) / self._plan.proof_samples(0)
 
     def read_at_s(self, key: PageKey) -> float:
         """When a page was read last; -inf: never."""
@@ -129,7 +87,7 @@ class Holders:
         words = self._words.setdefault(key, {})
         for peer in words.keys() - entries.keys():
             words[peer].is_there = False
-            words[peer].granted.clear()
+            self._take_back(peer, words[peer], list(words[peer].granted))
         for peer in sorted(entries):
             if peer == self._me:
                 self._remember_ourselves(key, entries[peer])
@@ -160,7 +118,7 @@ class Holders:
         """Nothing about passes before ``oldest_pass`` is wanted any more."""
         self._read_s = {key: at_s for key, at_s in self._read_s.items() if key[0] >= oldest_pass}
         self._words = {key: words for key, words in self._words.items() if key[0] >= oldest_pass}
-        self._allowances = {peer: left for peer, left in self._allowances.items() if self.pace.speed_of(peer)}
+        self._known = {peer: known for peer, known in self._known.items() if self.pace.speed_of(peer)}
         lines = {peer: deque(word for word in line if word[0][0] >= oldest_pass) for peer, line in self._lines.items()}
         self._lines = {peer: line for peer, line in lines.items() if line}
 
@@ -217,9 +175,9 @@ class Holders:
 
     def _believe(self, key: PageKey, peer: PeerId, word: _Word, block: int) -> None:
         word.proven |= self._bit(block)
-        if peer in self._allowances:
-            self._allowances[peer].proven += 1
-            self._allowances[peer].blocks += word.granted.pop(block, None) is not None
+        word.granted.pop(block, None)
+        if peer in self._known:
+            self._known[peer].proven += 1
         self._coverage.note(key[0], key[1], self._bit(block))
 
     def _grant(self, key: PageKey, peer: PeerId, word: _Word, now: float) -> None:
@@ -229,33 +187,40 @@ class Holders:
         """
         asked = (word.entry.held | self._unproven(key, word)) & self._plan.full_page(key[1])
         patience_s = self.pace.patience_s(peer, self._plan)
+        known = self._known.setdefault(peer, _Known())
         for block, since_s in list(word.granted.items()):
             if now - since_s > patience_s:
                 word.lapsed |= self._bit(block)
-                if peer in self._allowances:
-                    self._allowances[peer].lapsed += 1
-            if word.lapsed & self._bit(block):
+                known.lapsed += 1
                 del word.granted[block]
-            elif not asked & self._bit(block):  # given up: two had claimed it at once
-                del word.granted[block]
-                if peer in self._allowances:
-                    self._allowances[peer].blocks += 1
+        self._take_back(peer, word, [block for block in word.granted if not asked & self._bit(block)])
         if self.pace.speed_of(peer) is None:
             return
-        allowance = self._allowance(peer, now)
+        claimed = self._settled(peer, known, now)
+        most = max(self.pace.most_blocks(peer, self._plan), known.most.most)
         for block in blocks_in(self._asked(key, word, now) & ~word.lapsed, key[1]):
-            if block not in word.granted and allowance.blocks >= 1:
-                allowance.blocks -= 1
+            if block not in word.granted and claimed.blocks + 1 <= most:
+                claimed.blocks += 1
                 word.granted[block] = now
 
-    def _allowance(self, peer: PeerId, now: float) -> _Allowance:
-        most = float(self.pace.most_blocks(peer, self._plan))
-        left = self._allowances.setdefault(peer, _Allowance(most, now))
-        is_working = left.lapsed <= left.proven + SPARE_BLOCKS
-        per_s = SLACK * (self.pace.speed_of(peer) or 0.0) / self._plan.block_samples if is_working else 0.0
-        left.blocks = min(left.blocks + per_s * max(0.0, now - left.at_s), most)
-        left.at_s = now
-        return left
+    def _take_back(self, peer: PeerId, word: _Word, blocks: list[int]) -> None:
+        """Given up: two had claimed them at once. Or nothing is heard of them any more."""
+        for block in blocks:
+            del word.granted[block]
+        known = self._known.get(peer)
+        if known is not None and known.claimed is not None:
+            known.claimed.blocks = max(known.claimed.blocks - len(blocks), 0.0)
+
+    def _settled(self, peer: PeerId, known: _Known, now: float) -> Claimed:
+        """What a peer has claimed, as of now."""
+        shown = self.shown_blocks(peer)
+        if known.claimed is None:
+            known.claimed = Claimed(0.0, now, shown)
+        speed = max(self.pace.speed_of(peer) or 0.0, known.speed.most)
+        is_working = known.lapsed <= known.proven + SPARE_BLOCKS
+        per_s = SLACK * speed / self._plan.block_samples if is_working else 0.0
+        known.claimed.settle(now, shown, per_s=per_s)
+        return known.claimed
 
     def _remember_ourselves(self, key: PageKey, entry: PageEntry) -> None:
         """What we have trained in an earlier life, if our disk has forgotten it."""

@@ -87,6 +87,8 @@ class Leases:
         self._talk.note(block)
         self._around.note_trained(block, block not in self._unleased)
         self._unleased.discard(block)
+        if self._is_awaited:
+            self._wanted.set()  # others grant us as many more
 
     def give_up(self, block: BlockId) -> None:
         """A block gave us nothing finite; somebody else may have more luck."""
@@ -116,7 +118,8 @@ class Leases:
 
     def _patience_s(self) -> float:
         """For a claim that is under way."""
-        if self._is_silent:
+        self._look_around()
+        if self._is_silent or not self._claims.may_arrive:
             return 0.0
         return max(SHORTEST_PATIENCE_S, 3 * self._claims.claim_s)
 
@@ -125,7 +128,7 @@ class Leases:
             self._look_around()
         while (block := self._choice.without_lease(self.newest, self._board.now())) is None:
             self._begin(self.newest + 1)
-        self._choice.held.add(block)
+        self._choice.hold([block])
         self._talk.note(block)
         self._unleased.add(block)
         self.unleased += 1
@@ -167,8 +170,10 @@ class Leases:
     def _look_around(self) -> None:
         """Who is there, how fast, and in which pass."""
         ours = self._around.trainers(self._plan.data, self._me)
-        self._holders.pace = self._around.pace(ours, self._me, self._ledger.rates(self._board.now()))
-        self._choice.look(self._board.now())
+        now = self._board.now()
+        self._holders.look(self._around.pace(ours, self._me, self._ledger.rates(now)), now)
+        self._choice.look(now)
+        self._claims.shed()
         others = sorted(record.data_pass for record in ours if record.peer != self._me)
         most = others[(len(others) - 1) // 2] if others else 0
         if most > self.newest:
@@ -192,6 +197,8 @@ class Leases:
             return True
         if not self._is_awaited and self._choice.is_contested(self.newest, self._board.now()):
             return False  # it is free again, or somebody's, in a moment; nobody waits so long
+        if not self._claims.number(self.newest):
+            return False  # it was not looked for
         self._begin(self.newest + 1)
         return await self._claims.claim_in(self.newest, self._look_ahead)
 

@@ -129,6 +129,11 @@ class Ledger:
         """So many are believed to be in blocks that ``peer`` says it has trained."""
         self._account(peer).samples -= samples
 
+    def total(self, peer: PeerId) -> float:
+        """Samples that rounds have shown of ``peer``."""
+        account = self._accounts.get(peer)
+        return account.total if account is not None else 0.0
+
     def rates(self, now_s: float) -> dict[PeerId, float]:
         """Samples per second of everybody who has committed any."""
         return {peer: account.rate(now_s) for peer, account in self._accounts.items()}

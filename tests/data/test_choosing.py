@@ -1,10 +1,11 @@
 """How many blocks a peer claims: no more than others can know it to need."""
 
 from collab.data.blocks import BlockId, BlockPlan
-from collab.data.choosing import KNOWN_S, Choice
+from collab.data.choosing import Choice
 from collab.data.coverage import Coverage
-from collab.data.holders import SPARE_BLOCKS, Holders, Pace
+from collab.data.holders import Holders
 from collab.data.ledger import Ledger
+from collab.data.pace import KNOWN_S, SPARE_BLOCKS, Pace
 from collab.types import PeerId
 
 ME, OTHER = PeerId("me"), PeerId("other")

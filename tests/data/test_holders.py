@@ -2,9 +2,10 @@
 
 from collab.data.blocks import PAGE_BLOCKS, BlockPlan
 from collab.data.coverage import Coverage
-from collab.data.holders import SHORTEST_PATIENCE_S, Holders, Pace
+from collab.data.holders import Holders
 from collab.data.lease_records import Page, PageEntry
 from collab.data.ledger import Ledger
+from collab.data.pace import SHORTEST_PATIENCE_S, Pace
 from collab.types import PeerId
 
 PLAN = BlockPlan.of(256 * 8, digest="a" * 32, seed=0, microbatch_size=8)
@@ -60,7 +61,7 @@ def joined(pages: list[int]) -> int:
 def test_who_claims_everything_holds_what_it_could_train() -> None:
     reader = Reader(me=4.0, alice=4.0, liar=4.0)
     most = reader.holders.pace.most_blocks(LIAR, PLAN)
-    assert reader.reads(0.0, liar=(EVERYTHING, 0)).bit_count() == most == 2 + 2 * 4 * 40 // 8
+    assert reader.reads(0.0, liar=(EVERYTHING, 0)).bit_count() == most == 2 * (2 + 4 * 40 // 8)
     assert reader.reads(1.0, half=1, liar=(EVERYTHING, 0)).bit_count() <= 1, "and that on all pages together"
     for second in range(2, 60):
         reader.reads(float(second), liar=(EVERYTHING, 0))
