@@ -67,9 +67,9 @@ class Choice:
     @property
     def most_granted(self) -> int:
         """Blocks that we may claim beside those that we have: others would claim what is beyond that, too. Who has not
-        heard of the last round takes what we trained in it as claimed still.
+        heard of the last round expects that we trained as much in it as in the one before.
         """
-        return max(int(SLACK * self._most.least - self._used - self._shown.last_rise), 0)
+        return max(int(SLACK * self._most.least - self._used - self._shown.growth_of_rise), 0)
 
     @property
     def room(self) -> int:

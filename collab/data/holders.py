@@ -41,6 +41,8 @@ class _Known:
     """Blocks that it may hold, and"""
     speed: Lately = field(default_factory=Lately)
     """its samples per second, as we believed lately: it may not know yet why we believe less now."""
+    shown: Lately = field(default_factory=Lately)
+    """Blocks that rounds have shown of it: we may not have heard of the last one yet."""
     claimed: Claimed | None = None
     """None: it has not claimed anything."""
     proven: int = 0
@@ -68,6 +70,7 @@ class Holders:
             known = self._known.setdefault(peer, _Known())
             known.most.note(now, pace.most_blocks(peer, self._plan))
             known.speed.note(now, speed)
+            known.shown.note(now, self.shown_blocks(peer))
 
     def shown_blocks(self, peer: PeerId) -> float:
         """Blocks' worth of samples that rounds have shown of a peer."""
@@ -197,7 +200,7 @@ class Holders:
         if self.pace.speed_of(peer) is None:
             return
         claimed = self._settled(peer, known, now)
-        most = max(self.pace.most_blocks(peer, self._plan), known.most.most)
+        most = max(self.pace.most_blocks(peer, self._plan), known.most.most) + known.shown.last_rise
         for block in blocks_in(self._asked(key, word, now) & ~word.lapsed, key[1]):
             if block not in word.granted and claimed.blocks + 1 <= most:
                 claimed.blocks += 1

@@ -129,7 +129,7 @@ class Leases:
         while (block := self._choice.without_lease(self.newest, self._board.now())) is None:
             self._begin(self.newest + 1)
         self._choice.hold([block])
-        self._talk.note(block)
+        self._talk.hurry(block)
         self._unleased.add(block)
         self.unleased += 1
         return block

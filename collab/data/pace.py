@@ -1,9 +1,9 @@
 """How fast everybody is, as far as it is believed, and how many blocks that lets a peer claim.
 
-Whoever claims reckons, as others do of it, what it has claimed and not had the time to train; and it is the stricter. It
-goes by the least that it has been found to need lately, they by the most, so that it does not matter who knows of a
-change first; and it takes what it trained in the last round as claimed still, since some may not have heard of that.
-So what a peer trains is within what everybody else grants it.
+Whoever claims reckons, as others do of it, what it has claimed and not had the time to train; and it is the stricter.
+It goes by the least that it has been found to need lately, they by the most, so that it does not matter who knows of
+a change first. Some may not have heard of the last round yet: they expect that it was like the one before, and what
+it trained beyond that it takes as claimed still. So what a peer trains is within what everybody else grants it.
 """
 
 import math
@@ -122,7 +122,15 @@ class Lately:
     @property
     def last_rise(self) -> float:
         """By how much it rose when it changed last; 0: that was longer ago."""
-        return max(self._seen[-1][1] - self._seen[-2][1], 0.0) if len(self._seen) > 1 else 0.0
+        return self._rise(1)
+
+    @property
+    def growth_of_rise(self) -> float:
+        """By how much more it rose then than when it changed before that."""
+        return max(self._rise(1) - self._rise(2), 0.0)
+
+    def _rise(self, back: int) -> float:
+        return max(self._seen[-back][1] - self._seen[-back - 1][1], 0.0) if len(self._seen) > back else 0.0
 
 
 @dataclass(slots=True)

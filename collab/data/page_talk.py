@@ -33,6 +33,11 @@ class PageTalk:
         """Something about a block is not as we said."""
         self._unsaid.add(page_of(block))
 
+    def hurry(self, block: BlockId) -> None:
+        """A block is taken that nobody has heard of: to be said at once."""
+        self.note(block)
+        self._said_s.pop(page_of(block), None)
+
     def forget(self, oldest_pass: int) -> None:
         """Nothing about passes before ``oldest_pass`` is said any more."""
         self._said_s = {key: said_s for key, said_s in self._said_s.items() if key[0] >= oldest_pass}

@@ -44,7 +44,7 @@ class SlowDirectory(FakeDirectory):
 
 
 class Trainer:
-    """Trains blocks of a millisecond until there are enough for a step; its first one takes as long as a first one may."""
+    """Trains blocks of a millisecond until there are enough for a step; its first one takes longer, as it does."""
 
     def __init__(self, name: str, swarm: "Fast", network: FakeNetwork, directory: FakeDirectory) -> None:
         self.name, self._swarm = name, swarm
@@ -94,15 +94,16 @@ class Trainer:
 
     def grants(self, block: BlockId, peer: PeerId) -> bool:
         """Whether we would leave a block to ``peer``, if we read its page now."""
-        holders, coverage = copy.deepcopy((self.leases._holders, self.coverage))
-        holders._coverage = coverage
-        key, now = page_of(block), self.ports.clock.now()
-        page = self.leases._board._page(key)
+        key, now, ours = page_of(block), self.ports.clock.now(), self.leases._holders
+        holders, coverage = copy.copy(ours), Coverage(PLAN, {key[0]: copy.deepcopy(self.coverage.of(key[0]))})
+        holders._words, holders._lines = {key: copy.deepcopy(ours._words.get(key, {}))}, {}
+        holders._known, holders._coverage = copy.deepcopy(ours._known), coverage
+        holders._ledger = copy.deepcopy(self.ledger)
+        page, read = self.leases._board._page(key), self.leases._board._reader.read
         said = self.ports.directory.table.get(page.key, {})  # type: ignore[attr-defined]
-        entries = {PeerId(name): self.leases._board._reader.read(word.value, PeerId(name), page) for name, word in said.items()}
-        holders.take_in(key, entries, now)
-        word = holders._words[key].get(peer)
-        return word is not None and bool(word.proven & block.bit) or block.block in (word.granted if word else {})
+        holders.take_in(key, {PeerId(name): read(word.value, PeerId(name), page) for name, word in said.items()}, now)
+        is_trained = bool(coverage.of(key[0]).trained[key[1]] & block.bit)
+        return is_trained or block.block in holders._words[key][peer].granted
 
 
 class Fast:
@@ -179,14 +180,16 @@ def train(seed: int, *, round_s: float, lag_s: float, seconds: float) -> Fast:
     return swarm
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize(("round_s", "lag_s"), [(1.0, 0.3), (0.1, 0.05)])
+@pytest.mark.parametrize(
+    ("seed", "round_s", "lag_s"),
+    [*((seed, 1.0, 0.3) for seed in range(4)), *((seed, 0.3, 0.3) for seed in range(4)), (0, 0.1, 0.05)],
+)
 def test_of_three_that_begin_at_once_nobody_trains_what_another_one_would_not_leave_to_it(
     seed: int, round_s: float, lag_s: float
 ) -> None:
-    """Blocks take a millisecond: what nobody can know of a peer's speed in the first seconds is many blocks."""
-    swarm = train(seed, round_s=round_s, lag_s=lag_s, seconds=25.0)
+    """Blocks take a millisecond, so that nobody can know in the first seconds how many of them a peer needs."""
+    swarm = train(seed, round_s=round_s, lag_s=lag_s, seconds=10.0)
     assert swarm.refused == []
     assert [block for block, times in swarm.leased.items() if times > 1] == []
-    assert swarm.rounds > 0.5 * 25.0 / (round_s + lag_s + 0.2)
-    assert len(swarm.leased) > 0.9 * sum(swarm.done.values()), "nearly all of it with a lease"
+    assert swarm.rounds > 0.5 * 10.0 / (round_s + lag_s + 0.2)
+    assert len(swarm.leased) > 0.85 * sum(swarm.done.values()), "nearly all of it with a lease"

@@ -174,6 +174,8 @@ def test_a_directory_that_has_not_answered_is_not_waited_for_until_it_does() -> 
                 await peer.take(1)
                 waits.append(clock() - asked_s)
                 await asyncio.sleep(1.0)
+                peer.ledger.note_round(f"{len(peer.taken)}", [(PeerId("a"), 8.0)], NOW + clock())
+                peer.leases.done(peer.taken[-1])
             return waits
 
         await waits_s(5)
