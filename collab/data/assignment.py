@@ -19,6 +19,8 @@ PROVEN = 1.5
 """A peer may claim to be so many times as fast as its committed samples show: it may have just become faster."""
 SLOWEST = 1e-6
 """Of the median: a peer that has not measured its speed yet owns next to nothing, and nobody divides by zero."""
+UNHEARD = 1.0
+"""Samples per second, until half of all have said how fast they are: the first to say so would else be the median."""
 RUNS_EACH = 8
 """That a trainer has of a pass, about: with fewer, the shares of equals differ by more than a third."""
 
@@ -49,7 +51,9 @@ def believed_speeds(claimed: Mapping[PeerId, float], proven: Mapping[PeerId, flo
     if not claimed:
         return {}
     known = [speed for speed in claimed.values() if speed > 0]
-    median = statistics.median_low(known) if known else 1.0
+    median = statistics.median_low(known) if known else UNHEARD
+    if 2 * len(known) < len(claimed):
+        median = min(median, UNHEARD)
     believed = {}
     for peer, speed in claimed.items():
         most = max(median, PROVEN * proven.get(peer, 0.0))

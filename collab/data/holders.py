@@ -38,9 +38,7 @@ class _Known:
     """What we know of one peer, whatever page it speaks of."""
 
     most: Lately = field(default_factory=Lately)
-    """Blocks that it may hold, and"""
-    speed: Lately = field(default_factory=Lately)
-    """its samples per second, as we believed lately: it may not know yet why we believe less now."""
+    """Blocks that it may hold, as we believed lately: it may not know yet why we believe less now."""
     shown: Lately = field(default_factory=Lately)
     """Blocks that rounds have shown of it: we may not have heard of the last one yet."""
     claimed: Claimed | None = None
@@ -66,10 +64,9 @@ class Holders:
     def look(self, pace: Pace, now: float) -> None:
         """So fast everybody is found to be now."""
         self.pace = pace
-        for peer, speed in pace.speeds.items():
+        for peer in pace.speeds:
             known = self._known.setdefault(peer, _Known())
             known.most.note(now, pace.most_blocks(peer, self._plan))
-            known.speed.note(now, speed)
             known.shown.note(now, self.shown_blocks(peer))
 
     def shown_blocks(self, peer: PeerId) -> float:
@@ -219,9 +216,8 @@ class Holders:
         shown = self.shown_blocks(peer)
         if known.claimed is None:
             known.claimed = Claimed(0.0, now, shown)
-        speed = max(self.pace.speed_of(peer) or 0.0, known.speed.most)
         is_working = known.lapsed <= known.proven + SPARE_BLOCKS
-        per_s = SLACK * speed / self._plan.block_samples if is_working else 0.0
+        per_s = SLACK * (self.pace.speed_of(peer) or 0.0) / self._plan.block_samples if is_working else 0.0
         known.claimed.settle(now, shown, per_s=per_s)
         return known.claimed
 
