@@ -26,6 +26,8 @@ SHORTEST_REVISIT_S, PAGES_REVISITED = 5.0, 8
 REVISIT_BYTES_PER_S, MANY = 400.0, 20
 """How often pages are looked at that we want nothing of, to see how far others are, and whether somebody has died that
 held blocks of an older pass: the rarer, the more is said of them, and the more there are who look."""
+PASSES_A_CLAIM = 3
+"""That are looked through for blocks, one after the other, while the trainer waits; two while it does not."""
 CLAIMS_COVERED = 3.0
 """Claims' time for which there is work in hand."""
 RETRY_S = 5.0
@@ -87,8 +89,6 @@ class Leases:
         self._talk.note(block)
         self._around.note_trained(block, block not in self._unleased)
         self._unleased.discard(block)
-        if self._is_awaited:
-            self._wanted.set()  # others grant us as many more
 
     def give_up(self, block: BlockId) -> None:
         """A block gave us nothing finite; somebody else may have more luck."""
@@ -193,14 +193,16 @@ class Leases:
 
     async def _claim(self) -> bool:
         """Get some leases; whether there are more than before."""
-        if await self._claims.claim_in(self.newest, self._look_ahead):
-            return True
-        if not self._is_awaited and self._choice.is_contested(self.newest, self._board.now()):
-            return False  # it is free again, or somebody's, in a moment; nobody waits so long
-        if not self._claims.number(self.newest):
-            return False  # it was not looked for
-        self._begin(self.newest + 1)
-        return await self._claims.claim_in(self.newest, self._look_ahead)
+        for passes in range(PASSES_A_CLAIM):
+            if passes:
+                self._begin(self.newest + 1)
+            if await self._claims.claim_in(self.newest, self._look_ahead):
+                return True
+            if not self._is_awaited and (passes or self._choice.is_contested(self.newest, self._board.now())):
+                break  # it is free again, or somebody's, in a moment; nobody waits so long
+            if not self._claims.number(self.newest):
+                break  # it was not looked for
+        return False
 
     async def _look_ahead(self) -> None:
         """Near the end of a pass claims are small, and some in vain: what is trained meanwhile is of the next one; of
