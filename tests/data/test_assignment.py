@@ -43,6 +43,13 @@ def test_a_claimed_speed_counts_up_to_the_median_or_what_was_shown() -> None:
     assert shown[PeerId("fast")] == 100.0
 
 
+def test_until_half_of_all_have_said_how_fast_they_are_the_first_to_say_so_is_not_believed() -> None:
+    claimed = {PeerId("liar"): 1e9, PeerId("a"): 0.0, PeerId("b"): 0.0}
+    assert set(believed_speeds(claimed, {}).values()) == {1.0}, "nobody is faster than another one"
+    assert believed_speeds(claimed, {PeerId("liar"): 50.0})[PeerId("liar")] == 75.0, "but by what rounds have shown"
+    assert believed_speeds(claimed | {PeerId("a"): 4.0}, {})[PeerId("liar")] == 4.0
+
+
 def test_peers_visit_the_pages_in_orders_of_their_own() -> None:
     orders = [page_order(PLAN, 0, PeerId(peer)) for peer in "abcd"]
     assert all(sorted(order) == list(range(PLAN.num_pages)) for order in orders)
