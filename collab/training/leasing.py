@@ -70,7 +70,7 @@ class LeasedSupply:
         self._path = root / COVERAGE_FILE if root is not None else None
         self._plan: BlockPlan | None = None
         self._working: _Working | None = None
-        self._is_ready, self._should_ask = asyncio.Event(), asyncio.Event()
+        self._is_ready, self._should_ask, self._is_asking = asyncio.Event(), asyncio.Event(), False
         self._told_s = self._compared_s = participant.ports.clock.monotonic()
         participant.teller.listener = self
         participant.teller.data = self._where
@@ -142,8 +142,10 @@ class LeasedSupply:
         return (self._plan.data, newest) if self._plan is not None else ("", 0)
 
     def _known(self) -> tuple[Coverage, Ledger] | None:
-        """For whoever asks."""
-        return (self._working.coverage, self._ledger) if self._working is not None else None
+        """For whoever asks; nothing while we have to ask ourselves: others would take our word for what most know."""
+        if self._working is None or self._should_ask.is_set() or self._is_asking:
+            return None
+        return self._working.coverage, self._ledger
 
     def _note_trained(self, block: BlockId, was_leased: bool) -> None:
         plan = self._ours.coverage.plan
@@ -190,7 +192,9 @@ class LeasedSupply:
         while True:
             await self._should_ask.wait()
             self._should_ask.clear()
+            self._is_asking = True
             await self._ask(coverage)
+            self._is_asking = False
             await asyncio.sleep(ASK_AGAIN_S)
 
     async def _keep(self, coverage: Coverage) -> None:
