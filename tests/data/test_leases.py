@@ -10,7 +10,7 @@ import pytest
 
 from collab.data.blocks import BlockId, BlockPlan
 from collab.data.coverage import Coverage
-from collab.data.lease_board import LeaseBoard
+from collab.data.lease_board import LeaseBoard, Said
 from collab.data.leases import Leases
 from collab.data.ledger import Ledger
 from collab.data.surroundings import Surroundings
@@ -238,3 +238,16 @@ def test_one_liar_does_not_move_the_others_to_another_pass() -> None:
         assert peers[0].leases.newest == 2, "but most do"
 
     with_peers(["a", "b", "c", "liar"], main, directory)
+
+
+def test_a_clock_that_is_put_back_a_little_takes_no_word_from_anybody() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            ports = make_ports(network.join("a"), FakeDirectory())
+            board = LeaseBoard(ports, "f" * 64, PLAN)
+            for held in (1, 2, 3):
+                await board.say((0, 0), Said(held=held, trained=0, life_s=60.0))
+                ports.clock.correct(-0.01)  # type: ignore[attr-defined]
+            assert (await board.read((0, 0)))[PeerId("a")].held == 3
+
+    run(main())
