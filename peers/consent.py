@@ -98,7 +98,8 @@ def traffic_words(load: Load | None) -> str:
     step_mb = f"{load.bytes_per_step / 1e6:.3g} MB a step"
     if load.gb_per_day is None:
         return f"about {step_mb}, sent and taken; how many steps a day nobody knows yet"
-    return f"about {load.gb_per_day:.3g} GB a day if it works all day, sent and taken ({step_mb})"
+    gigabytes = f"{load.gb_per_day:,.0f}" if load.gb_per_day >= 100 else f"{load.gb_per_day:.3g}"
+    return f"about {gigabytes} GB a day if it works all day, sent and taken ({step_mb})"
 
 
 def _shown(text: str) -> str:

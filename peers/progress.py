@@ -20,6 +20,8 @@ class ProgressTeller:
         self._observe, self._clock = observe, clock
         self._loop = asyncio.get_running_loop()
         self._told: dict[str, float] = {}
+        self._over: set[str] = set()
+        """Of whose end we have told; it may begin anew."""
 
     def tell(self, what: str, done_bytes: int, whole_bytes: int) -> None:
         """``what`` is so far on; any thread may say so.
@@ -35,8 +37,10 @@ class ProgressTeller:
         if what not in self._told:
             self._told[what] = now_s
             return  # most of it takes no time
-        if not is_over and now_s - self._told[what] < LEAST_S:
+        is_told = what in self._over if is_over else now_s - self._told[what] < LEAST_S
+        if is_told:
             return
+        self._over = self._over | {what} if is_over else self._over - {what}
         self._told[what] = now_s
         self._observe(Progress(at_s=self._clock.now(), what=what, done_bytes=done_bytes, whole_bytes=whole_bytes))
 

@@ -129,12 +129,13 @@ class History:
             joins: it, if that can still be done, rather than to wait for it.
         """
         waiting, asked = list(peers), dict[asyncio.Task[Missed], _Donor]()
+        how = {"waits": waits} | ({"joins": True} if joins else {})
         try:
             while waiting or asked:
                 if waiting and all(donor.is_behind() for donor in asked.values()):
                     await self._make_room(asked)
                     donor = _Donor(waiting.pop(0), self._links, self._silence)
-                    fetching = self._fetch_from(donor, instance, num_elements, {"waits": waits, "joins": joins})
+                    fetching = self._fetch_from(donor, instance, num_elements, how)
                     asked[asyncio.create_task(fetching)] = donor
                 done, _ = await asyncio.wait(asked, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -198,7 +199,8 @@ class History:
         request = await stream.receive(timeout_s=self._limit_s)
         instance = request.get("epoch", int), Lineage(request.get("lineage", str))
         was_there = instance in self._rounds
-        kept = await self._over(instance, waits=request.get("waits", bool), joins=request.get("joins", bool))
+        joins = "joins" in request.fields and request.get("joins", bool)
+        kept = await self._over(instance, waits=request.get("waits", bool), joins=joins)
         if kept is None or request.get("fingerprint", str) != self._fingerprint:
             await stream.send(Message("unknown"), timeout_s=self._limit_s)
             return

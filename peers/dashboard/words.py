@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from collab.swarm.progress import HEARTBEAT_S, RECORD_LIFE_S
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, Role
+from peers.event_words import count
 from peers.summary import ABSENT, DEFERRED
 
 GOOD, WAITING, TROUBLE = "good", "waiting", "trouble"
@@ -69,14 +69,14 @@ def health(now: Moment) -> Health:
     if not now.trainers:
         return Health(WAITING, "waiting: no trainer is here", "whoever has an invite can join")
     if math.isinf(now.since_step_s):
-        return Health(WAITING, f"waiting for the first step of {_count(now.trainers, 'trainer')}")
+        return Health(WAITING, f"waiting for the first step of {count(now.trainers, 'trainer')}")
     allowed_s = max(PATIENCE_S, PATIENCE_STEPS * now.step_s) if math.isfinite(now.step_s) else PATIENCE_S
     ago = f"step {now.epoch} was taken {span(now.since_step_s)} ago"
     if now.since_step_s > allowed_s:
         reason = f"the last round was lost: {now.lost_reason}" if now.lost_reason else "no round has come about since"
         expected = f", expected every {span(now.step_s)}" if math.isfinite(now.step_s) else ""
         return Health(TROUBLE, f"standing still: {ago}{expected}", reason)
-    whose = f" with the samples of {_count(now.contributors, 'peer')}" if now.contributors else ""
+    whose = f" with the samples of {count(now.contributors, 'peer')}" if now.contributors else ""
     return Health(GOOD, f"healthy: {ago}{whose}")
 
 
@@ -115,7 +115,3 @@ def span(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
-
-
-def _count(number: Any, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -53,6 +53,8 @@ def test_strategies_of_their_own_kind_have_loads_of_their_own() -> None:
     assert units.gb_per_day is None
     assert "nobody knows yet" in traffic_words(units)
     assert traffic_words(None) == "nobody can say before it has begun"
+    much = load_of(run(averaging={"compression": "exact"}), MILLION, others=3, can_reduce=False, step_s=0.1)
+    assert "about 6,912 GB a day" in traffic_words(much)
 
 
 def test_purpose_licences_contact_traffic_and_who_sees_the_address_are_shown() -> None:

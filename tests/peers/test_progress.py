@@ -51,6 +51,20 @@ def test_it_is_told_once_a_second_and_at_its_end_and_not_at_all_when_it_takes_no
     assert told[-1].done_bytes == 40
 
 
+def test_an_end_is_told_once_and_again_when_it_has_begun_anew() -> None:
+    loop, told = VirtualLoop(), list[Event]()
+
+    async def life() -> None:
+        teller = ProgressTeller(told.append, VirtualClock(loop))
+        for done in (1, 2, 2, 2, 1, 2, 2):
+            teller.tell("long", done, 2)
+            await asyncio.sleep(1.1)
+
+    loop.run_until_complete(life())
+    loop.close()
+    assert [event.done_bytes for event in told if isinstance(event, Progress)] == [2, 1, 2]
+
+
 def test_another_thread_may_tell_and_one_that_comes_too_late_is_not_heard() -> None:
     told: list[Event] = []
 
