@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from collab.data.assignment import believed_speeds
 from collab.data.blocks import BlockId
-from collab.data.holders import Pace
+from collab.data.pace import Pace
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import PeerId, Role
@@ -42,5 +42,9 @@ class Surroundings:
         claimed.setdefault(me, 0.0)
         speeds, crowd = believed_speeds(claimed, proven), self.view().crowd
         unknown = max(crowd.trainers - len(speeds), 0) if crowd is not None else 0
-        pace = Pace(speeds=speeds, usual=statistics.median(speeds.values()) if unknown else 0.0, num_unknown=unknown)
+        if unknown:
+            usual = statistics.median(speeds.values())
+            pace = Pace(speeds=speeds, usual=usual, num_unknown=unknown, shown=proven)
+        else:
+            pace = Pace(speeds=speeds)
         return replace(pace, step_s=self.target_samples / pace.together)
