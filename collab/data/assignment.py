@@ -20,7 +20,7 @@ PROVEN = 1.5
 SLOWEST = 1e-6
 """Of the median: a peer that has not measured its speed yet owns next to nothing, and nobody divides by zero."""
 UNHEARD = 1.0
-"""Samples per second, until half of all have said how fast they are: the first to say so would else be the median."""
+"""Samples per second, until two of several have said how fast they are: the first would else be the median."""
 RUNS_EACH = 8
 """That a trainer has of a pass, about: with fewer, the shares of equals differ by more than a third."""
 
@@ -52,7 +52,7 @@ def believed_speeds(claimed: Mapping[PeerId, float], proven: Mapping[PeerId, flo
         return {}
     known = [speed for speed in claimed.values() if speed > 0]
     median = statistics.median_low(known) if known else UNHEARD
-    if 2 * len(known) < len(claimed):
+    if len(known) < 2 <= len(claimed):
         median = min(median, UNHEARD)
     believed = {}
     for peer, speed in claimed.items():

@@ -79,7 +79,9 @@ class CoverageKeeper:
             return
         claimed = {record.peer: record.samples_per_s for record in trainers if record.data == name}
         now = self._ports.clock.now()
-        holders.look(Pace(speeds=believed_speeds(claimed, self._ledger.rates(now))), now)
+        shown = self._ledger.rates(now)
+        unsaid = frozenset(peer for peer, speed in claimed.items() if not speed > 0)
+        holders.look(Pace(speeds=believed_speeds(claimed, shown), unsaid=unsaid, shown=shown), now)
         newest = passes[(len(passes) - 1) // 2]
         board = LeaseBoard(self._ports, self._bundle.fingerprint, coverage.plan)
         followed = range(max(newest - LOOKED_AT_PASSES + 1, 0), newest + 1)

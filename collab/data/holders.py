@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from collab.data.blocks import blocks_in
@@ -46,15 +46,26 @@ class _Known:
     proven: int = 0
     """Blocks that it has trained."""
     lapsed: int = 0
-    """Blocks that it has held for too long; whoever has more of these than of the others gets no more with time."""
+    """Blocks that it has held for too long."""
+
+    @property
+    def is_working(self) -> bool:
+        """Whoever has more blocks that lapsed than blocks that it has trained gets no more with time."""
+        return self.lapsed <= self.proven + SPARE_BLOCKS
 
 
 class Holders:
     """What all others hold and have trained, by the pages that were read."""
 
-    def __init__(self, me: PeerId, coverage: Coverage, ledger: Ledger) -> None:
+    def __init__(
+        self, me: PeerId, coverage: Coverage, ledger: Ledger, is_behind: Callable[[], bool] = lambda: False
+    ) -> None:
+        """
+        Args:
+            is_behind: whether we may have missed rounds. Then all claims count: what makes room for them is not known.
+        """
         self._me, self._plan, self._coverage, self._ledger = me, coverage.plan, coverage, ledger
-        self.pace = Pace()
+        self._is_behind, self.pace = is_behind, Pace()
         self._read_s: dict[PageKey, float] = {}
         self._words: dict[PageKey, dict[PeerId, _Word]] = {}
         self._known: dict[PeerId, _Known] = {}
@@ -198,9 +209,10 @@ class Holders:
             return
         claimed = self._settled(peer, known, now)
         most = max(self.pace.most_blocks(peer, self._plan), known.most.most) + known.shown.last_rise
+        is_trusted = known.is_working and self._is_behind()
         for block in blocks_in(self._asked(key, word, now) & ~word.lapsed, key[1]):
-            if block not in word.granted and claimed.blocks + 1 <= most:
-                claimed.blocks += 1
+            if block not in word.granted and (is_trusted or claimed.blocks + 1 <= most):
+                claimed.blocks = max(claimed.blocks, min(claimed.blocks + 1, most))
                 word.granted[block] = now
 
     def _take_back(self, peer: PeerId, word: _Word, blocks: list[int]) -> None:
@@ -216,8 +228,7 @@ class Holders:
         shown = self.shown_blocks(peer)
         if known.claimed is None:
             known.claimed = Claimed(0.0, now, shown)
-        is_working = known.lapsed <= known.proven + SPARE_BLOCKS
-        per_s = SLACK * (self.pace.speed_of(peer) or 0.0) / self._plan.block_samples if is_working else 0.0
+        per_s = SLACK * (self.pace.speed_of(peer) or 0.0) / self._plan.block_samples if known.is_working else 0.0
         known.claimed.settle(now, shown, per_s=per_s)
         return known.claimed
 

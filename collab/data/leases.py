@@ -43,7 +43,7 @@ class Leases:
     def __init__(self, board: LeaseBoard, coverage: Coverage, ledger: Ledger, surroundings: Surroundings) -> None:
         self._board, self._coverage, self._ledger, self._around = board, coverage, ledger, surroundings
         self._plan, self._me = board.plan, board.me
-        self._holders = Holders(self._me, coverage, ledger)
+        self._holders = Holders(self._me, coverage, ledger, surroundings.is_behind)
         self._choice = Choice(self._me, coverage, self._holders)
         self._claims = Claims(board, coverage, self._holders, self._choice, self._meet)
         self._talk = self._claims.talk

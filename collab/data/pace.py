@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from collab.data.blocks import MAX_BLOCKS, BlockPlan
+from collab.data.blocks import MAX_BLOCKS, PAGE_BLOCKS, BlockPlan
 from collab.types import PeerId
 
 AHEAD_S = 30.0
@@ -36,12 +36,14 @@ class Pace:
 
     speeds: Mapping[PeerId, float] = field(default_factory=dict)
     """Samples per second of each trainer that is there."""
+    unsaid: frozenset[PeerId] = frozenset()
+    """Of these who have not said how fast they are: they pass for as fast as most, and claim next to nothing."""
     usual: float = 0.0
     """Of a trainer of whom we know only that there are more; 0: who is missing above is not there and holds nothing."""
     num_unknown: int = 0
     """Of these."""
     shown: Mapping[PeerId, float] = field(default_factory=dict)
-    """Samples per second that committed rounds show, where some are unknown: of them nothing else is known."""
+    """Samples per second that committed rounds show; of those who are unknown nothing else is known."""
     step_s: float = 0.0
     """Expected seconds between two steps: so long may what is computed wait for its commit."""
 
@@ -67,13 +69,21 @@ class Pace:
         return max(math.fsum(self.speeds.values()) + self.num_unknown * self.usual, 1e-9)
 
     def most_blocks(self, peer: PeerId, plan: BlockPlan) -> int:
-        """What ``peer`` may hold at once, as its readers see it."""
+        """What ``peer`` may hold at once, as its readers see it: a page, or half of an equal share, in any case.
+
+        Who has just come takes nothing of that from those who have shown something: they may not have heard of it.
+        """
         speed = self.speed_of(peer)
-        return int(SLACK * self._needed(speed, plan)) if speed is not None else 0
+        if speed is None:
+            return 0
+        together = max(self.together - self._unsaid_together, 1e-9) if self.shown.get(peer) else self.together
+        needed = _spare(plan) if peer in self.unsaid else self._needed(speed, plan, together)
+        return max(int(SLACK * needed), self._any(plan))
 
     def surely_granted(self, peer: PeerId, plan: BlockPlan) -> int:
         """What ``peer`` may claim, so that every reader grants it."""
-        return self._needed(self.surely(peer), plan)
+        needed = _spare(plan) if peer in self.unsaid else self._needed(self.surely(peer), plan, self.together)
+        return max(needed, int(self._any(plan) / SLACK))
 
     def patience_s(self, peer: PeerId, plan: BlockPlan) -> float:
         """For how long ``peer`` may hold one block."""
@@ -81,18 +91,32 @@ class Pace:
         block_s = plan.block_samples / speed if speed > 0 else 0.0
         return max(SHORTEST_PATIENCE_S, PATIENCE * (AHEAD_S + self.step_s + block_s))
 
+    def _any(self, plan: BlockPlan) -> int:
+        """Blocks that anybody is granted, however slow it seems to be."""
+        return min(PAGE_BLOCKS, plan.num_blocks // (2 * self.trainers))
+
     def _by_number(self, peer: PeerId) -> float:
         """Samples per second of one of whom we know only that it is there."""
         return max(self.usual, self.shown.get(peer, 0.0))
 
-    def _needed(self, speed: float, plan: BlockPlan) -> int:
+    @cached_property
+    def _unsaid_together(self) -> float:
+        return math.fsum(self.speeds[peer] for peer in self.unsaid)
+
+    def _needed(self, speed: float, plan: BlockPlan, together: float) -> int:
         """Blocks that somebody so fast needs at once: work for ``AHEAD_S`` and for what waits for its step, and no more
         than its share of two passes: at the end of one the next has begun.
+
+        Args:
+            together: samples per second of all who share them.
         """
         ahead = speed * (AHEAD_S + self.step_s) / plan.block_samples
-        share = 2 * plan.num_blocks * speed / self.together
-        spare = SPARE_BLOCKS if plan.num_samples is not None else SPARE_SHARDS
-        return spare + math.ceil(min(ahead, share, MAX_BLOCKS))
+        share = 2 * plan.num_blocks * speed / together
+        return _spare(plan) + math.ceil(min(ahead, share, MAX_BLOCKS))
+
+
+def _spare(plan: BlockPlan) -> int:
+    return SPARE_BLOCKS if plan.num_samples is not None else SPARE_SHARDS
 
 
 class Lately:

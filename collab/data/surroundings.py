@@ -24,6 +24,8 @@ class Surroundings:
     """Reads everybody's records anew."""
     target_samples: int
     """Of one global step."""
+    is_behind: Callable[[], bool] = lambda: False
+    """Whether we may have missed rounds, and with them what others have shown."""
     note_trained: Callable[[BlockId, bool], None] = lambda _block, _was_leased: None
     """Called when all samples of a block are in steps; whether there was a lease."""
 
@@ -42,9 +44,7 @@ class Surroundings:
         claimed.setdefault(me, 0.0)
         speeds, crowd = believed_speeds(claimed, proven), self.view().crowd
         unknown = max(crowd.trainers - len(speeds), 0) if crowd is not None else 0
-        if unknown:
-            usual = statistics.median(speeds.values())
-            pace = Pace(speeds=speeds, usual=usual, num_unknown=unknown, shown=proven)
-        else:
-            pace = Pace(speeds=speeds)
+        usual = statistics.median(speeds.values()) if unknown else 0.0
+        unsaid = frozenset(peer for peer, speed in claimed.items() if not speed > 0)
+        pace = Pace(speeds=speeds, unsaid=unsaid, usual=usual, num_unknown=unknown, shown=proven)
         return replace(pace, step_s=self.target_samples / pace.together)

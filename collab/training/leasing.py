@@ -17,6 +17,7 @@ from collab.data.ledger import Ledger, contributions
 from collab.data.surroundings import Surroundings
 from collab.errors import NetworkError, StateError
 from collab.metrics.records import BlockTrained, Notice
+from collab.swarm.records import PeerState
 from collab.training.participant import Participant
 from collab.training.shard_stream import ShardStream
 
@@ -64,6 +65,7 @@ class LeasedSupply:
             view=lambda: participant.membership.view,
             look=participant.membership.look,
             target_samples=target,
+            is_behind=self._is_behind,
             note_trained=self._note_trained,
         )
         root = participant.settings.state_dir
@@ -143,9 +145,14 @@ class LeasedSupply:
 
     def _known(self) -> tuple[Coverage, Ledger] | None:
         """For whoever asks; nothing while we have to ask ourselves: others would take our word for what most know."""
-        if self._working is None or self._should_ask.is_set() or self._is_asking:
-            return None
-        return self._working.coverage, self._ledger
+        return (self._working.coverage, self._ledger) if self._working is not None and not self._has_to_ask else None
+
+    @property
+    def _has_to_ask(self) -> bool:
+        return self._should_ask.is_set() or self._is_asking
+
+    def _is_behind(self) -> bool:
+        return self._has_to_ask or self._participant.vitals.state is PeerState.SYNCING
 
     def _note_trained(self, block: BlockId, was_leased: bool) -> None:
         plan = self._ours.coverage.plan
@@ -193,8 +200,10 @@ class LeasedSupply:
             await self._should_ask.wait()
             self._should_ask.clear()
             self._is_asking = True
-            await self._ask(coverage)
-            self._is_asking = False
+            try:
+                await self._ask(coverage)
+            finally:
+                self._is_asking = False
             await asyncio.sleep(ASK_AGAIN_S)
 
     async def _keep(self, coverage: Coverage) -> None:

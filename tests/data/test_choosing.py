@@ -1,14 +1,16 @@
 """How many blocks a peer claims: no more than others can know it to need."""
 
-from collab.data.blocks import BlockId, BlockPlan
+from collab.data.blocks import PAGE_BLOCKS, BlockId, BlockPlan
 from collab.data.choosing import Choice
 from collab.data.coverage import Coverage
 from collab.data.holders import Holders
 from collab.data.ledger import Ledger
-from collab.data.pace import KNOWN_S, SPARE_BLOCKS, Pace
+from collab.data.pace import KNOWN_S, SLACK, Pace
 from collab.types import PeerId
 
 ME, OTHER = PeerId("me"), PeerId("other")
+AT_FIRST = PAGE_BLOCKS / SLACK
+"""Half of what anybody is granted."""
 PLAN = BlockPlan.of(1600, digest="a" * 32, seed=1, microbatch_size=8)
 SLOW, FAST = Pace(speeds={ME: 0.0, OTHER: 8.0}, step_s=10.0), Pace(speeds={ME: 8.0, OTHER: 8.0}, step_s=10.0)
 
@@ -26,9 +28,9 @@ def test_who_has_just_become_faster_claims_more_when_everybody_can_have_read_it(
     choice, holders = choice_at(SLOW, 100.0)
     holders.pace = FAST
     choice.look(101.0)
-    assert choice.number_wanted(0, 0) == SPARE_BLOCKS
+    assert choice.number_wanted(0, 0) == AT_FIRST
     choice.look(101.0 + KNOWN_S - 0.5)
-    assert choice.number_wanted(0, 0) == SPARE_BLOCKS
+    assert choice.number_wanted(0, 0) == AT_FIRST
     choice.look(101.0 + KNOWN_S)
     assert choice.number_wanted(0, 0) > 10
 
@@ -38,7 +40,7 @@ def test_who_has_become_slower_claims_less_at_once() -> None:
     assert choice.number_wanted(0, 0) > 10
     holders.pace = SLOW
     choice.look(101.0)
-    assert choice.number_wanted(0, 0) <= SPARE_BLOCKS
+    assert choice.number_wanted(0, 0) <= AT_FIRST
 
 
 def test_near_the_end_of_a_pass_what_is_short_is_taken_of_the_next_one() -> None:

@@ -11,6 +11,7 @@ import pytest
 from collab.data.blocks import BlockId, BlockPlan
 from collab.data.choosing import page_of
 from collab.data.coverage import Coverage
+from collab.data.coverage_exchange import Word, merge
 from collab.data.lease_board import LeaseBoard
 from collab.data.leases import Leases
 from collab.data.ledger import Ledger
@@ -24,6 +25,8 @@ PLAN = BlockPlan.of(1500, digest="a" * 32, seed=0, microbatch_size=8)
 TARGET, BLOCK_S = 128, 0.001
 HEARTBEAT_S, HEARD_S = 1.0, 0.5
 """How often a trainer says how fast it is, and when the others have read it."""
+FETCH_S = 0.4
+"""Until a newcomer has the state and the rounds after it."""
 NAMES = ("a", "b", "c")
 
 
@@ -50,27 +53,47 @@ class Trainer:
         self.name, self._swarm = name, swarm
         self.ports = make_ports(network.join(name), directory)
         self.coverage, self.ledger = Coverage(PLAN), Ledger.for_batches_of(TARGET)
-        around = Surroundings(view=self._view, look=self._look, target_samples=TARGET, note_trained=swarm.note)
+        self.is_behind = False
+        self._around = around = Surroundings(
+            view=self._view, look=self._look, target_samples=TARGET, note_trained=swarm.note,
+            is_behind=lambda: self.is_behind,
+        )  # fmt: skip
         self.leases = Leases(LeaseBoard(self.ports, "f" * 64, PLAN), self.coverage, self.ledger, around)
         self.speed = 0.0
-        self.heard = dict.fromkeys(NAMES, (0.0, 0))
+        self.heard: dict[str, tuple[float, int]] = {}
         """What everybody has said of its speed and its pass, as read here."""
         self.computed: list[BlockId] = []
         self.may_train = asyncio.Event()
         self.may_train.set()
 
     def _view(self) -> SwarmView:
-        return SwarmView(tuple(self._record(name) for name in NAMES), NOW)
+        return SwarmView(tuple(self._record(name) for name in {self.name, *self.heard}), NOW)
 
     async def _look(self) -> None:
-        pass
+        """Everybody has reported that it is here before it claims anything."""
+        for other in self._swarm.here:
+            self.heard.setdefault(other.name, (0.0, 0))
 
     def _record(self, name: str) -> PeerRecord:
-        speed, data_pass = (self.speed, self.leases.newest) if name == self.name else self.heard[name]
+        speed, data_pass = (self.speed, self.leases.newest) if name == self.name else self.heard.get(name, (0.0, 0))
         return PeerRecord(
             peer=PeerId(name), fingerprint="f", name=name, role=Role.TRAINER, state=PeerState.TRAINING, said_at=NOW,
             can_be_dialled=True, samples_per_s=speed, data=PLAN.data, data_pass=data_pass,
         )  # fmt: skip
+
+    async def take_over(self, other: "Trainer") -> None:
+        """Come to where another one is, in which time rounds go by that we do not hear of."""
+        self.is_behind = True
+        for wait_s in (FETCH_S, 0.0):
+            merge([other.word()], self.coverage, self.ledger, self.ports.clock.now())
+            await asyncio.sleep(wait_s)
+        self.is_behind = False
+
+    def word(self) -> Word:
+        """What it answers who asks what was trained."""
+        passes = {number: (list(known.trained), list(known.again)) for number, known in self.coverage.passes.items()}
+        accounts = {peer: (total, rate) for peer, total, rate in self.ledger.rows(self.ports.clock.now())}
+        return Word(data=PLAN.data, passes=passes, accounts=accounts)
 
     async def train(self, first_s: float) -> None:
         while True:
@@ -88,7 +111,7 @@ class Trainer:
         while True:
             said = self.speed, self.leases.newest
             await asyncio.sleep(HEARD_S)
-            for trainer in self._swarm.trainers:
+            for trainer in self._swarm.here:
                 trainer.heard[self.name] = said
             await asyncio.sleep(HEARTBEAT_S - HEARD_S)
 
@@ -99,6 +122,9 @@ class Trainer:
         holders._words, holders._lines = {key: copy.deepcopy(ours._words.get(key, {}))}, {}
         holders._known, holders._coverage = copy.deepcopy(ours._known), coverage
         holders._ledger = copy.deepcopy(self.ledger)
+        if peer not in holders.pace.speeds:
+            records = [self._record(name) for name in sorted({self.name, peer, *self.heard})]
+            holders.pace = self._around.pace(records, self.ports.transport.peer_id, self.ledger.rates(now))
         page, read = self.leases._board._page(key), self.leases._board._reader.read
         said = self.ports.directory.table.get(page.key, {})  # type: ignore[attr-defined]
         holders.take_in(key, {PeerId(name): read(word.value, PeerId(name), page) for name, word in said.items()}, now)
@@ -112,6 +138,7 @@ class Fast:
     def __init__(self, seed: int, round_s: float, lag_s: float) -> None:
         self._rng, self._round_s, self._lag_s = random.Random(seed), round_s, lag_s
         self.trainers: list[Trainer] = []
+        self.here: list[Trainer] = []
         self.refused: list[tuple[float, str, BlockId, str]] = []
         self.leased: Counter[BlockId] = Counter()
         self.done: Counter[BlockId] = Counter()
@@ -124,7 +151,7 @@ class Fast:
             return
         self.leased[block] += 1
         at_s = asyncio.get_running_loop().time()
-        for other in self.trainers:
+        for other in self.here:
             if other is not trainer and not other.grants(block, PeerId(trainer.name)):
                 self.refused.append((at_s, trainer.name, block, other.name))
 
@@ -133,8 +160,8 @@ class Fast:
 
     def computed(self, trainer: Trainer) -> None:
         """A block more; with enough of them nobody trains on until the round is over."""
-        if sum(PLAN.samples_in(b.block) for one in self.trainers for b in one.computed) >= TARGET:
-            for one in self.trainers:
+        if sum(PLAN.samples_in(b.block) for one in self.here for b in one.computed) >= TARGET:
+            for one in self.here:
                 one.may_train.clear()
             self._is_full.set()
 
@@ -144,31 +171,47 @@ class Fast:
             await asyncio.sleep(self._round_s)
             self._is_full.clear()
             self.rounds += 1
-            used = [(one, list(one.computed)) for one in self.trainers]
+            used = [(one, list(one.computed)) for one in self.here]
             brought = [(PeerId(one.name), float(sum(PLAN.samples_in(b.block) for b in blocks))) for one, blocks in used]
             await asyncio.gather(*(self._commit(one, blocks, brought) for one, blocks in used))
 
     async def _commit(self, trainer: Trainer, blocks: list[BlockId], brought: list[tuple[PeerId, float]]) -> None:
         await asyncio.sleep(self._rng.uniform(0.0, self._lag_s))
-        trainer.ledger.note_round(f"{self.rounds}", [one for one in brought if one[1] > 0], trainer.ports.clock.now())
+        if not trainer.is_behind:
+            told = [one for one in brought if one[1] > 0]
+            trainer.ledger.note_round(f"{self.rounds}", told, trainer.ports.clock.now())
         for block in blocks:
             trainer.computed.remove(block)
             trainer.leases.done(block)
         trainer.may_train.set()
 
 
-def train(seed: int, *, round_s: float, lag_s: float, seconds: float) -> Fast:
-    """So many seconds of it."""
+def train(seed: int, *, round_s: float, lag_s: float, seconds: float, alone_s: float = 0.0) -> Fast:
+    """So many seconds of it, after one of them has been alone for some."""
     swarm = Fast(seed, round_s, lag_s)
+    rng = random.Random(seed)
+    tasks: list[asyncio.Task[None]] = []
+
+    async def come(trainer: Trainer) -> None:
+        first = swarm.here[0] if swarm.here else None
+        swarm.here.append(trainer)
+        if first is not None and alone_s:
+            trainer.heard[first.name] = first.speed, first.leases.newest
+            tasks.append(asyncio.create_task(trainer.leases.run()))
+            await trainer.take_over(first)
+        else:
+            trainer.heard = dict.fromkeys(NAMES[:1] if alone_s else NAMES, (0.0, 0))
+            tasks.append(asyncio.create_task(trainer.leases.run()))
+        tasks.extend(map(asyncio.create_task, (trainer.train(rng.uniform(0.05, 2.0)), trainer.say())))
 
     async def everything() -> None:
         async with FakeNetwork() as network:
-            directory, rng = SlowDirectory(seed), random.Random(seed)
+            directory = SlowDirectory(seed)
             swarm.trainers = [Trainer(name, swarm, network, directory) for name in NAMES]
-            work = [swarm.hold_rounds()]
-            for trainer in swarm.trainers:
-                work += [trainer.leases.run(), trainer.train(rng.uniform(0.05, 2.0)), trainer.say()]
-            tasks = [asyncio.create_task(one) for one in work]
+            tasks.append(asyncio.create_task(swarm.hold_rounds()))
+            await come(swarm.trainers[0])
+            await asyncio.sleep(alone_s)
+            await asyncio.gather(*map(come, swarm.trainers[1:]))
             await asyncio.sleep(seconds)
             for task in tasks:
                 task.cancel()
@@ -193,3 +236,13 @@ def test_of_three_that_begin_at_once_nobody_trains_what_another_one_would_not_le
     assert [block for block, times in swarm.leased.items() if times > 1] == []
     assert swarm.rounds > 0.5 * 10.0 / (round_s + lag_s + 0.2)
     assert len(swarm.leased) > 0.85 * sum(swarm.done.values()), "nearly all of it with a lease"
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("round_s", [0.3, 0.05])
+def test_two_that_come_to_one_that_trains_leave_to_each_other_what_each_trains(seed: int, round_s: float) -> None:
+    """It has claimed as one that is alone; they have said nothing of their speed yet, and miss rounds of its."""
+    swarm = train(seed, round_s=round_s, lag_s=round_s / 2, seconds=8.0, alone_s=10.0)
+    assert swarm.refused == []
+    assert [block for block, times in swarm.leased.items() if times > 1] == []
+    assert len(swarm.leased) > 0.75 * sum(swarm.done.values()), "most of it with a lease"

@@ -20,7 +20,8 @@ class Reader:
 
     def __init__(self, **speeds: float) -> None:
         self.coverage, self.ledger = Coverage(PLAN), Ledger(most_per_round=1000.0)
-        self.holders = Holders(ME, self.coverage, self.ledger)
+        self.is_behind = False
+        self.holders = Holders(ME, self.coverage, self.ledger, lambda: self.is_behind)
         self.holders.pace = Pace(speeds={PeerId(peer): speed for peer, speed in speeds.items()}, step_s=10.0)
         self.life_s = 1e9
         """Of all claims."""
@@ -178,3 +179,17 @@ def test_a_speed_is_measured_over_some_minutes() -> None:
         reader.ledger.note_round(f"{step}", [(ALICE, 50.0)], 100.0 + 5.0 * step)
     assert 9.0 < reader.ledger.rates(400.0)[ALICE] < 11.0
     assert reader.ledger.rates(2000.0)[ALICE] < 1.0
+
+
+def test_while_we_may_have_missed_rounds_all_claims_count_but_those_of_who_lets_them_lapse() -> None:
+    reader = Reader(me=8.0, alice=8.0, liar=8.0)
+    reader.is_behind = True
+    assert reader.reads(0.0, alice=(EVERYTHING, 0)) == EVERYTHING
+    assert reader.reads(0.0, liar=(EVERYTHING, 0)) == EVERYTHING
+    late_s = reader.holders.pace.patience_s(LIAR, PLAN) + 1.0
+    assert reader.reads(late_s, alice=(0, 0), liar=(EVERYTHING, 0)) == 0, "for as long as anybody may hold them"
+    granted = reader.reads(late_s + 1.0, half=1, liar=(EVERYTHING, 0))
+    assert granted.bit_count() <= reader.holders.pace.most_blocks(LIAR, PLAN)
+    reader.is_behind = False
+    fresh = reader.reads(late_s + 2.0, half=1, alice=(EVERYTHING, 0), liar=(0, 0))
+    assert 0 < fresh.bit_count() <= reader.holders.pace.most_blocks(ALICE, PLAN) < HALF

@@ -2,10 +2,11 @@
 
 import random
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
-from collab.data.blocks import BlockId, BlockPlan
+from collab.data.blocks import PAGE_BLOCKS, BlockId, BlockPlan
 from collab.data.choosing import Choice, page_of
 from collab.data.coverage import Coverage
 from collab.data.holders import Holders, PageKey
@@ -46,6 +47,23 @@ def test_in_a_crowd_who_has_shown_in_rounds_that_it_is_fast_may_claim_as_much_as
     assert mine.surely(ME) == theirs.speed_of(ME) == 300.0
     assert 20 < mine.surely_granted(ME, LARGE) <= theirs.most_blocks(ME, LARGE)
     assert Pace(speeds={OTHER: 8.0}, shown=shown).speed_of(ME) is None, "where all are known it is not there"
+
+
+def test_newcomers_take_nothing_from_what_those_are_granted_who_have_shown_something() -> None:
+    alone = Pace(speeds={ME: 1000.0}, step_s=5.0)
+    newcomers = {OTHER: 1000.0, THIRD: 1000.0}  # they pass for as fast as most
+    theirs = Pace(
+        speeds=alone.speeds | newcomers, unsaid=frozenset(newcomers), shown={ME: 900.0}, step_s=5.0
+    )
+    assert PLAN.num_blocks < alone.surely_granted(ME, PLAN) <= theirs.most_blocks(ME, PLAN)
+    assert replace(theirs, shown={}).most_blocks(ME, PLAN) < alone.surely_granted(ME, PLAN), "as of any other one"
+
+
+def test_who_has_not_said_how_fast_it_is_claims_half_of_what_anybody_is_granted() -> None:
+    pace = Pace(speeds={ME: 1000.0, OTHER: 1000.0}, unsaid=frozenset({ME}), step_s=5.0)
+    assert SLACK * pace.surely_granted(ME, PLAN) == pace.most_blocks(ME, PLAN) == PAGE_BLOCKS
+    short = BlockPlan.of(40 * 8, digest="a" * 32, seed=0, microbatch_size=8)
+    assert pace.most_blocks(ME, short) == short.num_blocks // 4, "half of an equal share"
 
 
 def test_who_is_found_to_be_slower_gives_up_what_nobody_would_grant_it_any_more() -> None:
