@@ -2,6 +2,7 @@
 """What it costs each peer to know its swarm, for swarms of different sizes.
 
     python scripts/bench_membership.py [--peers 10,100,1000] [--minutes 5] [--epoch-s 60] [--seed 0] [--json]
+        [--leases [--pass-minutes 10]]
 
 The peers run in virtual time: the code of real ones that speaks of itself and listens to others, without models. Two
 backbones of the owner's are there, the others train; one in two hundred leaves every minute and another one comes.
@@ -9,6 +10,8 @@ Counted are the records and keys that a peer sends to the directory and gets fro
 from others and gives to them; each record has five keepers, as in hivemind's DHT, and who asks all of them gets five
 answers. The messages by which a DHT finds its keepers are not in it. The same is done by peers that read everybody's
 records each second (the baseline), for swarms of up to 100.
+
+With ``--leases`` trainers lease blocks of data of which a pass takes all of them so many minutes; no baseline then.
 """
 
 import argparse
@@ -19,6 +22,7 @@ import platform
 import random
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,6 +31,9 @@ from typing import Any
 from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a swarm in virtual time lives with the tests
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from membership_leases import LeasedData, lease_figures
 
 from collab.config import parse_run
 from collab.net.base import Directory, Entry
@@ -47,8 +54,11 @@ from collab.types import Lineage, PeerId, Role
 KEEPERS = 5
 """Of each key, as in hivemind."""
 BASELINE_UP_TO = 100
+LEASES = ".data."  # in keys of pages of blocks
 WARM_UP_S = 60.0
-"""Not counted: everybody comes at once."""
+"""Not counted: everybody comes."""
+MEAN_SPEED = 12.2
+"""Samples per second of a trainer, on average."""
 BACKBONES, BACKBONES_UP_TO_TEN = 2, 1
 OWNER = Identity.from_seed(b"o" * 32)
 RUN = """\
@@ -71,6 +81,7 @@ class Meter:
         self.peers: list[PeerId] = []
         self.num_bytes: dict[PeerId, int] = {}
         self._keepers: dict[str, list[PeerId]] = {}
+        self.of_leases: Counter[str] = Counter()  # reads, writes and entries of pages, and bytes
 
     def add(self, peer: PeerId) -> None:
         """A peer comes; it keeps records from now on."""
@@ -92,6 +103,7 @@ class Meter:
             chosen = sorted(chosen, key=lambda p: hashlib.sha256(f"{peer}:{p}".encode()).digest())[:keepers]
         for keeper in chosen:
             if keeper != peer:
+                self.of_leases["bytes"] += 2 * num_bytes * (LEASES in key)
                 self.num_bytes[peer] += num_bytes
                 self.num_bytes[keeper] += num_bytes
 
@@ -104,6 +116,7 @@ class Metered:
 
     async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
         self._meter.note(self._me, key, len(key) + _size(subkey, value), KEEPERS)
+        self._meter.of_leases["writes"] += LEASES in key
         return await self._directory.store(key, subkey, value, expires_at=expires_at, timeout_s=timeout_s)
 
     async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
@@ -111,6 +124,8 @@ class Metered:
         is_one_enough = fresh_until is not None and any(entry.expires_at >= fresh_until for entry in found.values())
         size = len(key) + sum(_size(subkey, entry.value) for subkey, entry in found.items())
         self._meter.note(self._me, key, size, 1 if is_one_enough else KEEPERS)
+        self._meter.of_leases["reads"] += LEASES in key
+        self._meter.of_leases["entries"] += (LEASES in key) * len(found)
         return found
 
 
@@ -122,13 +137,18 @@ def _size(subkey: str, value: bytes) -> int:
 class Swarm:
     """Peers that know of each other, and train in name only: a step every ``epoch_s``, together."""
 
-    def __init__(self, number: int, *, seed: int, epoch_s: float) -> None:
+    def __init__(self, number: int, *, seed: int, epoch_s: float, pass_s: float | None = None) -> None:
+        """With ``pass_s`` trainers lease data of which a pass takes all of them so long."""
         self.world, self.meter = World(seed), Meter()
         self.bundle = Bundle(parse_run(RUN, origin="the benchmark"), {}, OWNER.peer_id)
         self._epoch_s, self._rng = epoch_s, random.Random(seed)
         self._backbones = BACKBONES if number > 10 else BACKBONES_UP_TO_TEN
         self.members: dict[PeerId, Membership] = {}
         self._stops: dict[PeerId, asyncio.Event] = {}
+        self.data: LeasedData | None = None
+        if pass_s is not None:
+            together = number * MEAN_SPEED
+            self.data = LeasedData(self.bundle, samples=int(together * pass_s), target=int(together * epoch_s))
         for index in range(number):
             self._add(index < self._backbones)
 
@@ -169,19 +189,26 @@ class Swarm:
                 samples=int(since_s * speed) if trains else 0, samples_per_s=speed if trains else 0.0,
                 microbatch_s=1.0, loss=2.5, total_samples=int(epoch * speed * self._epoch_s),
                 checkpoint_epoch=-1 if trains else int(epoch),
-                data="samples.100000." + "d" * 32 if trains else "",
+                data=(self.data.plan.data if self.data else "samples.100000." + "d" * 32) if trains else "",
+                data_pass=self.data.newest(me) if self.data else 0,
             )  # fmt: skip
 
         statutes = Statutes(ports, self.bundle)
         board = ProgressBoard(ports, identity, self.bundle.fingerprint, statutes)
         self.members[me] = membership = Membership(board, clock, record)
         await membership.report()
-        heart = asyncio.create_task(membership.keep_alive())
-        teller = asyncio.create_task(self._train(membership, role, said_s))
-        await stop.wait()
-        for task in (heart, teller):
+        work = [membership.keep_alive(), self._train(membership, role, said_s)]
+        if self.data is not None:
+            trains = role is Role.TRAINER
+            work.append(self.data.train(ports, membership, speed) if trains else self.data.keep(ports, membership))
+        tasks = [asyncio.create_task(each) for each in work]
+        stopped = asyncio.create_task(stop.wait())
+        ended, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()  # of work that ended by itself: why
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(heart, teller, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         is_leaving = True
         await board.publish(record())
         del self.members[me]
@@ -199,15 +226,23 @@ class Swarm:
 
     def run(self, minutes: float) -> dict[str, float]:
         """Bytes per second of each peer, and how well they know each other, over so many minutes after warming up."""
+        if self.data is not None:
+            for step in range(1, int((WARM_UP_S + 60.0 * minutes) / self._epoch_s) + 1):
+                self.world.call_at(step * self._epoch_s, self.data.commit)
         with self.world as world:
             world.run(until_s=WARM_UP_S)
+            self.meter.of_leases.clear()
             before = dict(self.meter.num_bytes)
             for minute in range(int(minutes)):
                 self._change_members()
                 world.run(until_s=WARM_UP_S + 60.0 * (minute + 1))
             now = {peer: sent - before.get(peer, 0) for peer, sent in self.meter.num_bytes.items()}
             stayed = [now[peer] / (60.0 * minutes) for peer in before if peer in self.members]
-            return self._figures(stayed)
+            figures = self._figures(stayed)
+            if self.data is not None:
+                figures |= lease_figures(self.meter.of_leases, len(self.members), 60.0 * minutes)
+                figures |= self.data.figures(WARM_UP_S + 60.0 * minutes)
+            return figures
 
     def _change_members(self) -> None:
         trainers = [peer for peer in self.members if self.members[peer].our_record().role is Role.TRAINER]
@@ -240,11 +275,15 @@ def main() -> None:
     parser.add_argument("--epoch-s", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="only the JSON object")
+    parser.add_argument("--leases", action="store_true", help="trainers lease blocks of one dataset")
+    parser.add_argument("--pass-minutes", type=float, default=10.0, help="that a pass takes, with --leases")
     options = parser.parse_args()
     swarms: list[dict[str, Any]] = []
     for number in (int(text) for text in options.peers.split(",")):
-        figures = {"collab": Swarm(number, seed=options.seed, epoch_s=options.epoch_s).run(options.minutes)}
-        if number <= BASELINE_UP_TO:
+        pass_s = 60.0 * options.pass_minutes if options.leases else None
+        made = Swarm(number, seed=options.seed, epoch_s=options.epoch_s, pass_s=pass_s)
+        figures = {"collab": made.run(options.minutes)}
+        if number <= BASELINE_UP_TO and not options.leases:
             with patch.object(boards, "CROWD_FROM", 10**9), patch.object(boards, "ALONE_BYTES_PER_S", 1e12):
                 figures["all_records_each_second"] = Swarm(
                     number, seed=options.seed, epoch_s=options.epoch_s
@@ -255,6 +294,7 @@ def main() -> None:
     setup = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), "machine": platform.machine(), "seed": options.seed,
         "virtual_minutes": options.minutes, "epoch_s": options.epoch_s, "keepers": KEEPERS, "backbones": BACKBONES,
+        "pass_minutes": options.pass_minutes if options.leases else None,
     }  # fmt: skip
     print(json.dumps({"setup": setup, "swarms": swarms}))
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 MAX_BLOCKS = 4096
 """Of one pass: what has been trained fits into half a kilobyte."""
-PAGE_BLOCKS = 128
-"""Of one page, which is one key of the directory: what one peer says of it is a few hundred bytes."""
+PAGE_BLOCKS = 16
+"""Of one page, which is one key of the directory: no more than one trainer works on for some claims, since whoever
+claims on a page reads what all have said of it."""
 MAX_SHARDS = 1 << 16
 SHARD_SAMPLES, MIN_SHARD_SAMPLES = 8192, 64
 """Of a streamed shard, for how long it may be held, and for what shows that somebody has trained it. Shards are of very

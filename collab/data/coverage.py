@@ -1,4 +1,4 @@
-"""Which blocks of which pass have been trained, and how often: kept, merged, and written to the disk."""
+"""Which blocks of which pass have been trained, and how often: kept, merged, and written down with the ledger."""
 
 import json
 import logging
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from collab.data.blocks import BlockId, BlockPlan
+from collab.data.ledger import Ledger, accounts_in
 from collab.errors import StateError
 from collab.metrics.records import DataCovered
 from collab.ports import Compute
@@ -16,9 +17,9 @@ from collab.swarm.records import MAX_PASS
 
 logger = logging.getLogger(__name__)
 
-KEPT_PASSES, KEPT_PAGES = 4, 64
+KEPT_PASSES, KEPT_PAGES = 4, 512
 """Newest passes: the present one, and those before whose last blocks somebody still holds; more of short ones."""
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +182,11 @@ class Coverage:
         return pages
 
 
-def load_coverage(path: Path, coverage: Coverage) -> bool:
+def load_coverage(path: Path, coverage: Coverage, ledger: Ledger) -> bool:
     """Take over what is at ``path``; whether there was anything.
+
+    With what was trained goes what rounds have shown beyond that: else who says afterwards what it had trained before
+    would pay for it with what it brings then.
 
     Raises:
         StateError: it cannot be used.
@@ -195,12 +199,14 @@ def load_coverage(path: Path, coverage: Coverage) -> bool:
         raise StateError(f"{path} cannot be read: {error!r:.120}") from error
     if not isinstance(values, dict):
         raise StateError(f"{path} is nothing of ours")
+    accounts = accounts_in(values.get("accounts"))
     coverage.restore(values)
+    ledger.restore(accounts)
     return True
 
 
 def save_coverage(path: Path, values: Mapping[str, Any]) -> None:
-    """Write what ``to_values`` said, whole or not at all.
+    """Write values, whole or not at all.
 
     Raises:
         OSError: the disk is full or cannot be written.
@@ -225,11 +231,11 @@ def _pass_number(text: str) -> int:
     return number
 
 
-async def keep_coverage(compute: Compute, path: Path | None, coverage: Coverage) -> None:
+async def keep_coverage(compute: Compute, path: Path | None, coverage: Coverage, ledger: Ledger) -> None:
     """Write down what was trained, off the event loop; a disk that does not take it costs a warning. None: nowhere."""
     if path is None:
         return
-    values = coverage.to_values()
+    values = coverage.to_values() | {"accounts": ledger.to_values()}
     try:
         await compute.beside(lambda: save_coverage(path, values))
     except OSError as error:

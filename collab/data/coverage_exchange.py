@@ -20,7 +20,7 @@ from collab.net.wire import Message
 from collab.swarm.records import MAX_DATA_CHARACTERS, MAX_PASS
 from collab.types import PeerId
 
-COVERAGE_PROTOCOL = "collab/coverage/1"
+COVERAGE_PROTOCOL = "collab/coverage/2"
 ASKED = 8
 """As many as are asked for a state."""
 MAX_WORD_BYTES = 128 << 10

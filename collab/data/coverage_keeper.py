@@ -11,9 +11,10 @@ from collab.data.assignment import believed_speeds
 from collab.data.blocks import BlockPlan
 from collab.data.coverage import Coverage, keep_coverage, load_coverage
 from collab.data.coverage_exchange import ask_for_coverage, merge, serve_coverage
-from collab.data.holders import Holders, Pace
+from collab.data.holders import Holders
 from collab.data.lease_board import LeaseBoard
 from collab.data.ledger import Ledger, contributions
+from collab.data.pace import Pace
 from collab.errors import NetworkError, StateError
 from collab.ports import Ports
 from collab.swarm.bundle import Bundle
@@ -21,8 +22,8 @@ from collab.swarm.progress import SwarmView
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 60.0
-"""How often all pages that are not complete are read."""
+LOOK_S, PAGES_A_LOOK = 60.0, 64
+"""How often pages that are not complete are read, and how many: those that were read longest ago."""
 FIRST_LOOK_S = 10.0
 LOOKED_AT_PASSES = 2
 """The newest, and the one before."""
@@ -78,15 +79,17 @@ class CoverageKeeper:
             return
         claimed = {record.peer: record.samples_per_s for record in trainers if record.data == name}
         now = self._ports.clock.now()
-        holders.pace = Pace(speeds=believed_speeds(claimed, self._ledger.rates(now)))
+        shown = self._ledger.rates(now)
+        unsaid = frozenset(peer for peer, speed in claimed.items() if not speed > 0)
+        holders.look(Pace(speeds=believed_speeds(claimed, shown), unsaid=unsaid, shown=shown), now)
         newest = passes[(len(passes) - 1) // 2]
         board = LeaseBoard(self._ports, self._bundle.fingerprint, coverage.plan)
-        for pass_number in range(max(newest - LOOKED_AT_PASSES + 1, 0), newest + 1):
-            for page in self._incomplete(coverage, pass_number):
-                key = pass_number, page
-                holders.take_in(key, await board.read(key), self._ports.clock.now())
+        followed = range(max(newest - LOOKED_AT_PASSES + 1, 0), newest + 1)
+        keys = [(number, page) for number in followed for page in self._incomplete(coverage, number)]
+        for key in sorted(keys, key=holders.read_at_s)[:PAGES_A_LOOK]:
+            holders.take_in(key, await board.read(key, roughly=True), self._ports.clock.now())
         holders.forget(min(coverage.passes))
-        await keep_coverage(self._ports.compute, self._path, coverage)
+        await keep_coverage(self._ports.compute, self._path, coverage, self._ledger)
         self._ports.observer.observe(coverage.report(newest, self._ports.clock.now()))
 
     def _incomplete(self, coverage: Coverage, pass_number: int) -> Iterator[int]:
@@ -108,7 +111,7 @@ class CoverageKeeper:
         coverage = Coverage(plan)
         if (path := self._path) is not None:
             try:
-                await self._ports.compute.beside(lambda: load_coverage(path, coverage))
+                await self._ports.compute.beside(lambda: load_coverage(path, coverage, self._ledger))
             except StateError as error:
                 logger.info("coverage of earlier is not used: %s", error.message)
         able = [record.peer for record in self._view().all_trainers() if record.can_be_dialled]

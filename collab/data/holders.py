@@ -1,68 +1,16 @@
 """Who holds which blocks, as one reader sees it: what others say, as far as their word goes."""
 
 import math
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from collab.data.blocks import MAX_BLOCKS, BlockPlan, blocks_in
+from collab.data.blocks import blocks_in
 from collab.data.coverage import Coverage
 from collab.data.lease_records import PageEntry
 from collab.data.ledger import Ledger
+from collab.data.pace import SLACK, SPARE_BLOCKS, Claimed, Lately, Pace
 from collab.types import PeerId
-
-AHEAD_S = 30.0
-"""Of work that a peer claims before it begins it: some heartbeats, and little to give up when it dies."""
-SPARE_BLOCKS, SPARE_SHARDS = 2, 4
-"""That any trainer may hold: the one that it trains, and the next; of shards also one whose end waits for its step, and
-one that is being read."""
-SLACK = 2.0
-"""A peer may hold so many times what it needs: its reader knows its speed and the length of a step by and large."""
-PATIENCE = 3.0
-"""Times what a block should take from its claim to the step it is in; then its holder has had it for long enough."""
-SHORTEST_PATIENCE_S = 60.0
-"""A round that is lost, and some more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How fast everybody is, as far as it is believed."""
-
-    speeds: Mapping[PeerId, float] = field(default_factory=dict)
-    """Samples per second of each trainer that is there."""
-    usual: float = 0.0
-    """Of a trainer of whom we know only that there are more; 0: who is missing above is not there and holds nothing."""
-    num_unknown: int = 0
-    """Of these."""
-    step_s: float = 0.0
-    """Expected seconds between two steps: so long may what is computed wait for its commit."""
-
-    def speed_of(self, peer: PeerId) -> float | None:
-        """Samples per second; None: it is not there."""
-        return self.speeds.get(peer, self.usual or None)
-
-    @property
-    def together(self) -> float:
-        """Samples per second of all."""
-        return max(math.fsum(self.speeds.values()) + self.num_unknown * self.usual, 1e-9)
-
-    def most_blocks(self, peer: PeerId, plan: BlockPlan, slack: float = SLACK) -> int:
-        """What ``peer`` may hold at once: work for ``AHEAD_S`` and for what waits for its step, and no more than its
-        share of a pass.
-        """
-        speed = self.speed_of(peer)
-        if speed is None:
-            return 0
-        needed = speed * (AHEAD_S + self.step_s) / plan.block_samples
-        share = plan.num_blocks * speed / self.together
-        spare = SPARE_BLOCKS if plan.num_samples is not None else SPARE_SHARDS
-        return spare + math.ceil(slack * min(needed, share, MAX_BLOCKS))
-
-    def patience_s(self, peer: PeerId, plan: BlockPlan) -> float:
-        """For how long ``peer`` may hold one block."""
-        speed = self.speed_of(peer) or 0.0
-        block_s = plan.block_samples / speed if speed > 0 else 0.0
-        return max(SHORTEST_PATIENCE_S, PATIENCE * (AHEAD_S + self.step_s + block_s))
-
 
 PageKey = tuple[int, int]
 """Pass and page."""
@@ -75,6 +23,8 @@ class _Word:
     entry: PageEntry
     proven: int = 0
     """Blocks of which it is believed that this peer has trained them."""
+    waiting: int = 0
+    """Blocks that it says it has trained, and that are in the line of what is to be proven."""
     granted: dict[int, float] = field(default_factory=dict)
     """Blocks of which it is believed that it holds them, and since when."""
     lapsed: int = 0
@@ -84,26 +34,55 @@ class _Word:
 
 
 @dataclass(slots=True)
-class _Allowance:
-    """Blocks that one peer may still claim: a bucket that fills as fast as the peer can train, and by what it has."""
+class _Known:
+    """What we know of one peer, whatever page it speaks of."""
 
-    blocks: float
-    at_s: float
+    most: Lately = field(default_factory=Lately)
+    """Blocks that it may hold, as we believed lately: it may not know yet why we believe less now."""
+    shown: Lately = field(default_factory=Lately)
+    """Blocks that rounds have shown of it: we may not have heard of the last one yet."""
+    claimed: Claimed | None = None
+    """None: it has not claimed anything."""
     proven: int = 0
     """Blocks that it has trained."""
     lapsed: int = 0
-    """Blocks that it has held for too long; whoever has more of these than of the others gets no more."""
+    """Blocks that it has held for too long."""
+
+    @property
+    def is_working(self) -> bool:
+        """Whoever has more blocks that lapsed than blocks that it has trained gets no more with time."""
+        return self.lapsed <= self.proven + SPARE_BLOCKS
 
 
 class Holders:
     """What all others hold and have trained, by the pages that were read."""
 
-    def __init__(self, me: PeerId, coverage: Coverage, ledger: Ledger) -> None:
+    def __init__(
+        self, me: PeerId, coverage: Coverage, ledger: Ledger, is_behind: Callable[[], bool] = lambda: False
+    ) -> None:
+        """
+        Args:
+            is_behind: whether we may have missed rounds. Then all claims count: what makes room for them is not known.
+        """
         self._me, self._plan, self._coverage, self._ledger = me, coverage.plan, coverage, ledger
-        self.pace = Pace()
+        self._is_behind, self.pace = is_behind, Pace()
         self._read_s: dict[PageKey, float] = {}
         self._words: dict[PageKey, dict[PeerId, _Word]] = {}
-        self._allowances: dict[PeerId, _Allowance] = {}
+        self._known: dict[PeerId, _Known] = {}
+        self._lines: dict[PeerId, deque[tuple[PageKey, int]]] = {}
+        """Bits of what each peer says it has trained, in the order in which we heard of it, until it is proven."""
+
+    def look(self, pace: Pace, now: float) -> None:
+        """So fast everybody is found to be now."""
+        self.pace = pace
+        for peer in pace.speeds:
+            known = self._known.setdefault(peer, _Known())
+            known.most.note(now, pace.most_blocks(peer, self._plan))
+            known.shown.note(now, self.shown_blocks(peer))
+
+    def shown_blocks(self, peer: PeerId) -> float:
+        """Blocks' worth of samples that rounds have shown of a peer."""
+        return self._ledger.total(peer) / self._plan.proof_samples(0)
 
     def read_at_s(self, key: PageKey) -> float:
         """When a page was read last; -inf: never."""
@@ -119,23 +98,24 @@ class Holders:
         words = self._words.setdefault(key, {})
         for peer in words.keys() - entries.keys():
             words[peer].is_there = False
-            words[peer].granted.clear()
+            self._take_back(peer, words[peer], list(words[peer].granted))
         for peer in sorted(entries):
             if peer == self._me:
                 self._remember_ourselves(key, entries[peer])
                 continue
             word = words.setdefault(peer, _Word(entries[peer]))
             word.entry, word.is_there = entries[peer], True
-            self._prove(key, peer, word)
+            self._line_up(key, peer, word)
+            self._prove(peer)
             self._grant(key, peer, word, now)
 
     def held(self, key: PageKey, now: float) -> int:
         """Bits of the blocks of a page that others hold, when it was read last."""
         bits = 0
         for peer, word in self._words.get(key, {}).items():
-            if self.pace.speed_of(peer) is not None and word.entry.is_live(now):
-                for block in word.granted:
-                    bits |= self._bit(block)
+            if self.pace.speed_of(peer) is not None:
+                counts = self._asked(key, word, now)
+                bits |= counts & sum(map(self._bit, word.granted))
         return bits
 
     def has_strangers(self, key: PageKey) -> bool:
@@ -149,7 +129,9 @@ class Holders:
         """Nothing about passes before ``oldest_pass`` is wanted any more."""
         self._read_s = {key: at_s for key, at_s in self._read_s.items() if key[0] >= oldest_pass}
         self._words = {key: words for key, words in self._words.items() if key[0] >= oldest_pass}
-        self._allowances = {peer: left for peer, left in self._allowances.items() if self.pace.speed_of(peer)}
+        self._known = {peer: known for peer, known in self._known.items() if self.pace.speed_of(peer)}
+        lines = {peer: deque(word for word in line if word[0][0] >= oldest_pass) for peer, line in self._lines.items()}
+        self._lines = {peer: line for peer, line in lines.items() if line}
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -161,17 +143,53 @@ class Holders:
         known = word.proven | self._coverage.of(key[0]).assumed[key[1]]
         return word.entry.trained & ~known & self._plan.full_page(key[1])
 
-    def _prove(self, key: PageKey, peer: PeerId, word: _Word) -> None:
-        """A peer has trained what it says, as far as committed rounds show samples of it."""
-        for block in blocks_in(self._unproven(key, word), key[1]):
-            samples = self._plan.proof_samples(block)
-            if self._ledger.can_pay(peer, samples, self._plan.proof_samples(0)):
+    def _asked(self, key: PageKey, word: _Word, now: float) -> int:
+        """What nobody else should train: claims that hold, and what was trained, however long ago that was said: of a
+        page that it has done its author says nothing more.
+        """
+        claimed = word.entry.held if word.entry.is_live(now) else 0
+        return (claimed | self._unproven(key, word)) & self._plan.full_page(key[1])
+
+    def _line_up(self, key: PageKey, peer: PeerId, word: _Word) -> None:
+        new = self._unproven(key, word) & ~word.waiting
+        if new:
+            word.waiting |= new
+            self._lines.setdefault(peer, deque()).append((key, new))
+
+    def _prove(self, peer: PeerId) -> None:
+        """A peer has trained what it says, as far as committed rounds show samples of it; the oldest word first.
+
+        Whatever page it is on: we may have seen less of a peer than it has done, for good (after a restart of everybody
+        we know of rounds until we last wrote). All its marks are then late by as much, and none is left for ever.
+        """
+        line = self._lines.get(peer, deque())
+        while line:
+            key, bits = line.popleft()
+            word = self._words.get(key, {}).get(peer)
+            if word is not None and (left := self._prove_on(key, peer, word, bits)):
+                line.appendleft((key, left))
+                break
+
+    def _prove_on(self, key: PageKey, peer: PeerId, word: _Word, bits: int) -> int:
+        """Believe what was paid for of one word; bits of what was not."""
+        left = bits
+        for block in blocks_in(bits, key[1]):
+            if self._unproven(key, word) & self._bit(block):
+                samples = self._plan.proof_samples(block)
+                if not self._ledger.can_pay(peer, samples, self._plan.proof_samples(0)):
+                    break
                 self._ledger.pay(peer, samples)
-                word.proven |= self._bit(block)
-                if peer in self._allowances:
-                    self._allowances[peer].proven += 1
-                    self._allowances[peer].blocks += word.granted.pop(block, None) is not None
-                self._coverage.note(key[0], key[1], self._bit(block))
+                self._believe(key, peer, word, block)
+            left &= ~self._bit(block)
+            word.waiting &= ~self._bit(block)
+        return left
+
+    def _believe(self, key: PageKey, peer: PeerId, word: _Word, block: int) -> None:
+        word.proven |= self._bit(block)
+        word.granted.pop(block, None)
+        if peer in self._known:
+            self._known[peer].proven += 1
+        self._coverage.note(key[0], key[1], self._bit(block))
 
     def _grant(self, key: PageKey, peer: PeerId, word: _Word, now: float) -> None:
         """A peer holds what it says, and what it says it has trained, as far and as long as it can work on it.
@@ -180,33 +198,39 @@ class Holders:
         """
         asked = (word.entry.held | self._unproven(key, word)) & self._plan.full_page(key[1])
         patience_s = self.pace.patience_s(peer, self._plan)
+        known = self._known.setdefault(peer, _Known())
         for block, since_s in list(word.granted.items()):
             if now - since_s > patience_s:
                 word.lapsed |= self._bit(block)
-                if peer in self._allowances:
-                    self._allowances[peer].lapsed += 1
-            if word.lapsed & self._bit(block):
+                known.lapsed += 1
                 del word.granted[block]
-            elif not asked & self._bit(block):  # given up: two had claimed it at once
-                del word.granted[block]
-                if peer in self._allowances:
-                    self._allowances[peer].blocks += 1
-        if self.pace.speed_of(peer) is None or not word.entry.is_live(now):
+        self._take_back(peer, word, [block for block in word.granted if not asked & self._bit(block)])
+        if self.pace.speed_of(peer) is None:
             return
-        allowance = self._allowance(peer, now)
-        for block in blocks_in(asked & ~word.lapsed, key[1]):
-            if block not in word.granted and allowance.blocks >= 1:
-                allowance.blocks -= 1
+        claimed = self._settled(peer, known, now)
+        most = max(self.pace.most_blocks(peer, self._plan), known.most.most) + known.shown.last_rise
+        is_trusted = known.is_working and self._is_behind()
+        for block in blocks_in(self._asked(key, word, now) & ~word.lapsed, key[1]):
+            if block not in word.granted and (is_trusted or claimed.blocks + 1 <= most):
+                claimed.blocks = max(claimed.blocks, min(claimed.blocks + 1, most))
                 word.granted[block] = now
 
-    def _allowance(self, peer: PeerId, now: float) -> _Allowance:
-        most = float(self.pace.most_blocks(peer, self._plan))
-        left = self._allowances.setdefault(peer, _Allowance(most, now))
-        is_working = left.lapsed <= left.proven + SPARE_BLOCKS
-        per_s = SLACK * (self.pace.speed_of(peer) or 0.0) / self._plan.block_samples if is_working else 0.0
-        left.blocks = min(left.blocks + per_s * max(0.0, now - left.at_s), most)
-        left.at_s = now
-        return left
+    def _take_back(self, peer: PeerId, word: _Word, blocks: list[int]) -> None:
+        """Given up: two had claimed them at once. Or nothing is heard of them any more."""
+        for block in blocks:
+            del word.granted[block]
+        known = self._known.get(peer)
+        if known is not None and known.claimed is not None:
+            known.claimed.blocks = max(known.claimed.blocks - len(blocks), 0.0)
+
+    def _settled(self, peer: PeerId, known: _Known, now: float) -> Claimed:
+        """What a peer has claimed, as of now."""
+        shown = self.shown_blocks(peer)
+        if known.claimed is None:
+            known.claimed = Claimed(0.0, now, shown)
+        per_s = SLACK * (self.pace.speed_of(peer) or 0.0) / self._plan.block_samples if known.is_working else 0.0
+        known.claimed.settle(now, shown, per_s=per_s)
+        return known.claimed
 
     def _remember_ourselves(self, key: PageKey, entry: PageEntry) -> None:
         """What we have trained in an earlier life, if our disk has forgotten it."""

@@ -15,6 +15,10 @@ logger = logging.getLogger(__name__)
 
 KEPT_S = 7200.0
 """An entry stays so long in the directory: what its author has trained counts when the author has gone."""
+LATELY_S = 60.0
+"""What one keeper knows of a page may be so old, where one is enough."""
+LATER_S = 0.001
+"""Between the ends of two words, if the clock was put back by a little meanwhile: two may follow in milliseconds."""
 MAX_ENTRIES = 2048
 """Of one page that are looked at: 0.5 MB, and more than any page of an honest swarm has."""
 
@@ -34,6 +38,8 @@ class LeaseBoard:
     def __init__(self, ports: Ports, fingerprint: str, plan: BlockPlan) -> None:
         self._ports, self._fingerprint, self.plan = ports, fingerprint, plan
         self._reader = EntryReader(ports.keys)
+        self._ends_at = 0.0
+        """Of our newest word (swarm time): keepers take none that ends no later than the one that they have."""
 
     @property
     def me(self) -> PeerId:
@@ -52,15 +58,20 @@ class LeaseBoard:
         """From 0 to 1."""
         return self._ports.rng.random()
 
-    async def read(self, key: PageKey) -> dict[PeerId, PageEntry]:
+    async def read(self, key: PageKey, *, roughly: bool = False) -> dict[PeerId, PageEntry]:
         """Everybody's word about a page; what is malformed or forged is passed over.
+
+        Args:
+            roughly: one keeper's answer is enough, if anybody has said anything lately. Before a claim it is: who makes
+                one reads again after it.
 
         Raises:
             NetworkError: the directory does not answer.
         """
         page = self._page(key)
+        fresh_until = self.now() + KEPT_S - LATELY_S if roughly else None
         with self._ports.lookups.asking() as limit_s:
-            found = await self._ports.directory.get(page.key, timeout_s=limit_s)
+            found = await self._ports.directory.get(page.key, timeout_s=limit_s, fresh_until=fresh_until)
         entries = {}
         for subkey in self._looked_at(found):
             try:
@@ -84,10 +95,9 @@ class LeaseBoard:
         page = self._page(key)
         entry = PageEntry(page=page, said_at=now, life_s=said.life_s, held=said.held, trained=said.trained)
         data = pack_entry(entry, self._ports.keys)
+        self._ends_at = ends_at = max(now + KEPT_S, self._ends_at + LATER_S)
         with self._ports.lookups.asking() as limit_s:
-            is_taken = await self._ports.directory.store(
-                page.key, self.me, data, expires_at=now + KEPT_S, timeout_s=limit_s
-            )
+            is_taken = await self._ports.directory.store(page.key, self.me, data, expires_at=ends_at, timeout_s=limit_s)
         if not is_taken:
             raise NetworkError(f"no keeper took our word about {page.key}")
 

@@ -20,7 +20,7 @@ FUTURE_S = 10.0
 """What clocks may differ by: an entry from further in the future is refused."""
 PAGE_BYTES = PAGE_BLOCKS // 8
 REMEMBERED = 4096
-ENVELOPE = Envelope(name="lease entry", purpose=b"collab/lease/1", max_bytes=MAX_ENTRY_BYTES)
+ENVELOPE = Envelope(name="lease entry", purpose=b"collab/lease/2", max_bytes=MAX_ENTRY_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

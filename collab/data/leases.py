@@ -7,14 +7,14 @@ same block the one that said so later sees the other, so never do both keep it; 
 
 import asyncio
 import logging
-from collections import deque
 from contextlib import suppress
 
 from collab.data.blocks import BlockId
 from collab.data.choosing import Choice, page_of
+from collab.data.claiming import Claims
 from collab.data.coverage import Coverage
-from collab.data.holders import Holders, PageKey
-from collab.data.lease_board import KEPT_S, LeaseBoard, Said
+from collab.data.holders import Holders
+from collab.data.lease_board import LeaseBoard
 from collab.data.lease_records import ENTRY_BYTES
 from collab.data.ledger import Ledger
 from collab.data.surroundings import Surroundings
@@ -22,22 +22,19 @@ from collab.errors import NetworkError
 
 logger = logging.getLogger(__name__)
 
-MARKS_S = 10.0
-"""What was trained is said at most this often of one page, unless something is claimed there anyway."""
-SHORTEST_REVISIT_S, REVISIT_BYTES_PER_S = 5.0, 200.0
-"""How often a page is looked at that we want nothing of, to see how far others are, and whether somebody has died that
-held blocks of an older pass: the rarer, the more is said of it."""
-FRUITLESS_PAGES = 4
-"""Pages on which nothing is free, one after the other, before the next pass begins."""
+SHORTEST_REVISIT_S, PAGES_REVISITED = 5.0, 8
+REVISIT_BYTES_PER_S, MANY = 400.0, 20
+"""How often pages are looked at that we want nothing of, to see how far others are, and whether somebody has died that
+held blocks of an older pass: the rarer, the more is said of them, and the more there are who look."""
+PASSES_A_CLAIM = 3
+"""That are looked through for blocks, one after the other, while the trainer waits; two while it does not."""
+CLAIMS_COVERED = 3.0
+"""Claims' time for which there is work in hand."""
 RETRY_S = 5.0
 """When the directory does not answer, it is asked again so much later."""
-FRESH_S = 3.0
-"""A page that was read so lately is not read before a claim: what others say meanwhile is seen after it."""
-TICK_S, FIRST_CLAIM_S = 1.0, 1.0
-"""Between two looks at what is due; what a claim takes, before it is known."""
+TICK_S = 1.0
+"""Between two looks at what is due."""
 SHORTEST_PATIENCE_S = 0.3
-AGAIN_AFTER_CLAIMS = 4.0
-"""A block that two claimed at once is claimed again after up to so many claims' time, at random: one is first then."""
 
 
 class Leases:
@@ -46,19 +43,19 @@ class Leases:
     def __init__(self, board: LeaseBoard, coverage: Coverage, ledger: Ledger, surroundings: Surroundings) -> None:
         self._board, self._coverage, self._ledger, self._around = board, coverage, ledger, surroundings
         self._plan, self._me = board.plan, board.me
-        self._holders = Holders(self._me, coverage, ledger)
+        self._holders = Holders(self._me, coverage, ledger, surroundings.is_behind)
         self._choice = Choice(self._me, coverage, self._holders)
-        self._ready: deque[BlockId] = deque()
-        """Leases that nobody has taken yet."""
-        self._unsaid: set[PageKey] = set()
-        """Pages of which what we last said is no longer true."""
-        self._said_s: dict[PageKey, float] = {}
+        self._claims = Claims(board, coverage, self._holders, self._choice, self._meet)
+        self._talk = self._claims.talk
         self._revisit_at_s = board.monotonic() + SHORTEST_REVISIT_S
+        self._looks = 0
+        """At pages that we wanted nothing of."""
         self._failed_s = board.monotonic() - RETRY_S
-        self._claim_s = FIRST_CLAIM_S
+        self._is_silent = False
+        """Whether the directory did not answer when it was asked last: a trainer waits for no claim until it does."""
         self._wanted = asyncio.Event()
-        self._awaited: asyncio.Event | None = None
-        """While the trainer waits for a lease: that there is one."""
+        self._is_awaited = False
+        """Whether the trainer waits for a lease."""
         self._attending, self._is_closed = asyncio.Lock(), False
         self.newest = max(coverage.passes, default=0)
         """The pass that we claim blocks of; of those before only what is left."""
@@ -73,14 +70,15 @@ class Leases:
         """A block to train now: a lease if there is one, or comes as soon as leases usually do; else one that should be
         ours, without a lease, for training never stops.
         """
-        if not self._ready:
-            self._awaited = asyncio.Event()
+        if not self._claims.ready:
+            self._is_awaited = True
+            self._claims.arrived.clear()
             self._wanted.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._patience_s()):
-                    await self._awaited.wait()
-            self._awaited = None
-        block = self._ready.popleft() if self._ready else self._without_lease()
+                    await self._claims.arrived.wait()
+            self._is_awaited = False
+        block = self._claims.ready.popleft() if self._claims.ready else self._without_lease()
         self._wanted.set()
         return block
 
@@ -88,7 +86,7 @@ class Leases:
         """All samples of a block are in steps."""
         self._choice.held.discard(block)
         self._coverage.note_ours(block)
-        self._unsaid.add(page_of(block))
+        self._talk.note(block)
         self._around.note_trained(block, block not in self._unleased)
         self._unleased.discard(block)
 
@@ -97,13 +95,13 @@ class Leases:
         self._choice.held.discard(block)
         self._choice.left.add(block)
         self._unleased.discard(block)
-        self._unsaid.add(page_of(block))
+        self._talk.note(block)
 
     def give_back(self, block: BlockId) -> None:
         """What was computed of a block is worth nothing any more; whoever comes first may train it again."""
         self._choice.held.discard(block)
         self._unleased.discard(block)
-        self._unsaid.add(page_of(block))
+        self._talk.note(block)
 
     async def close(self) -> None:
         """Say that we hold nothing any more.
@@ -113,24 +111,25 @@ class Leases:
         """
         async with self._attending:
             self._is_closed = True
-            pages = {page_of(block) for block in self._choice.held} | self._unsaid
+            pages = {page_of(block) for block in self._choice.held} | self._talk.unsaid
             self._choice.held.clear()
-            self._ready.clear()
-            await asyncio.gather(*(self._say(key) for key in sorted(pages)))
+            self._claims.ready.clear()
+            await self._talk.say(pages)
 
     def _patience_s(self) -> float:
         """For a claim that is under way."""
-        if self._board.monotonic() - self._failed_s < RETRY_S:
+        self._look_around()
+        if self._is_silent or not self._claims.may_arrive:
             return 0.0
-        return max(SHORTEST_PATIENCE_S, 3 * self._claim_s)
+        return max(SHORTEST_PATIENCE_S, 3 * self._claims.claim_s)
 
     def _without_lease(self) -> BlockId:
         if not self._holders.pace.speeds:
             self._look_around()
         while (block := self._choice.without_lease(self.newest, self._board.now())) is None:
             self._begin(self.newest + 1)
-        self._choice.held.add(block)
-        self._unsaid.add(page_of(block))
+        self._choice.hold([block])
+        self._talk.hurry(block)
         self._unleased.add(block)
         self.unleased += 1
         return block
@@ -145,8 +144,10 @@ class Leases:
                 if self._board.monotonic() - self._failed_s >= RETRY_S:
                     async with self._attending:
                         await self._attend()
+                    self._is_silent = False
             except NetworkError as error:
-                self._failed_s = self._board.monotonic()
+                self._failed_s, self._is_silent = self._board.monotonic(), True
+                self._claims.arrived.set()  # nothing will
                 logger.info("leases: the directory does not answer; training goes on without: %s", error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
@@ -156,20 +157,23 @@ class Leases:
         if self._is_closed:
             return
         self._look_around()
-        if 2 * len(self._ready) < self._choice.number_wanted(self.newest, len(self._ready)):
+        await self._look_ahead()
+        in_hand = self._claims.in_hand(self.newest)
+        if 2 * in_hand < self._choice.number_wanted(self.newest, in_hand):
             began_s = self._board.monotonic()
             if await self._claim():
-                self._claim_s += 0.3 * (self._board.monotonic() - began_s - self._claim_s)
+                self._note_claim(began_s)
         if self._board.monotonic() >= self._revisit_at_s:
             await self._revisit()
-        for key in self._due():
-            await self._say(key)
+        await self._talk.say(self._talk.due())
 
     def _look_around(self) -> None:
         """Who is there, how fast, and in which pass."""
         ours = self._around.trainers(self._plan.data, self._me)
-        self._holders.pace = self._around.pace(ours, self._me, self._ledger.rates(self._board.now()))
-        self._choice.look(self._board.now())
+        now = self._board.now()
+        self._holders.look(self._around.pace(ours, self._me, self._ledger.rates(now)), now)
+        self._choice.look(now)
+        self._claims.shed()
         others = sorted(record.data_pass for record in ours if record.peer != self._me)
         most = others[(len(others) - 1) // 2] if others else 0
         if most > self.newest:
@@ -183,118 +187,57 @@ class Leases:
         oldest = min(self._coverage.passes)
         self._holders.forget(oldest)
         self._choice.forget(oldest)
-        self._said_s = {key: said_s for key, said_s in self._said_s.items() if key[0] >= oldest}
-        self._unsaid = {key for key in self._unsaid if key[0] >= oldest}
+        self._talk.forget(oldest)
 
     # -- claiming ------------------------------------------------------------------------------------------------------
 
     async def _claim(self) -> bool:
         """Get some leases; whether there are more than before."""
-        if await self._claim_in(self.newest):
-            return True
-        if self._awaited is None and self._choice.is_contested(self.newest, self._board.now()):
-            return False  # it is free again, or somebody's, in a moment; nobody waits so long
-        self._begin(self.newest + 1)
-        return await self._claim_in(self.newest)
-
-    async def _revisit(self) -> None:
-        """Look at the page, not all trained, that was read longest ago; take what is left of an older pass."""
-        passes = sorted(number for number in self._coverage.passes if number <= self.newest)
-        keys = [key for number in passes for key in self._choice.pages(number) if self._choice.untrained(key)]
-        cost_bytes = 0
-        if keys:
-            key = min(keys, key=self._holders.read_at_s)
-            if key[0] < self.newest:
-                await self._claim_on(key)
-            else:
-                await self._read(key)
-            cost_bytes = self._holders.num_entries(key) * ENTRY_BYTES
-        rest_s = max(SHORTEST_REVISIT_S, cost_bytes / REVISIT_BYTES_PER_S)
-        self._revisit_at_s = self._board.monotonic() + rest_s
-
-    async def _claim_in(self, pass_number: int) -> bool:
-        """On the first of our pages where a block of ours is free, else on the first where any is."""
-        for key in self._choice.pages(pass_number):
-            if self._choice.own(key, self._board.now()) and await self._claim_on(key, only_own=True):
+        for passes in range(PASSES_A_CLAIM):
+            if passes:
+                self._begin(self.newest + 1)
+            if await self._claims.claim_in(self.newest, self._look_ahead):
                 return True
-        fruitless = 0
-        for key in self._choice.pages(pass_number):
-            is_worth_it = self._choice.untrained(key)
-            while is_worth_it and fruitless < FRUITLESS_PAGES:
-                if await self._claim_on(key):
-                    return True
-                fruitless += 1
-                is_worth_it = self._choice.free(key, self._board.now())  # somebody wanted the same: the next best
+            if not self._is_awaited and (passes or self._choice.is_contested(self.newest, self._board.now())):
+                break  # it is free again, or somebody's, in a moment; nobody waits so long
+            if not self._claims.number(self.newest):
+                break  # it was not looked for
         return False
 
-    async def _claim_on(self, key: PageKey, *, only_own: bool = False) -> bool:
-        """Claim free blocks of one page, and see whether they are ours; whether any is."""
-        if self._board.now() - self._holders.read_at_s(key) >= FRESH_S:
-            await self._read(key)
-        await self._meet(key)
-        number = max(self._choice.number_wanted(self.newest, len(self._ready)) - len(self._ready), 1)
-        wanted = self._choice.best(key, self._board.now(), only_own=only_own)[:number]
-        if not wanted:
-            return False
-        self._choice.held.update(wanted)
-        try:
-            await self._say(key)
-            await self._read(key)
-            await self._meet(key)
-        except NetworkError:
-            self._choice.held.difference_update(wanted)
-            self._unsaid.add(key)
-            raise
-        taken = self._holders.held(key, self._board.now()) | self._coverage.of(key[0]).trained[key[1]]
-        kept = [block for block in wanted if not block.bit & taken]
-        self._ready.extend(kept)
-        if kept and self._awaited is not None:
-            self._awaited.set()
-        if len(kept) < len(wanted):
-            rest_s = self._board.random() * AGAIN_AFTER_CLAIMS * self._claim_s
-            self._choice.contest(set(wanted) - set(kept), self._board.now() + rest_s)
-            await self._say(key)
-        return bool(kept)
-
-    # -- the directory -------------------------------------------------------------------------------------------------
-
-    async def _read(self, key: PageKey) -> None:
-        self._holders.take_in(key, await self._board.read(key), self._board.now())
-        trained = self._coverage.of(key[0]).trained[key[1]]
-        for block in [block for block in self._ready if page_of(block) == key and block.bit & trained]:
-            self._ready.remove(block)  # somebody trained it without a lease
-            self._choice.held.discard(block)
-
-    async def _meet(self, key: PageKey) -> None:
-        """Learn who they are who claim blocks of a page that was read and did not seem to be there: their claims count
-        from then on. Two that come at the same time would else hold the same blocks.
+    async def _look_ahead(self) -> None:
+        """Near the end of a pass claims are small, and some in vain: what is trained meanwhile is of the next one; of
+        the one after that where all of ours is claimed there, and others still share out the last of this one.
         """
-        if self._holders.has_strangers(key):
-            known = self._holders.pace.speeds.keys()
-            await self._around.look()
-            self._look_around()
-            if self._holders.pace.speeds.keys() - known:
-                await self._read(key)
+        work_s = CLAIMS_COVERED * self._claims.claim_s
+        for number in (self.newest + 1, self.newest + 2):
+            short = self._choice.number_short(self.newest, len(self._claims.ready), work_s, self._board.now())
+            began_s = self._board.monotonic()
+            if short > 0 and await self._claims.claim_own(number, short):
+                self._note_claim(began_s)
 
-    async def _say(self, key: PageKey) -> None:
-        self._unsaid.discard(key)
-        self._said_s[key] = self._board.monotonic()
-        trained = self._coverage.of(key[0]).ours[key[1]]
-        said = Said(held=self._choice.held_on(key), trained=trained, life_s=self._choice.life_s())
-        try:
-            await self._board.say(key, said)
-        except NetworkError:
-            self._unsaid.add(key)
-            raise
+    def _note_claim(self, began_s: float) -> None:
+        """There are more leases, and this is how long they took."""
+        self._claims.claim_s += 0.3 * (self._board.monotonic() - began_s - self._claims.claim_s)
 
-    def _due(self) -> list[PageKey]:
-        """Pages of which we should say something now."""
-        now_s, renew_s = self._board.monotonic(), self._choice.life_s() / 3
-        holding = {page_of(block) for block in self._choice.held}
-        changed = {key for key in self._unsaid if now_s - self._said_s.get(key, now_s - MARKS_S) >= MARKS_S}
-        old = {
-            key
-            for key, said_s in self._said_s.items()
-            if now_s - said_s >= (renew_s if key in holding else KEPT_S / 3)
-        }
-        return sorted(changed | old)
+    async def _revisit(self) -> None:
+        """Look at the pages, not all trained, that were read longest ago; take what is left of an older pass."""
+        passes = sorted(number for number in self._coverage.passes if number <= self.newest)
+        keys = [key for number in passes for key in self._choice.pages(number) if self._choice.untrained(key)]
+        older = [key for key in keys if key[0] < self.newest]
+        self._looks += 1
+        chosen = sorted(older if older and self._looks % 4 else keys, key=self._holders.read_at_s)[:PAGES_REVISITED]
+        await self._claims.read(chosen, roughly=True)
+        left = [key for key in chosen if key[0] < self.newest and self._choice.free(key, self._board.now())]
+        if left:
+            await self._claims.claim_on(left, self._claims.number(self.newest))
+        cost_bytes = ENTRY_BYTES * sum(1 + self._holders.num_entries(key) for key in chosen)
+        rest_s = cost_bytes * (1 + self._holders.pace.trainers / MANY) / REVISIT_BYTES_PER_S
+        rest_s = max(SHORTEST_REVISIT_S, rest_s)
+        self._revisit_at_s = self._board.monotonic() + rest_s
+
+    async def _meet(self) -> bool:
+        """Learn who is there; whether somebody is whom we did not know."""
+        known = self._holders.pace.speeds.keys()
+        await self._around.look()
+        self._look_around()
+        return bool(self._holders.pace.speeds.keys() - known)

@@ -3,12 +3,16 @@
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from typing import Any
 
 from collab.averaging.agreement import CommitRecord
+from collab.errors import StateError
 from collab.types import PeerId
 
 REMEMBERED_PEERS = 4096
+WRITTEN_PEERS = 512
+"""Of these, in a file that is written often: 75 KB."""
 REMEMBERED_ROUNDS = 64
 """Rounds may be told twice, by the round itself and by a state that is taken over."""
 HALF_LIFE_S = 300.0
@@ -66,6 +70,21 @@ def _left(seconds: float) -> float:
     return math.exp2(-max(0.0, seconds) / HALF_LIFE_S)
 
 
+def accounts_in(values: Any) -> dict[PeerId, Account]:
+    """What ``to_values`` of a ledger said.
+
+    Raises:
+        StateError: it is damaged.
+    """
+    try:
+        accounts = {PeerId(peer): Account(*map(float, amounts)) for peer, amounts in values.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise StateError(f"it is damaged: {error!r:.80}") from error
+    if not all(math.isfinite(amount) for account in accounts.values() for amount in astuple(account)):
+        raise StateError("it is damaged: an account without an amount")
+    return accounts
+
+
 class Ledger:
     """Accounts of all peers, from the rounds that we know of."""
 
@@ -110,6 +129,11 @@ class Ledger:
         """So many are believed to be in blocks that ``peer`` says it has trained."""
         self._account(peer).samples -= samples
 
+    def total(self, peer: PeerId) -> float:
+        """Samples that rounds have shown of ``peer``."""
+        account = self._accounts.get(peer)
+        return account.total if account is not None else 0.0
+
     def rates(self, now_s: float) -> dict[PeerId, float]:
         """Samples per second of everybody who has committed any."""
         return {peer: account.rate(now_s) for peer, account in self._accounts.items()}
@@ -132,6 +156,19 @@ class Ledger:
             if rate > account.rate(now_s):
                 account.recent, account.at_s = rate * _memory_s(HALF_LIFE_S), now_s
                 account.since_s = now_s - HALF_LIFE_S
+
+    def to_values(self) -> dict[str, list[float]]:
+        """For a file: the accounts of those of whom we heard last."""
+        return {peer: list(astuple(account)) for peer, account in list(self._accounts.items())[-WRITTEN_PEERS:]}
+
+    def restore(self, accounts: Mapping[PeerId, Account]) -> None:
+        """Take over what an earlier life has written, and what was committed since with it."""
+        for peer, account in accounts.items():
+            if (since := self._accounts.get(peer)) is not None:  # a round was quicker than the disk
+                account.samples += since.samples
+                account.total += since.total
+                account.recent, account.at_s = account.fresh(since.at_s) + since.recent, since.at_s
+            self._accounts[peer] = account
 
     def _account(self, peer: PeerId) -> Account:
         account = self._accounts.setdefault(peer, Account())

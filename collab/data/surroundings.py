@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from collab.data.assignment import believed_speeds
 from collab.data.blocks import BlockId
-from collab.data.holders import Pace
+from collab.data.pace import Pace
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import PeerId, Role
@@ -24,6 +24,8 @@ class Surroundings:
     """Reads everybody's records anew."""
     target_samples: int
     """Of one global step."""
+    is_behind: Callable[[], bool] = lambda: False
+    """Whether we may have missed rounds, and with them what others have shown."""
     note_trained: Callable[[BlockId, bool], None] = lambda _block, _was_leased: None
     """Called when all samples of a block are in steps; whether there was a lease."""
 
@@ -42,5 +44,7 @@ class Surroundings:
         claimed.setdefault(me, 0.0)
         speeds, crowd = believed_speeds(claimed, proven), self.view().crowd
         unknown = max(crowd.trainers - len(speeds), 0) if crowd is not None else 0
-        pace = Pace(speeds=speeds, usual=statistics.median(speeds.values()) if unknown else 0.0, num_unknown=unknown)
+        usual = statistics.median(speeds.values()) if unknown else 0.0
+        unsaid = frozenset(peer for peer, speed in claimed.items() if not speed > 0)
+        pace = Pace(speeds=speeds, unsaid=unsaid, usual=usual, num_unknown=unknown, shown=proven)
         return replace(pace, step_s=self.target_samples / pace.together)

@@ -17,6 +17,7 @@ from collab.data.ledger import Ledger, contributions
 from collab.data.surroundings import Surroundings
 from collab.errors import NetworkError, StateError
 from collab.metrics.records import BlockTrained, Notice
+from collab.swarm.records import PeerState
 from collab.training.participant import Participant
 from collab.training.shard_stream import ShardStream
 
@@ -64,13 +65,14 @@ class LeasedSupply:
             view=lambda: participant.membership.view,
             look=participant.membership.look,
             target_samples=target,
+            is_behind=self._is_behind,
             note_trained=self._note_trained,
         )
         root = participant.settings.state_dir
         self._path = root / COVERAGE_FILE if root is not None else None
         self._plan: BlockPlan | None = None
         self._working: _Working | None = None
-        self._is_ready, self._should_ask = asyncio.Event(), asyncio.Event()
+        self._is_ready, self._should_ask, self._is_asking = asyncio.Event(), asyncio.Event(), False
         self._told_s = self._compared_s = participant.ports.clock.monotonic()
         participant.teller.listener = self
         participant.teller.data = self._where
@@ -111,7 +113,7 @@ class LeasedSupply:
         """Give our leases up, so that others need not wait for their end."""
         if self._working is None:
             return
-        await keep_coverage(self._ports.compute, self._path, self._working.coverage)
+        await keep_coverage(self._ports.compute, self._path, self._working.coverage, self._ledger)
         with suppress(TimeoutError, NetworkError):
             async with asyncio.timeout(GOODBYE_S):
                 await self._working.leases.close()
@@ -142,8 +144,15 @@ class LeasedSupply:
         return (self._plan.data, newest) if self._plan is not None else ("", 0)
 
     def _known(self) -> tuple[Coverage, Ledger] | None:
-        """For whoever asks."""
-        return (self._working.coverage, self._ledger) if self._working is not None else None
+        """For whoever asks; nothing while we have to ask ourselves: others would take our word for what most know."""
+        return (self._working.coverage, self._ledger) if self._working is not None and not self._has_to_ask else None
+
+    @property
+    def _has_to_ask(self) -> bool:
+        return self._should_ask.is_set() or self._is_asking
+
+    def _is_behind(self) -> bool:
+        return self._has_to_ask or self._participant.vitals.state is PeerState.SYNCING
 
     def _note_trained(self, block: BlockId, was_leased: bool) -> None:
         plan = self._ours.coverage.plan
@@ -172,7 +181,7 @@ class LeasedSupply:
         if path is None:
             return
         try:
-            await self._ports.compute.beside(lambda: load_coverage(path, coverage))
+            await self._ports.compute.beside(lambda: load_coverage(path, coverage, self._ledger))
         except StateError as error:
             self._say(f"what this machine knew of the data that was trained cannot be used: {error.message}")
 
@@ -190,7 +199,11 @@ class LeasedSupply:
         while True:
             await self._should_ask.wait()
             self._should_ask.clear()
-            await self._ask(coverage)
+            self._is_asking = True
+            try:
+                await self._ask(coverage)
+            finally:
+                self._is_asking = False
             await asyncio.sleep(ASK_AGAIN_S)
 
     async def _keep(self, coverage: Coverage) -> None:
@@ -198,7 +211,7 @@ class LeasedSupply:
         complete = {number for number in coverage.passes if coverage.is_complete(number)}
         while True:
             await asyncio.sleep(SAVE_S)
-            await keep_coverage(self._ports.compute, self._path, coverage)
+            await keep_coverage(self._ports.compute, self._path, coverage, self._ledger)
             for number in sorted(set(coverage.passes) - complete):
                 if coverage.is_complete(number):
                     complete.add(number)
@@ -210,7 +223,6 @@ class LeasedSupply:
     def _observe(self, coverage: Coverage, pass_number: int) -> None:
         now, unleased = self._ports.clock.now(), self._ours.leases.unleased
         self._ports.observer.observe(coverage.report(pass_number, now, unleased_blocks=unleased))
-
 
     def _say(self, text: str) -> None:
         hint = "others are asked what was trained; what they do not know may be trained again"

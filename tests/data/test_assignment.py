@@ -1,5 +1,5 @@
-from collab.data.assignment import believed_speeds, page_order, preferences
-from collab.data.blocks import BlockPlan
+from collab.data.assignment import RUNS_EACH, Cut, believed_speeds, page_order, preferences
+from collab.data.blocks import PAGE_BLOCKS, BlockPlan
 from collab.types import PeerId
 
 PLAN = BlockPlan.of(4000 * 8, digest="a" * 32, seed=3, microbatch_size=8)
@@ -43,7 +43,45 @@ def test_a_claimed_speed_counts_up_to_the_median_or_what_was_shown() -> None:
     assert shown[PeerId("fast")] == 100.0
 
 
+def test_until_half_of_all_have_said_how_fast_they_are_the_first_to_say_so_is_not_believed() -> None:
+    claimed = {PeerId("liar"): 1e9, PeerId("a"): 0.0, PeerId("b"): 0.0}
+    assert set(believed_speeds(claimed, {}).values()) == {1.0}, "nobody is faster than another one"
+    assert believed_speeds(claimed, {PeerId("liar"): 50.0})[PeerId("liar")] == 75.0, "but by what rounds have shown"
+    assert believed_speeds(claimed | {PeerId("a"): 4.0}, {})[PeerId("liar")] == 4.0
+
+
 def test_peers_visit_the_pages_in_orders_of_their_own() -> None:
     orders = [page_order(PLAN, 0, PeerId(peer)) for peer in "abcd"]
     assert all(sorted(order) == list(range(PLAN.num_pages)) for order in orders)
     assert len({tuple(order) for order in orders}) == 4
+
+
+def test_a_run_is_one_trainers_and_its_owner_begins_where_others_come_last() -> None:
+    speeds, cut = {PeerId(peer): 1.0 for peer in "abc"}, Cut(run=PAGE_BLOCKS)
+    own, others = preferences(PLAN, 0, BLOCKS, PeerId("a"), speeds, cut)
+    assert own == sorted(own)
+    assert not {block // PAGE_BLOCKS for block in own} & {block // PAGE_BLOCKS for block in others}
+    first = [block for block in others if block // PAGE_BLOCKS == others[0] // PAGE_BLOCKS]
+    assert first == others[: len(first)] == sorted(first, reverse=True)
+
+
+def test_runs_are_pages_for_a_few_trainers_and_blocks_for_many() -> None:
+    assert Cut.among(PLAN, 1).run == PAGE_BLOCKS
+    for trainers in (10, 50, 100, 400, 10_000):
+        run = Cut.among(PLAN, trainers).run
+        assert run == 1 or PLAN.num_blocks / (run * trainers) >= RUNS_EACH
+        assert run & (run - 1) == 0, "who counts one trainer more cuts alike, nearly always"
+
+
+def test_trainers_that_know_few_of_a_crowd_by_name_want_different_blocks_first() -> None:
+    names = [PeerId(f"peer {number}") for number in range(100)]
+    firsts, wanted = [], dict.fromkeys(BLOCKS, 0)
+    for me in names:
+        known = dict.fromkeys([*names[:8], me], 1.0)
+        cut = Cut.among(PLAN, len(names), unknown_per_s=float(len(names) - len(known)))
+        own = preferences(PLAN, 0, BLOCKS, me, known, cut)[0]
+        firsts.append(own[0])
+        for block in own:
+            wanted[block] += 1
+    assert len(set(firsts)) >= 0.9 * len(names)
+    assert 0.7 < sum(wanted.values()) / len(BLOCKS) < 1.3, "and as many as there are"

@@ -11,7 +11,8 @@ from collab.net.wire import Message
 from collab.types import PeerId
 from tests.fakes import FakeNetwork, run
 
-PLAN = BlockPlan.of(1500, digest="a" * 32, seed=0, microbatch_size=8)
+PLAN = BlockPlan.of(240, digest="a" * 32, seed=0, microbatch_size=8)
+"""Of two pages."""
 FULL = [PLAN.full_page(0), PLAN.full_page(1)]
 
 
@@ -48,9 +49,9 @@ def test_who_does_not_know_an_old_pass_has_no_voice_about_it() -> None:
 
 
 def test_words_about_other_data_or_cut_otherwise_do_not_count() -> None:
-    other = Word(data=f"samples.1500.{'b' * 32}", passes={0: (FULL, FULL)}, accounts={})
+    other = Word(data=f"samples.240.{'b' * 32}", passes={0: (FULL, FULL)}, accounts={})
     longer = Word(data=PLAN.data, passes={0: ([1, 1, 1], [0, 0, 0])}, accounts={})
-    beyond = Word(data=PLAN.data, passes={0: ([0, 1 << 100], [0, 0])}, accounts={})
+    beyond = Word(data=PLAN.data, passes={0: ([0, 1 << 15], [0, 0])}, accounts={})
     coverage, _ = merged(other, longer, beyond)
     assert coverage.passes == {}
 
@@ -109,4 +110,4 @@ def test_what_others_have_read_at_different_times_still_proves_a_peers_marks() -
 
 def test_a_newcomer_credits_nobody_with_more_than_twice_its_share_of_a_pass() -> None:
     _, ledger = merged(word(0, credit=1e9))
-    assert not ledger.can_pay(PeerId("alice"), 2 * 1504 + 9.0, 8.0)
+    assert not ledger.can_pay(PeerId("alice"), 2 * 240 + 9.0, 8.0)

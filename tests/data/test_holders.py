@@ -1,53 +1,72 @@
 """What a reader believes of others' claims and marks."""
 
-from collab.data.blocks import BlockPlan
+from collab.data.blocks import PAGE_BLOCKS, BlockPlan
 from collab.data.coverage import Coverage
-from collab.data.holders import SHORTEST_PATIENCE_S, Holders, Pace
+from collab.data.holders import Holders
 from collab.data.lease_records import Page, PageEntry
 from collab.data.ledger import Ledger
+from collab.data.pace import SHORTEST_PATIENCE_S, Pace
 from collab.types import PeerId
 
 PLAN = BlockPlan.of(256 * 8, digest="a" * 32, seed=0, microbatch_size=8)
-KEY, EVERYTHING = (0, 0), (1 << 128) - 1
+KEY, HALF, EVERYTHING = (0, 0), 128, (1 << 128) - 1
+"""Everything: of one half of the pass, which is what is read."""
+PAGES = HALF // PAGE_BLOCKS
 ME, ALICE, LIAR = PeerId("me"), PeerId("alice"), PeerId("liar")
 
 
 class Reader:
-    """One peer that reads page 0."""
+    """One peer that reads half of a pass; bits are of its blocks."""
 
     def __init__(self, **speeds: float) -> None:
         self.coverage, self.ledger = Coverage(PLAN), Ledger(most_per_round=1000.0)
-        self.holders = Holders(ME, self.coverage, self.ledger)
+        self.is_behind = False
+        self.holders = Holders(ME, self.coverage, self.ledger, lambda: self.is_behind)
         self.holders.pace = Pace(speeds={PeerId(peer): speed for peer, speed in speeds.items()}, step_s=10.0)
+        self.life_s = 1e9
+        """Of all claims."""
 
-    def reads(self, now: float, *, page: int = 0, **said: tuple[int, int]) -> int:
+    def reads(self, now: float, *, half: int = 0, **said: tuple[int, int]) -> int:
         """What others hold after reading that each of ``said`` holds and has trained something, said just now."""
-        entries = {
-            PeerId(peer): PageEntry(
-                page=Page(fingerprint="f", data=PLAN.data, pass_number=0, page=page),
-                said_at=now,
-                life_s=1e9,
-                held=held,
-                trained=trained,
-            )
-            for peer, (held, trained) in said.items()
-        }
-        self.holders.take_in((0, page), entries, now)
-        return self.holders.held((0, page), now)
+        for page in range(PAGES * half, PAGES * (half + 1)):
+            entries = {
+                PeerId(peer): PageEntry(
+                    page=Page(fingerprint="f", data=PLAN.data, pass_number=0, page=page),
+                    said_at=now,
+                    life_s=self.life_s,
+                    held=of_page(held, page % PAGES),
+                    trained=of_page(trained, page % PAGES),
+                )
+                for peer, (held, trained) in said.items()
+            }
+            self.holders.take_in((0, page), entries, now)
+        return self.held(now, half)
+
+    def held(self, now: float, half: int = 0) -> int:
+        """What others hold."""
+        return joined([self.holders.held((0, PAGES * half + page), now) for page in range(PAGES)])
 
     @property
     def trained(self) -> int:
-        return self.coverage.of(0).trained[0]
+        return joined(self.coverage.of(0).trained[:PAGES])
+
+
+def of_page(bits: int, page: int) -> int:
+    return bits >> page * PAGE_BLOCKS & (1 << PAGE_BLOCKS) - 1
+
+
+def joined(pages: list[int]) -> int:
+    return sum(bits << page * PAGE_BLOCKS for page, bits in enumerate(pages))
 
 
 def test_who_claims_everything_holds_what_it_could_train() -> None:
     reader = Reader(me=4.0, alice=4.0, liar=4.0)
     most = reader.holders.pace.most_blocks(LIAR, PLAN)
-    assert reader.reads(0.0, liar=(EVERYTHING, 0)).bit_count() == most == 2 + 2 * 4 * 40 // 8
-    assert reader.reads(1.0, page=1, liar=(EVERYTHING, 0)).bit_count() <= 1, "and that on all pages together"
+    assert reader.reads(0.0, liar=(EVERYTHING, 0)).bit_count() == most == 2 * (2 + 4 * 40 // 8)
+    assert reader.reads(1.0, half=1, liar=(EVERYTHING, 0)).bit_count() <= 1, "and that on all pages together"
     for second in range(2, 60):
         reader.reads(float(second), liar=(EVERYTHING, 0))
-    held = reader.holders.held(KEY, 60.0).bit_count()
+    held = reader.held(60.0).bit_count()
     assert held <= most + 2 * 4 * 60 // 8, "more comes as fast as it could train"
 
 
@@ -106,6 +125,29 @@ def test_a_mark_that_is_not_proven_yet_keeps_its_block_from_being_trained_again(
     assert reader.trained == 0b110
 
 
+def test_a_mark_that_is_not_proven_yet_counts_though_its_author_says_nothing_more_of_the_page() -> None:
+    reader = Reader(me=4.0, alice=4.0, liar=4.0)
+    reader.life_s = 45.0
+    most, patience_s = reader.holders.pace.most_blocks(LIAR, PLAN), reader.holders.pace.patience_s(ALICE, PLAN)
+    reader.reads(0.0, alice=(0b1000, 0b0111))
+    assert reader.held(50.0) | reader.trained == 0b0111, "what it held it holds no more"
+    first = reader.reads(51.0, half=1, liar=(0, EVERYTHING)).bit_count()
+    assert first == most, "who has trained nothing that anybody knows of gets no more than a claim would get it"
+    assert reader.reads(52.0 + patience_s, half=1, liar=(0, EVERYTHING)) == 0, "nor for longer"
+
+
+def test_who_once_brought_less_than_it_says_waits_a_while_with_each_mark_and_with_none_for_ever() -> None:
+    """As after a restart of everybody: what rounds have shown is forgotten, and what was trained is not."""
+    reader = Reader(me=4.0, alice=4.0)
+    reader.reads(0.0, alice=(0, 0b11111))
+    assert reader.trained.bit_count() == 1
+    for number in range(20):
+        reader.ledger.note_round(f"{number}", [(ALICE, 8.0)], float(number))
+        reader.reads(float(number), half=1, alice=(0, (2 << number) - 1))
+    assert reader.trained == 0b11111, "though nobody has looked there again"
+    assert joined(reader.coverage.of(0).trained[PAGES:]) == (1 << 20 - 4) - 1
+
+
 def test_a_weight_that_no_peer_can_have_computed_proves_no_more_than_a_few_batches() -> None:
     reader = Reader(me=4.0, liar=4.0)
     reader.ledger.note_round("1", [(LIAR, 1e15)], 0.0)
@@ -137,3 +179,17 @@ def test_a_speed_is_measured_over_some_minutes() -> None:
         reader.ledger.note_round(f"{step}", [(ALICE, 50.0)], 100.0 + 5.0 * step)
     assert 9.0 < reader.ledger.rates(400.0)[ALICE] < 11.0
     assert reader.ledger.rates(2000.0)[ALICE] < 1.0
+
+
+def test_while_we_may_have_missed_rounds_all_claims_count_but_those_of_who_lets_them_lapse() -> None:
+    reader = Reader(me=8.0, alice=8.0, liar=8.0)
+    reader.is_behind = True
+    assert reader.reads(0.0, alice=(EVERYTHING, 0)) == EVERYTHING
+    assert reader.reads(0.0, liar=(EVERYTHING, 0)) == EVERYTHING
+    late_s = reader.holders.pace.patience_s(LIAR, PLAN) + 1.0
+    assert reader.reads(late_s, alice=(0, 0), liar=(EVERYTHING, 0)) == 0, "for as long as anybody may hold them"
+    granted = reader.reads(late_s + 1.0, half=1, liar=(EVERYTHING, 0))
+    assert granted.bit_count() <= reader.holders.pace.most_blocks(LIAR, PLAN)
+    reader.is_behind = False
+    fresh = reader.reads(late_s + 2.0, half=1, alice=(EVERYTHING, 0), liar=(0, 0))
+    assert 0 < fresh.bit_count() <= reader.holders.pace.most_blocks(ALICE, PLAN) < HALF

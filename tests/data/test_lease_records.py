@@ -10,7 +10,7 @@ from collab.types import PeerId
 
 ALICE, BOB = Identity.from_seed(b"a" * 32), Identity.from_seed(b"b" * 32)
 PAGE = Page(fingerprint="f" * 64, data=f"samples.1500.{'a' * 32}", pass_number=3, page=1)
-ENTRY = PageEntry(page=PAGE, said_at=1000.0, life_s=45.0, held=(1 << 128) - 1, trained=5)
+ENTRY = PageEntry(page=PAGE, said_at=1000.0, life_s=45.0, held=(1 << 16) - 1, trained=5)
 
 
 def read(data: bytes, peer: PeerId = ALICE.peer_id, page: Page = PAGE) -> PageEntry:
@@ -19,11 +19,11 @@ def read(data: bytes, peer: PeerId = ALICE.peer_id, page: Page = PAGE) -> PageEn
 
 def forged(*body: object, signer: Identity = ALICE) -> bytes:
     packed = msgpack.packb(list(body))
-    data: bytes = msgpack.packb([packed, signer.sign(b"collab/lease/1" + packed)])
+    data: bytes = msgpack.packb([packed, signer.sign(b"collab/lease/2" + packed)])
     return data
 
 
-BODY = ("f" * 64, PAGE.data, 3, 1, 1000.0, 45.0, b"\0" * 16, b"\0" * 16)
+BODY = ("f" * 64, PAGE.data, 3, 1, 1000.0, 45.0, b"\0" * 2, b"\0" * 2)
 
 
 def test_an_entry_arrives_as_it_was_said_and_is_small() -> None:

@@ -1,6 +1,7 @@
 """Leases of few peers over one directory, moment by moment."""
 
 import asyncio
+import math
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from collab.data.blocks import BlockId, BlockPlan
 from collab.data.coverage import Coverage
-from collab.data.lease_board import LeaseBoard
+from collab.data.lease_board import LeaseBoard, Said
 from collab.data.leases import Leases
 from collab.data.ledger import Ledger
 from collab.data.surroundings import Surroundings
@@ -38,7 +39,8 @@ class Peer:
         self.data_passes = dict.fromkeys(names, 0)
         board = LeaseBoard(make_ports(network.join(name), directory), "f" * 64, PLAN)
         around = Surroundings(view=self.view, look=self.look, target_samples=64)
-        self.leases = Leases(board, self.coverage, Ledger(most_per_round=1000.0), around)
+        self.ledger = Ledger(most_per_round=1000.0)
+        self.leases = Leases(board, self.coverage, self.ledger, around)
         self.taken: list[BlockId] = []
 
     def view(self) -> SwarmView:
@@ -93,6 +95,34 @@ def test_peers_that_claim_at_once_never_hold_the_same_block(latency_s: float) ->
     with_peers(["a", "b", "c", "d"], main, directory)
 
 
+def test_at_the_end_of_a_pass_work_of_the_next_one_is_in_hand_and_nothing_is_trained_twice() -> None:
+    directory = SlowDirectory()
+    directory.answers_after_s = 0.5
+
+    async def main(*peers: Peer) -> None:
+        waits: list[float] = []
+
+        async def train(peer: Peer) -> None:
+            clock = asyncio.get_running_loop().time
+            for _ in range(350):
+                asked_s = clock()
+                peer.taken.append(await peer.leases.next_block())
+                waits.append(clock() - asked_s)
+                await asyncio.sleep(1.0)
+                peer.leases.done(peer.taken[-1])
+                for other in peers:
+                    other.ledger.note_round(f"{peer.name}{len(peer.taken)}", [(PeerId(peer.name), 8.0)], NOW + clock())
+
+        await together(*(train(peer) for peer in peers))
+        assert max(waits[20:]) < 0.1
+        taken = [block for peer in peers for block in peer.taken]
+        assert len(taken) == len(set(taken))
+        assert {block.pass_number for block in taken} >= {0, 1}
+        assert sum(peer.leases.unleased for peer in peers) == 0
+
+    with_peers(["a", "b"], main, directory)
+
+
 def test_two_that_want_the_last_block_do_not_both_take_it() -> None:
     directory = SlowDirectory()
     directory.answers_after_s = 0.05
@@ -129,6 +159,37 @@ def test_without_a_directory_training_goes_on_with_blocks_that_should_be_ours() 
         assert len(taken) == len(set(taken))
 
     with_peers(["a", "b", "c"], main, directory)
+
+
+def test_a_directory_that_has_not_answered_is_not_waited_for_until_it_does() -> None:
+    directory = FakeDirectory()
+
+    async def main(peer: Peer) -> None:
+        clock = asyncio.get_running_loop().time
+
+        async def waits_s(number: int) -> list[float]:
+            waits = []
+            for _ in range(number):
+                asked_s = clock()
+                await peer.take(1)
+                waits.append(clock() - asked_s)
+                await asyncio.sleep(1.0)
+                peer.ledger.note_round(f"{len(peer.taken)}", [(PeerId("a"), 8.0)], NOW + clock())
+                peer.leases.done(peer.taken[-1])
+            return waits
+
+        await waits_s(5)
+        directory.answers_after_s = math.inf
+        waits = await waits_s(60)
+        assert peer.leases.unleased > 20
+        assert sum(waits) < 0.1
+        directory.answers_after_s = 0.0
+        await waits_s(20)
+        before = peer.leases.unleased
+        await waits_s(5)
+        assert peer.leases.unleased == before, "and leases come back with it"
+
+    with_peers(["a"], main, directory)
 
 
 def test_leases_of_a_peer_that_is_gone_are_issued_again() -> None:
@@ -177,3 +238,16 @@ def test_one_liar_does_not_move_the_others_to_another_pass() -> None:
         assert peers[0].leases.newest == 2, "but most do"
 
     with_peers(["a", "b", "c", "liar"], main, directory)
+
+
+def test_a_clock_that_is_put_back_a_little_takes_no_word_from_anybody() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            ports = make_ports(network.join("a"), FakeDirectory())
+            board = LeaseBoard(ports, "f" * 64, PLAN)
+            for held in (1, 2, 3):
+                await board.say((0, 0), Said(held=held, trained=0, life_s=60.0))
+                ports.clock.correct(-0.01)  # type: ignore[attr-defined]
+            assert (await board.read((0, 0)))[PeerId("a")].held == 3
+
+    run(main())

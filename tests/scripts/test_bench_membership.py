@@ -38,3 +38,12 @@ def test_a_crowd_costs_each_peer_less_than_a_swarm_a_third_as_large_in_which_eve
     assert crowd["bytes_per_s_median"] < few["bytes_per_s_median"] / 3
     assert crowd["epochs_behind_most"] <= 1
     assert crowd["peers_whose_count_is_off_by_a_twentieth"] <= 1
+
+
+def test_leases_cost_each_of_many_no_more_than_each_of_a_few_and_no_block_is_trained_twice() -> None:
+    many = Swarm(24, seed=1, epoch_s=30.0, pass_s=300.0).run(2)
+    few = Swarm(6, seed=1, epoch_s=30.0, pass_s=300.0).run(2)
+    for figures in (many, few):
+        assert figures["blocks_trained"] > 500
+        assert figures["trained_again"] == figures["without_lease"] == 0
+    assert 0 < many["leases_bytes_per_s_mean"] < 1.2 * few["leases_bytes_per_s_mean"]

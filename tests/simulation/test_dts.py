@@ -1,10 +1,12 @@
 """DTS in a whole swarm, in virtual time: steps go on beside rounds over long ways, and all end with one model."""
 
+import statistics
 from pathlib import Path
 
 import pytest
 
 from collab.metrics.records import (
+    BlockTrained,
     EpochFinished,
     EvaluationDone,
     MicrobatchDone,
@@ -14,11 +16,14 @@ from collab.metrics.records import (
 )
 from collab.simulation.links import Link
 from collab.simulation.peer import SimPeer
+from collab.simulation.virtual_time import EPOCH_S
 from tests.simulation.swarm import SimSwarm
 
 FAR = Link(up_bytes_per_s=12.5e6, down_bytes_per_s=12.5e6, latency_s=0.1)
 """100 Mbit/s, 200 ms and more there and back."""
 MICROBATCH_S = 0.08
+SETTLED_S = 13.0
+"""After which everybody knows how fast the others are."""
 
 
 def swarm_of(directory: Path, count: int, *, until: int, target: int = 256, **options: object) -> SimSwarm:
@@ -53,6 +58,24 @@ def test_four_far_trainers_step_as_fast_as_alone_and_end_with_one_model(tmp_path
         beside = [at for at in done if at < last]
         rate = (len(beside) - 1) / (beside[-1] - beside[0])
         assert rate > 0.95 / MICROBATCH_S
+
+
+def test_trainers_for_whom_a_pass_takes_seconds_wait_little_for_leases_at_its_ends(tmp_path: Path) -> None:
+    """A target that is small against the data, so that they lease blocks; a claim takes a sixth of a pass."""
+    swarm = swarm_of(tmp_path, 4, until=30, target=128)
+    with swarm.world:
+        swarm.world.run(until_s=120.0)
+    rates, passes = [], set[int]()
+    for peer in trainers_of(swarm):
+        blocks = swarm.events(peer, BlockTrained)
+        passes |= {event.pass_number for event in blocks}
+        last = swarm.events(peer, EpochFinished)[-5].at_s
+        done = [event.at_s for event in swarm.events(peer, MicrobatchDone)]
+        beside = [at for at in done if EPOCH_S + SETTLED_S < at < last]
+        rates.append((len(beside) - 1) / (beside[-1] - beside[0]) * MICROBATCH_S)
+    assert len(passes) >= 3
+    assert min(rates) > 0.9
+    assert statistics.mean(rates) > 0.93
 
 
 @pytest.mark.parametrize("victim", ["trainer", "backbone"])

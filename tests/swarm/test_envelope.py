@@ -96,7 +96,7 @@ CROWD = Crowd(
     left=((4, 2),), sample=((OTHER.peer_id, b"its own record"),),
 )  # fmt: skip
 PAGE = Page(fingerprint=F, data=f"samples.1500.{'a' * 32}", pass_number=3, page=1)
-ENTRY = PageEntry(page=PAGE, said_at=7.5, life_s=45.0, held=(1 << 128) - 1, trained=5)
+ENTRY = PageEntry(page=PAGE, said_at=7.5, life_s=45.0, held=(1 << 16) - 1, trained=5)
 GRANT = Grant(fingerprint=F, key=OTHER.peer_id, person="Zoë", devices=2, expires_at=9.5, role=Role.TRAINER)
 GRANTED = pack_grant(GRANT, ME)
 PASS = pack_pass(Papers(grant=GRANTED, key=OTHER), PEOPLE[2].peer_id, since=7.5, now=8.0)
@@ -110,7 +110,7 @@ ORDER = ORDERS.signed(Amend(from_epoch=10, learning_rate=0.5), ME, 7.5)
         (pack_record(RECORD, ME), "10afe020ac317533e9be3e5a2d632cb414a3ef916aa58116fed9cacf69e597d5"),
         (pack_backbone(BACKBONE, ME), "3e32034031d46ef6f06abd13e4a9dda4fc8f54b656e1d1e072806a4d362befe7"),
         (pack_crowd(CROWD, ME), "00af20b823705352f0d149708fedb9c7cf2ea1090ba0b0017c7ddbfbf1364666"),
-        (pack_entry(ENTRY, ME), "0ae6ee15fd2fa5f71cf47dea2817ee5f40fa8a87445a0914f995571f59f6abe6"),
+        (pack_entry(ENTRY, ME), "b1f1dbbb3edc6e884881722a66e3277d1c8ecdcb0f0dba27da392ef8a8b42a72"),
         (GRANTED, "b32d38e924f442fde4c3f49ba6eff784b5c9e6bed5d966f1c532788014193e93"),
         (PASS, "6ae4abaf2d0d8e349f38c2bebb2766a913b711d09b23acc8130a0d10d151739a"),
         (ORDER, "31fad24d87ab7cc54a6bf84c232c241c54cc8c075352412feacb178bff93e865"),
@@ -118,7 +118,9 @@ ORDER = ORDERS.signed(Amend(from_epoch=10, learning_rate=0.5), ME, 7.5)
     ids=["record", "backbone", "crowd", "entry", "grant", "pass", "order"],
 )
 def test_the_bytes_are_those_that_peers_have_always_written(data: bytes, digest: str) -> None:
-    """Digests are of what each kind's own code packed, before there were envelopes: peers of both versions meet."""
+    """Digests are of what each kind's own code packed, before there were envelopes: peers of both versions meet.
+    The entry's is of its second form, with pages of 16 blocks.
+    """
     assert hashlib.sha256(data).hexdigest() == digest
 
 
