@@ -197,6 +197,12 @@ class Accumulator:
             in_doubt, _, later = self._held
             self._held = in_doubt, None, later
 
+    def drop_later(self) -> None:
+        """What came after what was handed over is worthless."""
+        with self._lock:
+            in_doubt, handed_over, _ = self._held
+            self._held = in_doubt, handed_over, None
+
     def settle(self, used: Spans, round_id: str = "") -> None:
         """What was handed over is in a step in the elements of ``used``, and accumulated as before elsewhere.
 

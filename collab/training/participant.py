@@ -197,11 +197,12 @@ class Participant:
         return isinstance(decision, Stepped)
 
     async def _sit_out(self) -> None:
-        """A microbatch was not finite; after many of them the replica's state is renewed."""
+        """A microbatch was not finite; after many of them the replica's state is renewed, by the next unit if any."""
         if (suspicion := self.vitals.suspicion(self.ports.clock.now())) is not None:
             self.ports.observer.observe(suspicion)
-            self.replica.lineage = Lineage("")  # whatever we hold is not the swarm's history any more
-            await self.synchronise()
+            if self.swarm.units is None:
+                self.replica.lineage = Lineage("")  # whatever we hold is not the swarm's history any more
+                await self.synchronise()
 
     # -- life --------------------------------------------------------------------------------------------------------
 

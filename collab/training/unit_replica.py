@@ -53,7 +53,7 @@ class UnitReplica(SteppingReplica):
         return self._to_compute <= 0
 
     def restart(self, stored: Stored, num_samples: int) -> None:
-        """A unit of so many samples begins with these parameters.
+        """A unit of so many samples begins with these parameters; what came of one that was not handed over is dropped.
 
         Raises:
             ShapeMismatch: they are those of another model.
@@ -64,6 +64,7 @@ class UnitReplica(SteppingReplica):
                 hint="they serve another model",
             )
         self._to_compute = num_samples
+        self._gradient.drop_later()
         with self._changing:
             self._begun_with = stored.values
             self.copy_layout.scatter(torch.from_numpy(np.array(stored.values)).to(self.device))

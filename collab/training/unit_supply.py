@@ -27,7 +27,8 @@ class UnitSupply:
         if not isinstance(replica := participant.replica, UnitReplica):
             raise ValueError("units need a UnitReplica")
         self._ports, self._replica, self._section = participant.ports, replica, section
-        self._membership = participant.membership
+        self._membership, self._vitals = participant.membership, participant.vitals
+        self._vitals.remedy = "giving this unit back"
         self._seed, self._num_samples = participant.bundle.run.seed, task.num_samples
         elements = replica.copy_layout.num_elements
         timeouts = MeasuredTimeouts(self._ports.clock.monotonic, FIRST)
@@ -41,7 +42,12 @@ class UnitSupply:
         await self._desk.run()
 
     async def next(self, microbatch_size: int) -> tuple[int, ...]:
-        """See ``Supply``; the last ones of a unit may be fewer. None: something is to be pushed, or the run is over."""
+        """See ``Supply``; the last ones of a unit may be fewer. None: something is to be pushed, or the run is over.
+
+        A unit that gives nothing finite goes back, and the next one begins with the servers' parameters.
+        """
+        if self._vitals.is_suspicious:
+            self._left = ()
         if not self._left:
             if self._desk.is_over and self._replica.samples:
                 return ()

@@ -26,6 +26,8 @@ class Vitals:
         self.total_samples = 0
         self.epochs_contributed = 0
         self.skipped_in_a_row = 0
+        self.remedy = "taking over the swarm's state"
+        """What is done when many microbatches in a row were not finite."""
         self.period = self.delay = 0.0
         """Own steps in a window, and until its mean is here; medians of the last round that had any of ours."""
         self.eval_epoch = -1
@@ -62,13 +64,18 @@ class Vitals:
         elapsed_s = now_s - self._busy_since_s
         return max(self.microbatch_s - elapsed_s, elapsed_s, 0.0)
 
+    @property
+    def is_suspicious(self) -> bool:
+        """One microbatch that is not finite is bad luck; many in a row are a broken replica."""
+        return self.skipped_in_a_row > 0 and self.skipped_in_a_row % SKIPS_BEFORE_RENEWAL == 0
+
     def suspicion(self, at_s: float) -> Notice | None:
-        """One microbatch that is not finite is bad luck; many in a row are a broken replica. None: nothing is wrong."""
-        if not self.skipped_in_a_row or self.skipped_in_a_row % SKIPS_BEFORE_RENEWAL:
+        """What to tell a person of it; None: nothing is wrong."""
+        if not self.is_suspicious:
             return None
         return Notice(
             at_s=at_s,
-            text=f"{self.skipped_in_a_row} microbatches in a row were not finite; taking over the swarm's state",
+            text=f"{self.skipped_in_a_row} microbatches in a row were not finite; {self.remedy}",
             hint="if this goes on, check this machine's memory and drivers; the swarm never sees these gradients",
             is_problem=True,
         )

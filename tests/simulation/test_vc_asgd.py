@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from collab.metrics.records import EvaluationDone, Notice
+from collab.metrics.records import EpochFinished, EvaluationDone, MicrobatchSkipped, Notice, StateFetched, UnitBegun
 from collab.swarm.identity import Identity
 from collab.swarm.snapshots import unpack
 from collab.tasks.base import Batch, Evaluation, Task
@@ -14,6 +14,7 @@ from collab.training.copy_layout import CopyLayout
 from collab.training.judging import evaluate_state
 from collab.training.layout import VectorLayout
 from tests.simulation.swarm import SimSwarm
+from tests.simulation.test_faults import SickTask
 
 SHARDS = 8
 
@@ -55,6 +56,29 @@ def test_a_unit_of_a_client_that_dies_is_done_by_another_after_its_deadline(tmp_
     assert done_once(swarm, 6)
     survivors = [index for index in swarm.participants if index != 2]
     assert {swarm.world.peers[index].result["epoch"] for index in survivors} == {6 * SHARDS}
+
+
+def test_a_unit_that_gives_nothing_finite_goes_back_and_the_next_begins_with_the_servers_parameters(
+    tmp_path: Path,
+) -> None:
+    swarm = swarm_of(tmp_path, 1, passes=4)
+    sick = swarm.add_trainer(task=SickTask(swarm.task, range(10, 30)))
+    with swarm.world:
+        swarm.world.run(until_s=600.0)
+    assert done_once(swarm, 4)
+    begun = swarm.events(sick, UnitBegun)
+    skipped = [event.at_s for event in swarm.events(sick, MicrobatchSkipped)]
+    told = [event.at_s for event in swarm.events(sick, Notice) if "giving this unit back" in event.text]
+    assert len(skipped) == 20
+    assert told == [skipped[7], skipped[15]], "after eight in a row, and eight more"
+    for at_s in told:
+        assert any(at_s <= unit.at_s < at_s + 1.0 for unit in begun), "another unit at once"
+    fetched = [event for event in swarm.events(sick, StateFetched) if event.at_s > begun[0].at_s]
+    assert fetched == [], "a unit begins with what the servers have"
+    used = [event.own_samples for event in swarm.events(sick, EpochFinished)]
+    whole = {event.samples for event in begun}
+    assert min(used) >= min(whole) - 4 * 8, "a unit that was given back has no part in the next one's push"
+    assert max(used) <= max(whole)
 
 
 def test_who_is_asked_to_leave_gives_its_unit_back_at_once(tmp_path: Path) -> None:
