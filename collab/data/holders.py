@@ -207,13 +207,17 @@ class Holders:
         self._take_back(peer, word, [block for block in word.granted if not asked & self._bit(block)])
         if self.pace.speed_of(peer) is None:
             return
+        claims = blocks_in(self._asked(key, word, now) & ~word.lapsed, key[1])
+        new = [block for block in claims if block not in word.granted]
+        if known.is_working and self._is_behind():
+            known.claimed = None  # counted anew from when it is known what makes room
+            word.granted |= dict.fromkeys(new, now)
+            return
         claimed = self._settled(peer, known, now)
         most = max(self.pace.most_blocks(peer, self._plan), known.most.most) + known.shown.last_rise
-        is_trusted = known.is_working and self._is_behind()
-        for block in blocks_in(self._asked(key, word, now) & ~word.lapsed, key[1]):
-            if block not in word.granted and (is_trusted or claimed.blocks + 1 <= most):
-                claimed.blocks = max(claimed.blocks, min(claimed.blocks + 1, most))
-                word.granted[block] = now
+        granted = new[: max(int(most - claimed.blocks), 0)]
+        claimed.blocks += len(granted)
+        word.granted |= dict.fromkeys(granted, now)
 
     def _take_back(self, peer: PeerId, word: _Word, blocks: list[int]) -> None:
         """Given up: two had claimed them at once. Or nothing is heard of them any more."""

@@ -25,7 +25,7 @@ PLAN = BlockPlan.of(1500, digest="a" * 32, seed=0, microbatch_size=8)
 TARGET, BLOCK_S = 128, 0.001
 HEARTBEAT_S, HEARD_S = 1.0, 0.5
 """How often a trainer says how fast it is, and when the others have read it."""
-FETCH_S = 0.4
+FETCH_S = 2.0
 """Until a newcomer has the state and the rounds after it."""
 NAMES = ("a", "b", "c")
 

@@ -193,3 +193,13 @@ def test_while_we_may_have_missed_rounds_all_claims_count_but_those_of_who_lets_
     reader.is_behind = False
     fresh = reader.reads(late_s + 2.0, half=1, alice=(EVERYTHING, 0), liar=(0, 0))
     assert 0 < fresh.bit_count() <= reader.holders.pace.most_blocks(ALICE, PLAN) < HALF
+
+
+def test_what_was_believed_while_rounds_were_missed_leaves_room_for_what_is_claimed_afterwards() -> None:
+    reader = Reader(me=8.0, alice=8.0)
+    reader.is_behind = True
+    reader.reads(0.0, alice=(EVERYTHING, 0))
+    reader.is_behind = False
+    most = reader.holders.pace.most_blocks(ALICE, PLAN)
+    assert 0 < most < HALF
+    assert reader.reads(0.0, half=1, alice=(EVERYTHING, 0)).bit_count() == most
