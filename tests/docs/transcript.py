@@ -41,7 +41,7 @@ class Shown:
 
 def pattern_of(line: str) -> str:
     """A regular expression for what a line of a page stands for."""
-    pieces = [NUMBER.sub(lambda _: r"[-+]?[\d.:e-]+", re.escape(piece)) for piece in line.split("...")]
+    pieces = [NUMBER.sub(lambda _: r"[-+]?\d[\d.:e-]*", re.escape(piece)) for piece in line.split("...")]
     return ".*".join(SPACES.sub(lambda _: r"\s+", piece) for piece in pieces)
 
 
