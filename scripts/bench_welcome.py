@@ -17,7 +17,7 @@ answer y when they are asked.
 With --bare everything that the newcomer needs is fetched into an empty folder first, and installed into an environment
 that was made for it; pip's cache is not used. Three commands: make the environment, install, join.
 
-    fetched_mb, fetching_s       wheels, and the time to find and fetch them
+    fetched_mb, fetching_s       wheels, and the time to find and fetch them, and to build those that come as source
     installing_s, installed_mb   from that folder; what the environment takes on the disk afterwards
 """
 
@@ -140,10 +140,9 @@ def prepare(folder: Path, wheel: Path, torch: str) -> tuple[list[str], dict[str,
     python, wheels = str(folder / "bare" / "bin" / "python"), folder / "wheels"
     quiet = ["--quiet", "--disable-pip-version-check", "--no-cache-dir"]
     names = [*([torch] if torch else []), str(wheel.resolve())]
-    fetching_s = timed([python, "-m", "pip", "download", *quiet, "--dest", str(wheels), *names])
+    fetching_s = timed([python, "-m", "pip", "wheel", *quiet, "--wheel-dir", str(wheels), *names])
     options = [*quiet, "--no-index", "--find-links", str(wheels)]
-    built = {"PIP_FIND_LINKS": str(wheels)}  # for the environments in which some are built from their source
-    installing_s = timed([python, "-m", "pip", "install", *options, *names], **built)
+    installing_s = timed([python, "-m", "pip", "install", *options, *names])
     return [str(folder / "bare" / "bin" / "collab-peer")], {
         "fetching_s": round(fetching_s, 1),
         "fetched_mb": round(num_bytes(wheels) / MEGABYTE),
@@ -152,10 +151,10 @@ def prepare(folder: Path, wheel: Path, torch: str) -> tuple[list[str], dict[str,
     }
 
 
-def timed(command: list[str], **variables: str) -> float:
+def timed(command: list[str]) -> float:
     """Seconds that a command takes."""
     began_s = time.monotonic()
-    subprocess.run(command, check=True, env={**os.environ, **variables})
+    subprocess.run(command, check=True)
     return time.monotonic() - began_s
 
 
