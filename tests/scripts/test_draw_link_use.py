@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 SWARM = """\
@@ -32,6 +32,6 @@ def test_rounds_by_links_are_shorter_and_the_picture_shows_all_uplinks(tmp_path:
     equal, by_links = json.loads(done.stdout)["uses"]
     assert max(by_links["rounds_s"]) < min(equal["rounds_s"])
     assert 0.0 < equal["uplink_use"] < 1.0
-    words = ["".join(text.itertext()) for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
+    words = ["".join(text.itertext()) for text in ET.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
     assert words.count("40 Mbit/s") == 4, "two in each panel"
     assert words.count("4 Mbit/s") == 2
