@@ -11,7 +11,6 @@ from peers.cli_options import (
     AsJson,
     DashboardAt,
     HubRepo,
-    InviteText,
     LogLevel,
     MaxDownload,
     MaxUpload,
@@ -102,7 +101,16 @@ def backbone(
 
 
 @app.command()
-def status(invite: InviteText, as_json: AsJson = False, log_level: LogLevel = "error") -> None:
+def status(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="INVITE|DIRECTORY|ORG/NAME", help="An invite, a run that you own, or the model on the Hub."
+        ),
+    ],
+    as_json: AsJson = False,
+    log_level: LogLevel = "error",
+) -> None:
     """Show who is in the swarm and how far it is."""
     from peers.process import configure_logging, run_plain
 
@@ -110,7 +118,7 @@ def status(invite: InviteText, as_json: AsJson = False, log_level: LogLevel = "e
     from peers.hub_lookup import word_of
     from peers.status import run_status
 
-    run_plain(lambda: run_status(word_of(invite), as_json=as_json))
+    run_plain(lambda: run_status(word_of(run), as_json=as_json))
 
 
 @app.command()

@@ -60,7 +60,7 @@ def words(event: Event) -> str:
     if isinstance(event, Progress):
         return progress_words(event)
     if isinstance(event, Resumed):
-        return f"works again after {event.paused_s / 60:.1f} min"
+        return f"works again after {duration_words(event.paused_s)}"
     if isinstance(event, DataCovered):
         done = "is done" if event.is_complete else f"{100 * event.share:.0f} % done"
         return f"data: pass {event.pass_number + 1} {done}{trained_words(event.samples, event.samples_again)}"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collab.checkpoints.carried_on import carry_on
-from collab.checkpoints.from_hub import fetch_checkpoint
 from collab.checkpoints.hub_repository import HubPlace
 from collab.concurrency import Background
 from collab.config import VcAsgd, load_run
@@ -27,7 +26,8 @@ from collab.swarm.order_exchange import read_orders
 from collab.swarm.snapshots import Snapshot
 from collab.types import Reachability, Role
 from peers.backbone import Backbone
-from peers.hub_lookup import apart, place_of, repository_to_read
+from peers.carrying_on import bring_run_file, take_up
+from peers.hub_lookup import apart, place_of
 from peers.hub_service import HubService, bring, bring_if_lost, place_for
 from peers.joining import Relay
 from peers.owner import Estate
@@ -74,20 +74,21 @@ class HostOptions:
 
 async def host(options: HostOptions, stop: asyncio.Event) -> None:
     """Serve the run of ``options.directory`` until stopped."""
-    run = load_run(options.directory / RUN_FILE)
+    directory, begin_with = options.directory, None
+    if options.is_new_owner:
+        await apart(lambda: bring_run_file(options.begin_with, directory))
+    run = load_run(directory / RUN_FILE)
     hub = place_for(options.hub_repo, run)
-    if options.is_new_owner and (options.directory / OWNER_KEY).exists():
-        raise ConfigError(
-            f"{options.directory} has an owner already",
-            hint="a run is carried on in a new directory, with its run.yaml and without owner.key",
-        )
-    load_or_create_identity(options.directory / OWNER_KEY)  # who starts a run without one owns it
-    with claim_data_dir(options.directory / "backbone", run.run_id) as data_dir:
+    with claim_data_dir(directory / "backbone", run.run_id) as data_dir:
         announce(f"preparing run {run.run_id} ...")
-        estate = Estate.at(options.directory)
+        if options.is_new_owner:
+            begin_with = await apart(lambda: take_up(options.begin_with, run, directory, data_dir.path))
+        load_or_create_identity(directory / OWNER_KEY)  # who starts a run without one owns it
+        estate = Estate.at(directory)
         bundle, identity = estate.bundle, load_or_create_identity(data_dir.identity)
         relay, book = Relay(), AddressBook(path=data_dir.backbones)
-        begin_with = await apart(lambda: _beginning(options, data_dir, bundle, hub))
+        if not options.is_new_owner:
+            await apart(lambda: _bring_own(options, data_dir, bundle, hub))
         workshop = workshop_of(bundle, identity.peer_id, options, begin_with)
         num_bytes, workshop = state_bytes(data_dir.checkpoints, workshop)
         network = NetworkSettings(
@@ -135,28 +136,22 @@ def _may_relay(options: HostOptions) -> bool:
     return not is_loopback(f"/ip4/{options.host}") and options.limits == NO_LIMITS
 
 
-def _beginning(options: HostOptions, data_dir: DataDir, bundle: Bundle, hub: HubPlace | None) -> Path | None:
-    """Have on this disk what is to be begun with, as far as it comes from the Hub.
-
-    Returns:
-        The checkpoint of another owner's run that this one goes on from; None: it has a state of its own, or none.
+def _bring_own(options: HostOptions, data_dir: DataDir, bundle: Bundle, hub: HubPlace | None) -> None:
+    """Have on this disk what this run is to begin with, as far as it comes from the Hub. Blocks.
 
     Raises:
-        StateError: it cannot be had.
+        ConfigError: what was named is no repository.
+        StateError: the state cannot be had.
     """
     place = place_of(options.begin_with) if options.begin_with else None
-    if place is None:
-        if options.begin_with and not options.is_new_owner:
-            text = f"--from {options.begin_with}: expected a repository of the Hub, as owner/name[@revision]"
-            raise ConfigError(text, hint="a checkpoint on this disk is begun with under a new owner: add --new-owner")
-        if hub is not None and not options.is_new_owner:
-            bring_if_lost(hub, data_dir, bundle.fingerprint)
-        return Path(options.begin_with) if options.begin_with else None
-    announce(f"looking at {place} on the Hub ...")
-    if not options.is_new_owner:
+    if place is not None:
+        announce(f"looking at {place} on the Hub ...")
         bring(place, data_dir, bundle.fingerprint)
-        return None
-    return fetch_checkpoint(repository_to_read(place), data_dir.path / "from-hub")
+    elif options.begin_with:
+        text = f"--from {options.begin_with}: expected a repository of the Hub, as owner/name[@revision]"
+        raise ConfigError(text, hint="a checkpoint on this disk is begun with under a new owner: add --new-owner")
+    elif hub is not None:
+        bring_if_lost(hub, data_dir, bundle.fingerprint)
 
 
 def workshop_of(bundle: Bundle, peer_id: str, options: HostOptions, begin_with: Path | None = None) -> Workshop:

@@ -15,6 +15,7 @@ from collab.swarm.identity import Identity
 from collab.swarm.invite import Invite, write_invite
 from collab.swarm.statements import Ban
 from collab.types import PeerId, Role
+from peers.event_words import count
 from peers.owner import Estate, open_session
 from peers.places import INVITES
 from peers.process import announce
@@ -100,9 +101,8 @@ async def list_invites(directory: Path, *, as_json: bool) -> None:
         return
     for line in rows:
         ends = time.strftime("%Y-%m-%d", time.gmtime(line["expires_at"]))
-        print(  # noqa: T201
-            f"{line['person']:<24} {line['state']:<8} until {ends}  {line['devices']:>3} devices  {line['id']}"
-        )
+        devices = count(line["devices"], "device")
+        print(f"{line['person']:<24} {line['state']:<8} until {ends}  {devices:>11}  {line['id']}")  # noqa: T201
     if not rows:
         announce("nobody has been invited by name yet")
 

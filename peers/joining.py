@@ -9,6 +9,7 @@ from collab.concurrency import run_until_first
 from collab.errors import BootstrapFailed, ConfigError
 from collab.training.pausing import release_gpu
 from collab.types import Role
+from peers.event_words import count
 from peers.guest import Guest
 from peers.join_options import JoinOptions as JoinOptions, Relay as Relay
 from peers.occasions import occasions
@@ -85,8 +86,8 @@ def _summarise(options: JoinOptions, summary: dict[str, Any]) -> None:
         print(json.dumps({"event": "Summary", **summary}), flush=True)  # noqa: T201
     elif "samples" in summary:
         options.say(
-            f"left at epoch {summary['epoch']}: you contributed {summary['samples']} samples "
-            f"to {summary['epochs_contributed']} steps. Thank you!"
+            f"left at epoch {summary['epoch']}: you contributed {count(summary['samples'], 'sample')} "
+            f"to {count(summary['epochs_contributed'], 'step')}. Thank you!"
         )
     elif "rounds" in summary:
-        options.say(f"left after helping in {summary['rounds']} rounds. Thank you!")
+        options.say(f"left after helping in {count(summary['rounds'], 'round')}. Thank you!")

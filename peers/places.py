@@ -129,9 +129,8 @@ def claim_data_dir(chosen: Path | None, run_id: str, kind: str = "peer") -> Iter
     if chosen is not None:
         with _claimed(chosen) as path:
             if path is None:
-                raise ConfigError(
-                    f"another peer uses {chosen}", hint="stop it, or name another directory with --data-dir"
-                )
+                hint = "stop it, or use another directory: each peer has one of its own"
+                raise ConfigError(f"another peer uses {chosen}", hint=hint)
             yield DataDir(path)
         return
     for number in count(1):

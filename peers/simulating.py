@@ -121,12 +121,16 @@ class Simulation:
         self._peers: dict[str, SimPeer] = {}
         self._looks: list[Look] = []
 
-    def run(self) -> Outcome:
-        """All of it."""
+    def begin(self) -> None:
+        """Everybody will come when they are to come; nothing runs yet."""
         torch.manual_seed(self._swarm.seed)
         for resident in self.residents:
             for session in resident.sessions:
                 self._at(session.joins_s, resident, session)
+
+    def run(self) -> Outcome:
+        """All of it."""
+        self.begin()
         slice_s = self.end_s / LOOKS if self._swarm.minutes is not None else LOOK_S
         with self.world as world:
             self._look()

@@ -5,6 +5,7 @@ import json
 import statistics
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from collab.config import VcAsgd
@@ -12,18 +13,18 @@ from collab.data.blocks import BlockPlan
 from collab.data.coverage import Coverage
 from collab.data.coverage_exchange import ask_for_coverage, merge
 from collab.data.ledger import Ledger
-from collab.errors import NetworkError
+from collab.errors import ConfigError, NetworkError
 from collab.metrics.refusals import Refused
 from collab.net.base import Transport
 from collab.net.errands import Errands
 from collab.net.refusal_report import fetch_report
 from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
-from collab.swarm.invite import Invite
 from collab.swarm.progress import SwarmView
 from collab.types import PeerId, Reachability, Role
 from peers.event_words import pace_words, trained_words
 from peers.joining import Relay
+from peers.owner import open_session
 from peers.places import claim_data_dir
 from peers.summary import newest_evaluation, swarm_loss, told
 from peers.wiring import Reach, invite_from, start_from_invite
@@ -34,18 +35,33 @@ MAX_LINES = 20
 """Of refusals, for people; programs get all."""
 
 
-async def show_status(invite_text: str, *, as_json: bool) -> None:
-    """Look at the swarm once, as a guest that dials and is never dialled, and print what it says."""
+async def _look_as_owner(directory: Path) -> dict[str, Any]:
+    """
+    Raises:
+        ConfigError: nobody owns a run in that directory, or no backbone of it answers.
+    """
+    async with open_session(directory) as session:
+        if session.started is None:
+            hint = f"start it: collab-peer backbone {directory}"
+            raise ConfigError(f"no backbone of {directory} answers", hint=hint)
+        return await _look(session.started.ports.transport, session.estate.bundle, session.view)
+
+
+async def _look_as_guest(invite_text: str) -> dict[str, Any]:
+    """As one that dials and is never dialled."""
     invite = invite_from(invite_text)
     with claim_data_dir(None, invite.run_id, "guest") as place:  # one key for all looks: an invite is for few devices
         reach = Reach(asked_for=Reachability.CLIENT)
         async with start_from_invite(invite, place, reach, Relay()) as (started, bundle):
             view = await ProgressBoard(started.ports, started.identity, bundle.fingerprint).refresh()
-            refusals = await ask_for_refusals(started.ports.transport, view)
-            covered = await ask_how_far(started.ports.transport, bundle, view)
+            return await _look(started.ports.transport, bundle, view)
+
+
+async def _look(transport: Transport, bundle: Bundle, view: SwarmView) -> dict[str, Any]:
+    refusals = await ask_for_refusals(transport, view)
+    covered = await ask_how_far(transport, bundle, view)
     is_one_history = not isinstance(bundle.run.strategy, VcAsgd)
-    report = status_report(invite, view, refusals, is_one_history=is_one_history) | {"data": covered}
-    print(json.dumps(report) if as_json else table(report))  # noqa: T201
+    return status_report(bundle.run.run_id, view, refusals, is_one_history=is_one_history) | {"data": covered}
 
 
 async def ask_for_refusals(transport: Transport, view: SwarmView) -> dict[PeerId, list[Refused]]:
@@ -90,7 +106,7 @@ async def ask_how_far(transport: Transport, bundle: Bundle, view: SwarmView) -> 
 
 
 def status_report(
-    invite: Invite, view: SwarmView, refusals: dict[PeerId, list[Refused]], *, is_one_history: bool = True
+    run_id: str, view: SwarmView, refusals: dict[PeerId, list[Refused]], *, is_one_history: bool = True
 ) -> dict[str, Any]:
     """The swarm as JSON values.
 
@@ -101,7 +117,7 @@ def status_report(
     helpers = [record.epoch for record in view.helpers()]
     loss, (_, eval_loss, eval_accuracy) = swarm_loss(view), newest_evaluation(view)
     return {
-        "run_id": invite.run_id,
+        "run_id": run_id,
         "epoch": consensus[0] if consensus else max(helpers, default=0),
         "loss": told(loss),
         "eval_loss": told(eval_loss),
@@ -191,6 +207,11 @@ def _moment(at_s: float) -> str:
         return "an unknown time"
 
 
-def run_status(invite_text: str, *, as_json: bool) -> None:
-    """Blocking form for the command line."""
-    asyncio.run(show_status(invite_text, as_json=as_json))
+def run_status(text: str, *, as_json: bool) -> None:
+    """Look at the swarm once, and print what it says.
+
+    Args:
+        text: an invite, or the directory of a run that is owned here.
+    """
+    report = asyncio.run(_look_as_owner(Path(text)) if Path(text).is_dir() else _look_as_guest(text))
+    print(json.dumps(report) if as_json else table(report))  # noqa: T201

@@ -82,7 +82,7 @@ def save_checkpoint(
         raise CheckpointFailed(
             f"the checkpoint of epoch {snapshot.epoch} ({num_bytes / 1e6:.1f} MB) "
             f"could not be written to {root}: {error.strerror or error}",
-            hint="free some space or name another --data-dir; the last good checkpoint is untouched",
+            hint="free some space there, or use a directory that can be written; the last good checkpoint is untouched",
         ) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

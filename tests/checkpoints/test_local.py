@@ -122,7 +122,7 @@ def test_a_place_that_is_no_directory_is_an_error_that_says_what_to_do(tmp_path:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointFailed) as caught:
         save(tmp_path / "file", 1)
-    assert "--data-dir" in caught.value.hint
+    assert "use a directory that can be written" in caught.value.hint
 
 
 def test_saving_an_epoch_again_replaces_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import typer
 from peers.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
-FENCE = re.compile(r"^\s*```(\w*)\s*$")
+FENCE = re.compile(r"^\s*```(\w*)(?: \w+)?\s*$")
 PROGRAM = "collab-peer"
 PREFIX = "COLLAB"
 """Of variables that stand for options; see ``peers.cli.main``."""
@@ -36,8 +36,14 @@ def commands_of(page: Path) -> Iterator[Typed]:
         if FENCE.match(line):
             is_code = not is_code
         elif is_code and line.strip().startswith(f"{PROGRAM} "):
-            words = shlex.split(line, comments=True)
+            words, _ = words_of(line)
             yield Typed(str(page.relative_to(ROOT)), line.strip(), tuple(words[1:]))
+
+
+def words_of(line: str) -> tuple[list[str], str]:
+    """A command's words without its comment, and the file that its output goes to; empty: none."""
+    words = shlex.split(line, comments=True)
+    return (words[:-2], words[-1]) if len(words) > 2 and words[-2] == ">" else (words, "")
 
 
 def pages() -> list[Path]:

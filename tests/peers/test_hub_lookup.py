@@ -19,13 +19,13 @@ from collab.checkpoints.hub_publisher import HubPublisher
 from collab.checkpoints.hub_repository import HubPlace, HubRepository
 from collab.checkpoints.local import verified_state
 from collab.checkpoints.local_publisher import LocalPublisher
-from collab.config import parse_run
+from collab.config import load_run, parse_run
 from collab.errors import ConfigError, HubBusy, HubDenied, InviteError, StateError
 from collab.metrics.records import SwarmReport
 from collab.metrics.store import MetricsStore
 from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.bundle import Bundle
-from collab.swarm.identity import Identity
+from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
 from collab.swarm.lease import Tenure
 from collab.swarm.snapshots import pack
@@ -33,8 +33,9 @@ from collab.tasks.registry import build_task
 from collab.training.genesis import make_genesis
 from collab.types import Lineage, PeerId, Role
 from peers.assets import load_assets
+from peers.carrying_on import bring_run_file, take_up
 from peers.credits import Credit
-from peers.hosting import HostOptions, _beginning
+from peers.hosting import HostOptions, _bring_own
 from peers.hub_lookup import checkpoint_in, export_to, place_of, word_of
 from peers.hub_pages import RUN_ON_HUB, HubPages, count_parameters, points_of
 from peers.hub_service import bring_if_lost, place_for
@@ -241,11 +242,11 @@ def test_a_run_is_not_begun_anew_while_nobody_knows_whether_it_has_a_state(at_hu
     assert "--hub-repo none" in told.value.hint
 
 
-def beginning(directory: Path, begin_with: str, bundle: Bundle, *, is_new_owner: bool = False) -> Path | None:
+def bring_own(directory: Path, begin_with: str, bundle: Bundle) -> None:
     """As 'collab-peer backbone DIR --from ...' does."""
     directory.mkdir(exist_ok=True)
-    options = HostOptions(directory=directory, host="", port=0, begin_with=begin_with, is_new_owner=is_new_owner)
-    return _beginning(options, DataDir(directory / "backbone"), bundle, None)
+    options = HostOptions(directory=directory, host="", port=0, begin_with=begin_with)
+    _bring_own(options, DataDir(directory / "backbone"), bundle, None)
 
 
 def test_a_run_goes_on_from_a_revision_and_only_where_that_is_later(at_hub: HubStandIn, tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_a_run_goes_on_from_a_revision_and_only_where_that_is_later(at_hub: HubS
     first = at_hub.repositories[NAME].commits[1].id
     checkpoints = tmp_path / "run" / "backbone" / "checkpoints"
     for revision, expected in ((f"@{first}", 10), ("", 20), (f"@{first}", 20)):
-        assert beginning(tmp_path / "run", NAME + revision, BUNDLE) is None
+        bring_own(tmp_path / "run", NAME + revision, BUNDLE)
         assert verified_state(checkpoint_in(tmp_path / "run"))["epoch"] == expected
     assert {path.name for path in checkpoints.glob("epoch-*")} == {"epoch-00000010", "epoch-00000020"}
 
@@ -263,10 +264,9 @@ def test_another_owners_run_is_begun_with_only_under_a_new_owner(at_hub: HubStan
     publish(at_hub, tmp_path / "theirs", 10, WORD)
     mine = Bundle(RUN, {}, STRANGER.peer_id)
     with pytest.raises(StateError, match="belongs to the run with fingerprint") as told:
-        beginning(tmp_path / "mine", NAME, mine)
+        bring_own(tmp_path / "mine", NAME, mine)
     assert "--new-owner" in told.value.hint
-    found = beginning(tmp_path / "mine", NAME, mine, is_new_owner=True)
-    assert found is not None
+    found = take_up(NAME, RUN, tmp_path / "mine", tmp_path / "mine" / "backbone")
     begun = carry_on(found, fingerprint=mine.fingerprint)
     assert begun.epoch == 10
     assert np.array_equal(begun.tensors["model.layer.weight"], snapshot(10).tensors["model.layer.weight"])
@@ -274,7 +274,23 @@ def test_another_owners_run_is_begun_with_only_under_a_new_owner(at_hub: HubStan
 
 def test_what_is_neither_here_nor_a_repository_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a repository of the Hub"):
-        beginning(tmp_path, "no-such-checkpoint", BUNDLE)
+        bring_own(tmp_path, "no-such-checkpoint", BUNDLE)
+
+
+def test_a_new_owner_has_the_run_file_from_the_repository_unless_there_is_one(
+    at_hub: HubStandIn, tmp_path: Path
+) -> None:
+    publish(at_hub, tmp_path / "theirs", 10, WORD)
+    place = tmp_path / "mine"
+    bring_run_file(NAME, place)
+    carried = load_run(place / "run.yaml")
+    assert carried == RUN.model_copy(update={"hub_repo": None}), "it publishes nowhere unless its owner says so"
+    (place / "run.yaml").write_text("{run_id: mine, task: {name: image_classification}}")
+    bring_run_file(NAME, place)
+    assert load_run(place / "run.yaml").run_id == "mine"
+    load_or_create_identity(place / "owner.key")
+    with pytest.raises(ConfigError, match="has an owner already"):
+        bring_run_file(NAME, place)
 
 
 # -- export ------------------------------------------------------------------------------------------------------------

@@ -164,7 +164,8 @@ def test_without_colours_the_panel_has_none() -> None:
 def test_a_pause_and_its_end_are_told_in_words() -> None:
     assert "48 samples go into the swarm's next step" in words(Paused(at_s=0.0, reason="r", seconds=0.4, samples=48))
     assert "next step" not in words(Paused(at_s=0.0, reason="r", seconds=0.4, samples=0))
-    assert words(Resumed(at_s=0.0, paused_s=90.0)) == "works again after 1.5 min"
+    assert words(Resumed(at_s=0.0, paused_s=2.4)) == "works again after 2.4 s"
+    assert words(Resumed(at_s=0.0, paused_s=180.0)) == "works again after 3 min"
 
 
 def test_a_quiet_screen_tells_of_problems_only() -> None:

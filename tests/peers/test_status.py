@@ -21,7 +21,6 @@ from collab.net.quotas import REPORT_PROTOCOL
 from collab.net.refusal_report import MAX_ROWS, fetch_report, serve_report
 from collab.net.wire import Message
 from collab.swarm.bundle import Bundle
-from collab.swarm.invite import Invite
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import PeerId, Role
@@ -29,7 +28,6 @@ from peers.status import MAX_LINES, ask_for_refusals, ask_how_far, status_report
 from tests.fakes import FakeClock, FakeNetwork, FakeObserver, run
 
 RUN = "{run_id: abc, task: {name: image_classification}, strategy: {name: dedloc, target_batch_size: 64}}"
-INVITE = Invite(run_id="r", fingerprint="f", owner=PeerId("o"), addresses=())
 
 
 def record(name: str, *, role: Role = Role.TRAINER, can_be_dialled: bool = True, shown: str = "") -> PeerRecord:
@@ -68,7 +66,7 @@ def test_status_asks_everybody_who_can_be_dialled_whom_they_refused() -> None:
             )
             found = await ask_for_refusals(network.join("us"), view)
             assert list(found) == ["backbone", "trainer"], "helpers first, and nobody who has nothing to tell"
-            report = json.loads(json.dumps(status_report(INVITE, view, found)))
+            report = json.loads(json.dumps(status_report("r", view, found)))
             assert [(row["by"], row["peer"], row["reason"], row["count"]) for row in report["refusals"]] == [
                 ("backbone", "liar", "too_large", 2),
                 ("backbone", "other", "too_large", 1),
@@ -81,7 +79,7 @@ def test_status_asks_everybody_who_can_be_dialled_whom_they_refused() -> None:
 
 
 def test_a_swarm_in_which_nobody_was_refused_says_nothing_of_it() -> None:
-    report = status_report(INVITE, SwarmView((record("a"),), 0.0), {})
+    report = status_report("r", SwarmView((record("a"),), 0.0), {})
     assert report["refusals"] == []
     assert "refused" not in table(report)
 
@@ -91,7 +89,7 @@ def test_many_refusals_are_counted_and_a_few_are_shown() -> None:
         async with FakeNetwork() as network:
             await serve_report(network.join("backbone"), refusals_of(*(f"liar-{number}" for number in range(150))))
             view = SwarmView((record("backbone", role=Role.BACKBONE),), 0.0)
-            report = status_report(INVITE, view, await ask_for_refusals(network.join("us"), view))
+            report = status_report("r", view, await ask_for_refusals(network.join("us"), view))
             assert len(report["refusals"]) == MAX_ROWS
             assert f"and {MAX_ROWS - MAX_LINES} more" in table(report)
 
@@ -140,7 +138,7 @@ def test_what_others_say_of_names_reasons_and_times_is_shown_without_harm() -> N
 
             await network.join("liar").serve(REPORT_PROTOCOL, lie)
             view = SwarmView((record("liar", shown="\x1b[31mred\nrow"),), 0.0)
-            report = status_report(INVITE, view, await ask_for_refusals(network.join("us"), view))
+            report = status_report("r", view, await ask_for_refusals(network.join("us"), view))
             text = table(report)
             assert len(text.splitlines()) == 4
             assert not set(text) & {"\x1b", "\x07"}
@@ -151,11 +149,11 @@ def test_what_others_say_of_names_reasons_and_times_is_shown_without_harm() -> N
 
 def test_status_says_how_windows_of_own_steps_come_out_where_trainers_have_some() -> None:
     few, many = (replace(record(name), period=steps, delay=5.0 * steps) for name, steps in (("a", 2.0), ("b", 4.0)))
-    report = status_report(INVITE, SwarmView((few, many, record("c")), 0.0), {})
+    report = status_report("r", SwarmView((few, many, record("c")), 0.0), {})
     assert [(peer["period"], peer["delay"]) for peer in report["peers"]] == [(2.0, 10.0), (4.0, 20.0), (0.0, 0.0)]
     said = "trainers: windows of about 3 own steps, each averaged about 15 steps after its end (medians)"
     assert said in table(report)
-    assert "windows" not in table(status_report(INVITE, SwarmView((record("c"),), 0.0), {}))
+    assert "windows" not in table(status_report("r", SwarmView((record("c"),), 0.0), {}))
 
 
 def test_status_says_how_far_the_swarm_is_with_the_data() -> None:
@@ -176,7 +174,7 @@ def test_status_says_how_far_the_swarm_is_with_the_data() -> None:
             assert covered == {
                 "data": plan.data, "pass_number": 3, "share": 3 / 188, "samples": 24, "samples_again": 8,
             }  # fmt: skip
-            text = table(status_report(INVITE, view, {}) | {"data": covered})
+            text = table(status_report("r", view, {}) | {"data": covered})
             assert "data: pass 4, 2 % done: 24 samples trained, 8 of them more than once" in text
             nobody = SwarmView((record("a"), record("backbone", role=Role.BACKBONE)), 0.0)
             assert await ask_how_far(network.join("us"), bundle, nobody) is None
