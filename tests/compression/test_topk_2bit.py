@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from collab.compression.base import codec_by_name
-from collab.compression.error_feedback import ErrorFeedback
+from collab.compression.error_feedback import KEPT_OF_OWED, ErrorFeedback
 from collab.errors import BadPart
 from collab.types import Vector
 
@@ -162,12 +162,13 @@ def test_a_block_that_has_what_is_not_finite_is_refused_as_a_whole_and_others_ar
 
 
 def test_what_is_left_out_is_sent_when_it_has_grown() -> None:
-    """Of 4096 elements that are all alike each is sent in its turn, with all that it has grown by meanwhile."""
+    """Of 4096 elements that are all alike each is sent in its turn, with what it has grown by meanwhile and not lost."""
     feedback, values = ErrorFeedback(BLOCK), np.ones(BLOCK, np.float32)
-    rounds, sent = 4 * BLOCK // KEPT, np.zeros(BLOCK)
+    rounds, sent, owed = 4 * BLOCK // KEPT, np.zeros(BLOCK), np.zeros(BLOCK)
     for _ in range(rounds):
-        sent += TWO_BIT.decode(feedback.encode(TWO_BIT, 0, values, 1.0), BLOCK)
+        arrived = TWO_BIT.decode(feedback.encode(TWO_BIT, 0, values, 1.0), BLOCK)
         feedback.commit()
-    assert np.max(np.abs(sent + feedback.residual - rounds)) < 1e-3
-    assert sent.min() >= 0.7 * rounds
+        sent, owed = sent + arrived, KEPT_OF_OWED["topk_2bit"] * owed + 1 - arrived
+    assert np.max(np.abs(feedback.residual - owed)) < 1e-3
+    assert sent.min() >= 0.5 * rounds
     assert feedback.residual.max() <= 1.1 * BLOCK / KEPT
