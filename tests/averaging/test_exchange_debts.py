@@ -15,7 +15,7 @@ def turned(names: str, number: int) -> str:
     return (names[first:] + names[:first])[: len(names) - (number % 4 == 0)]
 
 
-@pytest.mark.parametrize("codec", ["int8", "int4", "topk", "topk_2bit"])
+@pytest.mark.parametrize("codec", ["int8", "int4", "topk"])
 @pytest.mark.parametrize("names", ["ab", "abc"])
 def test_nothing_that_was_put_in_is_lost_over_100_rounds_of_which_some_abort(names: str, codec: str) -> None:
     """Sum of weight x mean = sum of weight x vector - what the senders owe, whatever the weights of the rounds are."""
@@ -73,7 +73,7 @@ def test_nothing_is_lost_when_the_means_are_encoded_too(names: str, codec: str) 
     swarm_of(names, talk)
 
 
-@pytest.mark.parametrize("codec", ["none", "int4", "topk", "topk_2bit"])
+@pytest.mark.parametrize("codec", ["none", "int4", "topk"])
 def test_nothing_is_lost_where_an_earlier_round_has_used_some_of_a_peer_s_elements(codec: str) -> None:
     """There fewer samples are behind them, or none, so that less of what is sent counts."""
 

@@ -162,7 +162,7 @@ def test_a_block_that_has_what_is_not_finite_is_refused_as_a_whole_and_others_ar
 
 
 def test_what_is_left_out_is_sent_when_it_has_grown() -> None:
-    """Of 4096 elements that are all alike each is sent in its turn, with what it has grown by meanwhile and not lost."""
+    """Of 4096 elements that are all alike each is sent in its turn, with what it has grown by and not lost."""
     feedback, values = ErrorFeedback(BLOCK), np.ones(BLOCK, np.float32)
     rounds, sent, owed = 4 * BLOCK // KEPT, np.zeros(BLOCK), np.zeros(BLOCK)
     for _ in range(rounds):
@@ -170,5 +170,5 @@ def test_what_is_left_out_is_sent_when_it_has_grown() -> None:
         feedback.commit()
         sent, owed = sent + arrived, KEPT_OF_OWED["topk_2bit"] * owed + 1 - arrived
     assert np.max(np.abs(feedback.residual - owed)) < 1e-3
-    assert sent.min() >= 0.5 * rounds
+    assert sent.min() >= 0.25 * rounds
     assert feedback.residual.max() <= 1.1 * BLOCK / KEPT
