@@ -17,10 +17,10 @@ FIXED: Mapping[str, tuple[str, str]] = {
     "int8": ("int8", "int8"),
     "int4": ("int4", "int4"),
     "sparse": ("topk", "int8"),
-    "sparse_both": ("topk", "topk"),
+    "sparse_both": ("topk_2bit", "topk_2bit"),
 }
 """The one codec of a policy, of what is sent and of the result; ``auto`` has none. A mean of few elements from each of
-many peers has more elements than any of them: what ``topk`` leaves out of it is owed by its reducer."""
+many peers has more elements than any of them: what a sparse codec leaves out of it is owed by its reducer."""
 RESULT_CODECS = frozenset(result for _, result in FIXED.values())
 """Of which each makes another number of bytes of a vector."""
 

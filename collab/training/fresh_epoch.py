@@ -19,7 +19,7 @@ from collab.training.replica import Replica
 logger = logging.getLogger(__name__)
 
 FLOAT_BYTES = 4
-RESULT_BYTES = {"exact": 4, "half": 2, "int8": 1, "int4": 0.6, "auto": 1, "sparse": 1, "sparse_both": 0.06}
+RESULT_BYTES = {"exact": 4, "half": 2, "int8": 1, "int4": 0.6, "auto": 1, "sparse": 1, "sparse_both": 0.08}
 """Of an element of what a round made, as it is fetched."""
 
 

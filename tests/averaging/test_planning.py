@@ -222,7 +222,7 @@ RATES = (8e-6, 8e-2, 0.24, 0.48, 1.0, 2.4, 8.0)
 """Mbit/s; the first ones are of links that do not exist."""
 
 
-@pytest.mark.parametrize("policy", ["exact", "half", "int4", "auto", "sparse"])
+@pytest.mark.parametrize("policy", ["exact", "half", "int4", "auto", "sparse", "sparse_both"])
 @pytest.mark.parametrize("batch_s", [math.inf, 30.0])
 @pytest.mark.parametrize("down", RATES)
 def test_one_slow_downlink_neither_holds_the_group_up_nor_leaves_anybody_out(

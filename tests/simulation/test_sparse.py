@@ -5,24 +5,40 @@ from pathlib import Path
 import pytest
 
 from collab.compression.topk import TopK
+from collab.compression.topk_2bit import TopK2Bit
 from collab.metrics.records import RoundEnded
 from tests.simulation.swarm import SimSwarm
 
 
-@pytest.mark.parametrize(("strategy", "until"), [("dedloc", 120), ("dts", 30)])
+@pytest.mark.parametrize(
+    ("strategy", "until", "target", "compression", "kind"),
+    [
+        ("dedloc", 120, 96, "sparse", TopK),
+        ("dts", 30, 96, "sparse", TopK),
+        ("diloco, outer_momentum: 0.6", 30, 384, "sparse_both", TopK2Bit),
+    ],
+)
 def test_a_swarm_with_sparse_vectors_learns_and_ends_with_one_model(
-    tmp_path: Path, strategy: str, until: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    strategy: str,
+    until: int,
+    target: int,
+    compression: str,
+    kind: type[TopK] | type[TopK2Bit],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A trainer dies in the middle. Of 9,610 parameters a peer sends some hundreds."""
     encoded: list[int] = []
-    encode = TopK.encode
+    encode = kind.encode
 
-    def spy(codec: TopK, values: object) -> object:
+    def spy(codec: object, values: object) -> object:
         encoded.append(len(values))  # type: ignore[arg-type]
         return encode(codec, values)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(TopK, "encode", spy)
-    swarm = SimSwarm(tmp_path, strategy=strategy, until=until, target=96, compression="sparse", hidden=128, every=until)
+    monkeypatch.setattr(kind, "encode", spy)
+    swarm = SimSwarm(
+        tmp_path, strategy=strategy, until=until, target=target, compression=compression, hidden=128, every=until
+    )
     swarm.add_backbone()
     for _ in range(4):
         swarm.add_trainer()

@@ -179,7 +179,7 @@ def test_a_backbone_that_dies_and_comes_back_costs_nothing(
 
 # -- lost rounds, lost answers -----------------------------------------------------------------------------------------
 
-ROUNDS = [kind for kind in KINDS if kind.name in ("dedloc", "dts", "own")]
+ROUNDS = [kind for kind in SWARMS if kind.name != "vc_asgd"]
 EACH_ALONE = ((0,), (1,), (2,), (3,))
 PUSHES = [kind for kind in KINDS if kind.name == "vc_asgd"]
 ANSWERS = ("unit", "extended", "parameters", "send", "answer")

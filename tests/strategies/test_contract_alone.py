@@ -105,8 +105,10 @@ class Kind:
 
 KINDS = [
     Kind("dedloc", f"dedloc, {CLIPPED}", on_all),
+    Kind("dedloc-delay", f"dedloc, delay: 1, {CLIPPED}", on_all),
     Kind("dts", f"dts, {CLIPPED}", one_by_one, is_optimizer_private=True),
     Kind("diloco", f"diloco, {CLIPPED}", phase_by_phase, is_optimizer_private=True),
+    Kind("diloco-delay", f"diloco, delay: 1, {CLIPPED}", phase_by_phase, is_optimizer_private=True),
     Kind("vc_asgd", f"{UNITS}, alpha: 0.0", unit_by_unit(0.0), has_rounds=False),
     Kind("vc_asgd-0.7", f"{UNITS}, alpha: 0.7", unit_by_unit(0.7), has_rounds=False),
     Kind("vc_asgd-pass", f"{UNITS}, alpha: pass", unit_by_unit(None), has_rounds=False),
@@ -175,7 +177,7 @@ def test_one_trainer_that_steps_beside_its_rounds_is_plain_sgd_too_and_its_ancho
     """Of strategies whose steps go on meanwhile: what is on its way comes back as it left."""
 
     async def main() -> None:
-        kind = KINDS[1]
+        kind = next(kind for kind in KINDS if kind.name == "dts")
         trainer = trainer_of(kind, rule, inner)
         trainer.compute(0, 0)
         for number in range(STEPS):
