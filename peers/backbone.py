@@ -3,7 +3,6 @@
 import asyncio
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assistant import Assistant, assisting_engine
@@ -22,6 +21,7 @@ from collab.swarm.donation import StateServer
 from collab.swarm.duties import NOTHING_OFF, PUBLISHING, Duty, duties_in_words
 from collab.swarm.handover import serve_handover
 from collab.swarm.identity import Identity
+from collab.swarm.last_seen import LastSeen
 from collab.swarm.lease import Claim, Tenure
 from collab.swarm.lease_keeper import LeaseKeeper
 from collab.swarm.membership import Membership
@@ -38,6 +38,7 @@ from peers.evaluations import FOLLOW_S
 from peers.goal import Goal
 from peers.keeping import StateKeeper
 from peers.parameter_keeping import ParameterKeeper, StorelessKeeper, Storeroom
+from peers.places import DataDir
 from peers.summary import learning_rate, newest_evaluation, shares_of, swarm_loss
 from peers.workshop import Workshop
 
@@ -47,7 +48,8 @@ class BackboneSettings:
     """What the organiser decides on the machine."""
 
     name: str
-    checkpoint_dir: Path
+    data_dir: DataDir
+    """Where it keeps its checkpoints, and what belongs to them."""
     store: ParameterStore | None = None
     """Where the parameters of a run with parameter servers are; None: this backbone is none."""
     owner: Identity | None = None
@@ -75,14 +77,14 @@ class Backbone:
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.record)
         self.assistant = Assistant(self.membership.knows)
-        kept = settings.checkpoint_dir / "coverage.json" if self._does(Duty.CHECKPOINTS) else None
+        kept = settings.data_dir.coverage if self._does(Duty.CHECKPOINTS) else None
         self._coverage = CoverageKeeper(ports, bundle, lambda: self.membership.view, kept)
         self.assistant.on_round = self._note_round
         self._engine = assisting_engine(
             ports, self.statutes, self.membership, self.assistant, can_reduce=self._does(Duty.REDUCER)
         )
-        path, mandate = settings.checkpoint_dir.parent / "orders", self.statutes.mandate
-        self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, path)
+        mandate, orders = self.statutes.mandate, settings.data_dir.orders
+        self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, orders)
         self.lease = LeaseKeeper(ports, identity, bundle.fingerprint, self, self._is_vouched)
         self.keeper = self._keeper(workshop)
         self._goal = Goal(ports, bundle.run, self.statutes.mandate, settings.owner)
@@ -91,8 +93,10 @@ class Backbone:
     def _keeper(self, workshop: Workshop) -> StateKeeper:
         bundle, fingerprint, mandate = self._bundle, self._bundle.fingerprint, self.statutes.mandate
         keep = bundle.run.checkpoints.keep
-        publisher = LocalPublisher(self._settings.checkpoint_dir, fingerprint, workshop.checkpoint_files, keep)
-        company = Company(self.membership, self._engine.links, self.lease, mandate, self._settings.off)
+        place = self._settings.data_dir
+        publisher = LocalPublisher(place.checkpoints, fingerprint, workshop.checkpoint_files, keep)
+        last_seen = LastSeen(place.last_seen, self._ports.compute)
+        company = Company(self.membership, self._engine.links, self.lease, mandate, last_seen, self._settings.off)
         if not isinstance(bundle.run.strategy, VcAsgd):
             return StateKeeper(self._ports, bundle, workshop, publisher, company)
         if self._settings.store is None:
@@ -225,7 +229,7 @@ class Backbone:
                 self._goal.note_epoch(consensus[0])
             if until is not None and self.keeper.shelf.saved_epoch >= until and not is_told:
                 is_told = True
-                where = str(self._settings.checkpoint_dir) if self._does(Duty.CHECKPOINTS) else "memory only"
+                where = str(self._settings.data_dir.checkpoints) if self._does(Duty.CHECKPOINTS) else "memory only"
                 text = f"the run is finished: epoch {until} is saved in {where}"
                 self._notice(text, "press Ctrl+C to stop serving it")
             await asyncio.sleep(FOLLOW_S)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from collab.averaging.flow import Links
 from collab.swarm.duties import NOTHING_OFF, Duty
+from collab.swarm.last_seen import LastSeen
 from collab.swarm.lease_keeper import LeaseKeeper
 from collab.swarm.mandate import Mandate
 from collab.swarm.membership import Membership
@@ -17,5 +18,6 @@ class Company:
     links: Links
     lease: LeaseKeeper
     mandate: Mandate
+    last_seen: LastSeen
     off: frozenset[Duty] = NOTHING_OFF
     """What the backbone does not do."""

@@ -17,7 +17,7 @@ from collab.swarm.backbone_records import BackboneRecord, Publication
 from collab.swarm.bundle import Bundle
 from collab.swarm.duties import PUBLISHING, Duty
 from collab.swarm.handover import Offer
-from collab.swarm.last_seen import NEWER_WAIT_S, LastSeen
+from collab.swarm.last_seen import NEWER_WAIT_S
 from collab.swarm.lease import Tenure
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
 from collab.swarm.statements import Rollback
@@ -45,7 +45,7 @@ class StateKeeper:
         self.evaluations = Evaluations(ports, bundle.run, company.membership, workshop.evaluate)
         self._off = company.off
         self.shelf = MemoryShelf(ports, publisher) if Duty.CHECKPOINTS in self._off else Shelf(ports, publisher)
-        self._last_seen = LastSeen(publisher.root / "last-seen.json", ports.compute)
+        self._last_seen = company.last_seen
         self.packed: PackedSnapshot | None = None
         """What newcomers get; None: nothing yet."""
         self.era = ""
@@ -87,7 +87,7 @@ class StateKeeper:
             self._waits_until_s, self._seen_epoch = self._ports.clock.monotonic() + NEWER_WAIT_S, seen_epoch
         elif seen_epoch > 0:
             text = f"no checkpoint in {self.shelf.root} can be read, and the run had reached epoch {seen_epoch}"
-            hint = "waiting for a peer that holds its state; to begin the run anew, move that directory away"
+            hint = f"waiting for a peer that holds its state; to begin the run anew, remove {self._last_seen.path}"
             self._warn(text, hint)
         elif self._workshop.make_first_state is not None and (await self._membership.look()).newest() is None:
             if Duty.STATE in self._off:

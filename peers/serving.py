@@ -79,7 +79,7 @@ async def serve_backbone(
             stack.callback(store.close)
         kept = await keep_record(ports, place.data_dir, stack) if does_record else None
         settings = BackboneSettings(
-            name=place.name, checkpoint_dir=place.data_dir.checkpoints, store=store, owner=place.owner, off=place.off
+            name=place.name, data_dir=place.data_dir, store=store, owner=place.owner, off=place.off
         )
         backbone = Backbone(ports, started.identity, bundle, workshop, settings)
         url = url_of(listening) if listening is not None else ""

@@ -29,6 +29,7 @@ from collab.training.trainer import Trainer
 from collab.types import Role
 from peers.auxiliary import Auxiliary, AuxiliarySettings
 from peers.backbone import Backbone, BackboneSettings
+from peers.places import DataDir
 from peers.workshop import Workshop
 
 FOR_EVER_S = 1e9
@@ -89,9 +90,9 @@ class SimulatedRoles:
         identity, owner = self._identity(index), None if has_joined else self.owner
         if self.owner is not None:
             show(ports, self.papers("backbone", key=identity, role=Role.BACKBONE))
-        place = self.directory / f"checkpoints-{index}"
+        place = DataDir(self.directory / f"backbone-{index}")
         settings = BackboneSettings(
-            name="backbone", checkpoint_dir=place, store=self.store if has_store else None, owner=owner, off=off
+            name="backbone", data_dir=place, store=self.store if has_store else None, owner=owner, off=off
         )
         workshop = Workshop(
             make_first_state=None if has_joined else lambda: make_genesis(self.bundle, self.task),

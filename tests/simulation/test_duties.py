@@ -60,7 +60,7 @@ def test_a_backbone_with_all_its_duties_does_them(tmp_path: Path, calls: Calls) 
     assert {STATE_PROTOCOL, HANDOVER_PROTOCOL, BUNDLE_PROTOCOL, TIME_PROTOCOL} <= answers
     assert (backbone.peer_id, STATE_PROTOCOL) in calls
     assert swarm.events(backbone, CheckpointSaved)
-    assert list((tmp_path / "checkpoints-0").iterdir())
+    assert list((tmp_path / "backbone-0" / "checkpoints").iterdir())
     assert swarm.backbones[0].own_addresses
 
 
@@ -112,7 +112,7 @@ def test_a_backbone_without_checkpoints_writes_nothing_and_gives_the_newest_stat
     assert (backbone.peer_id, HANDOVER_PROTOCOL) not in calls
     assert not swarm.events(backbone, CheckpointSaved)
     assert not swarm.events(backbone, LeaseChanged)
-    assert not (tmp_path / "checkpoints-0").exists()
+    assert not (tmp_path / "backbone-0" / "checkpoints").exists()
 
 
 def test_a_backbone_without_checkpoints_goes_on_from_those_of_its_earlier_life_and_touches_none(
@@ -122,7 +122,7 @@ def test_a_backbone_without_checkpoints_goes_on_from_those_of_its_earlier_life_a
     swarm.add_backbone()
     swarm.add_trainer()
     swarm.world.run()
-    place = tmp_path / "checkpoints-0"
+    place = tmp_path / "backbone-0" / "checkpoints"
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     again = SimSwarm(tmp_path, until=20, seed=2)
     again.bundle = swarm.bundle
