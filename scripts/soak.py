@@ -4,7 +4,8 @@
 Every ``--churn-s`` seconds on average a trainer drawn at random is killed or asked to leave, and another one takes its
 place at once: a stranger, or the same one with its directory. Microbatches are paced, so that more trainers fit a
 machine than it has cores. The backbone's memory, descriptors, tasks, threads and files are read every ``--every-s``
-seconds; what is read before ``--warm-up-s`` is left out. Prints one JSON line.
+seconds; what is read before ``--warm-up-s`` is left out. At the end everybody goes, and what the backbone holds then is
+read once more. Prints one JSON line.
 
     python scripts/soak.py [--trainers 8] [--minutes 30] [--churn-s 15] [--warm-up-s 120] [--seed 0]
 """
@@ -46,6 +47,10 @@ STEP_S = 2.0
 PACE_S = 0.25
 START_LIMIT_S = 120.0
 PULSE_S = 0.1
+HELD = ("tasks", "descriptors", "daemon_descriptors")
+"""What peers that are there have a backbone hold, and peers that are gone must not."""
+SETTLE_S = 60.0
+"""Longer than any record of a peer lives, and than a silent stream is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +192,10 @@ def soak(setup: Setup) -> dict[str, Any]:
             invite, child = household.start_backbone(setup.run_text(), *options)
             await_invite(invite, child, START_LIMIT_S)
             watched = Watched(child, folder / "run")
+            alone = watched.read()
             with closing(Company(setup, folder, invite)) as company:
                 readings = _observed(setup, watched, company)
+            left = _settled(watched, alone)
             warm = [one for one in readings if one.at_s >= readings[0].at_s + setup.warm_up_s]
             return {
                 "setup": asdict(setup),
@@ -197,8 +204,25 @@ def soak(setup: Setup) -> dict[str, Any]:
                 "epochs": watched.epoch,
                 "rounds_aborted": watched.aborted,
                 **company.counts,
+                "alone_before": _held(alone),
+                "alone_after": _held(left),
+                "settled_s": round(left.at_s - readings[-1].at_s, 1),
                 **figures(warm),
             }
+
+
+def _held(reading: Reading) -> dict[str, float]:
+    return {name: getattr(reading, name) for name in HELD}
+
+
+def _settled(watched: Watched, before: Reading) -> Reading:
+    """When nobody is there any more, and the backbone holds no more than before anybody came; at most ``SETTLE_S``."""
+    give_up_s = time.monotonic() + SETTLE_S
+    while True:
+        reading = watched.read()
+        if all(getattr(reading, name) <= getattr(before, name) for name in HELD) or reading.at_s > give_up_s:
+            return reading
+        time.sleep(1.0)
 
 
 def _observed(setup: Setup, watched: Watched, company: Company) -> list[Reading]:

@@ -60,7 +60,8 @@ def test_of_too_few_readings_nobody_can_tell() -> None:
 
 
 def test_what_grows_is_told_and_what_does_not_is_flat() -> None:
-    found = figures([reading(at_s, 1e8 + 2e6 * at_s / HOUR_S, 40.0 + number % 3) for number, at_s in enumerate(TIMES_S)])
+    numbered = enumerate(TIMES_S)
+    found = figures([reading(at_s, 1e8 + 2e6 * at_s / HOUR_S, 40.0 + number % 3) for number, at_s in numbered])
     assert found["rss_mb"]["per_hour"] == pytest.approx(2.0, abs=0.01)
     assert found["tasks"]["first"] == found["tasks"]["last"] == 41.0
     assert found["tasks"]["most"] == 42.0
