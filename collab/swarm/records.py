@@ -3,11 +3,12 @@
 import math
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any, get_type_hints
 
 from collab.averaging.claims import MOST_CLAIMED
 from collab.errors import BadMessage
+from collab.newest import Newest
 from collab.swarm.duties import Duty
 from collab.swarm.envelope import Envelope
 from collab.swarm.identity import Identity
@@ -23,8 +24,8 @@ MAX_GPU_CHARACTERS = 40
 MAX_DATA_CHARACTERS = 64
 MAX_WITHOUT_CHARACTERS = 200
 MAX_PASS = 1 << 31
-RECORDS_REMEMBERED = 4096
-"""Of at most ``MAX_RECORD_BYTES`` each."""
+PEERS_REMEMBERED = 4096
+"""Of whose newest records what was read is kept."""
 ENVELOPE = Envelope(name="record", max_bytes=MAX_RECORD_BYTES, has_numbered_fields=True)
 """Without a purpose: a map of numbers is signed as nothing else."""
 
@@ -117,7 +118,9 @@ def pack_record(record: PeerRecord, identity: Identity) -> bytes:
     return ENVELOPE.pack(told, identity)
 
 
-@lru_cache(maxsize=RECORDS_REMEMBERED)
+_READ: Newest[PeerRecord] = Newest(PEERS_REMEMBERED)
+
+
 def unpack_record(data: bytes, peer: PeerId) -> PeerRecord:
     """Record of ``peer`` from the directory.
 
@@ -126,7 +129,9 @@ def unpack_record(data: bytes, peer: PeerId) -> PeerRecord:
     Raises:
         BadMessage: too large, malformed, not signed by ``peer``, or holding impossible values.
     """
-    return ENVELOPE.unpack(data, peer, partial(_checked, peer=peer))
+    if (known := _READ.get(peer, data)) is not None:
+        return known
+    return _READ.put(peer, data, ENVELOPE.unpack(data, peer, partial(_checked, peer=peer)))
 
 
 def _is_assumed(value: object, default: object) -> bool:
