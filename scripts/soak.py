@@ -48,8 +48,9 @@ PACE_S = 0.25
 START_LIMIT_S = 120.0
 PULSE_S = 0.1
 HELD = {"tasks": 3, "descriptors": 0, "daemon_descriptors": 0}
-"""What peers that are there have a backbone hold, and peers that are gone must not; and how much more than before anybody
-came it may be for ever: the uplink's queue, what that waits for and the directory's refresher begin with the first use.
+"""What peers that are there have a backbone hold, and peers that are gone must not; and how much more than before
+anybody came stays: the directory's refresher, and the stream over which it was in a round that it led itself, which it
+keeps for the next one: a handler, and what that waits for.
 """
 SETTLE_S = 60.0
 """Longer than any record of a peer lives, and than a silent stream is kept."""
