@@ -3,7 +3,6 @@
 import asyncio
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assistant import Assistant, assisting_engine
@@ -19,8 +18,10 @@ from collab.swarm.backbone_records import MAX_ADDRESSES, BackboneRecord
 from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.donation import StateServer
+from collab.swarm.duties import NOTHING_OFF, PUBLISHING, Duty, duties_in_words
 from collab.swarm.handover import serve_handover
 from collab.swarm.identity import Identity
+from collab.swarm.last_seen import LastSeen
 from collab.swarm.lease import Claim, Tenure
 from collab.swarm.lease_keeper import LeaseKeeper
 from collab.swarm.membership import Membership
@@ -32,10 +33,12 @@ from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time
 from collab.swarm.vouching import serve_vouching
 from collab.types import Lineage, PeerId, Role
+from peers.company import Company
 from peers.evaluations import FOLLOW_S
 from peers.goal import Goal
-from peers.keeping import Company, StateKeeper
+from peers.keeping import StateKeeper
 from peers.parameter_keeping import ParameterKeeper, StorelessKeeper, Storeroom
+from peers.places import DataDir
 from peers.summary import learning_rate, newest_evaluation, shares_of, swarm_loss
 from peers.workshop import Workshop
 
@@ -45,11 +48,14 @@ class BackboneSettings:
     """What the organiser decides on the machine."""
 
     name: str
-    checkpoint_dir: Path
+    data_dir: DataDir
+    """Where it keeps its checkpoints, and what belongs to them."""
     store: ParameterStore | None = None
     """Where the parameters of a run with parameter servers are; None: this backbone is none."""
     owner: Identity | None = None
     """Whose word ends a run that has reached its goal; None: another machine has the owner's key."""
+    off: frozenset[Duty] = NOTHING_OFF
+    """What it does not do. Relaying and metrics are not made here."""
 
 
 class Backbone:
@@ -63,7 +69,7 @@ class Backbone:
         self._free_from: int | None = None
         self._since = ports.clock.now()
         self.own_addresses: tuple[str, ...] = ()
-        """Under which we can be dialled."""
+        """Under which newcomers get in through us; none where that is switched off."""
         self._reported: tuple[int, Lineage] | None = None
         self._era = ""
         """Of what was reported last: see ``StateKeeper.era``."""
@@ -71,12 +77,14 @@ class Backbone:
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.record)
         self.assistant = Assistant(self.membership.knows)
-        kept = settings.checkpoint_dir / "coverage.json"
+        kept = settings.data_dir.coverage if self._does(Duty.CHECKPOINTS) else None
         self._coverage = CoverageKeeper(ports, bundle, lambda: self.membership.view, kept)
         self.assistant.on_round = self._note_round
-        self._engine = assisting_engine(ports, self.statutes, self.membership, self.assistant)
-        path, mandate = settings.checkpoint_dir.parent / "orders", self.statutes.mandate
-        self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, path)
+        self._engine = assisting_engine(
+            ports, self.statutes, self.membership, self.assistant, can_reduce=self._does(Duty.REDUCER)
+        )
+        mandate, orders = self.statutes.mandate, settings.data_dir.orders
+        self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, orders)
         self.lease = LeaseKeeper(ports, identity, bundle.fingerprint, self, self._is_vouched)
         self.keeper = self._keeper(workshop)
         self._goal = Goal(ports, bundle.run, self.statutes.mandate, settings.owner)
@@ -85,8 +93,10 @@ class Backbone:
     def _keeper(self, workshop: Workshop) -> StateKeeper:
         bundle, fingerprint, mandate = self._bundle, self._bundle.fingerprint, self.statutes.mandate
         keep = bundle.run.checkpoints.keep
-        publisher = LocalPublisher(self._settings.checkpoint_dir, fingerprint, workshop.checkpoint_files, keep)
-        company = Company(self.membership, self._engine.links, self.lease, mandate)
+        place = self._settings.data_dir
+        publisher = LocalPublisher(place.checkpoints, fingerprint, workshop.checkpoint_files, keep)
+        last_seen = LastSeen(place.last_seen, self._ports.compute)
+        company = Company(self.membership, self._engine.links, self.lease, mandate, last_seen, self._settings.off)
         if not isinstance(bundle.run.strategy, VcAsgd):
             return StateKeeper(self._ports, bundle, workshop, publisher, company)
         if self._settings.store is None:
@@ -100,6 +110,9 @@ class Backbone:
         """Whether the word of a backbone counts."""
         return peer == self._ports.transport.peer_id or self.statutes.trusts_backbone(peer)
 
+    def _does(self, duty: Duty) -> bool:
+        return duty not in self._settings.off
+
     async def begin(self) -> None:
         """Restore or make the run's state and begin to answer."""
         self._orders.restore()
@@ -107,12 +120,15 @@ class Backbone:
         self.lease.begin(await self.keeper.restore())
         self._era = self.keeper.era
         transport, fingerprint = self._ports.transport, self._bundle.fingerprint
-        self.own_addresses = (await transport.addresses())[:MAX_ADDRESSES]
-        await serve_time(transport, self._ports.clock)
-        await serve_bundle(transport, self._bundle)
-        await StateServer(transport, self._engine.links, fingerprint, self.keeper.provide).serve()
+        if self._does(Duty.BOOTSTRAP):
+            self.own_addresses = (await transport.addresses())[:MAX_ADDRESSES]
+            await serve_time(transport, self._ports.clock)
+            await serve_bundle(transport, self._bundle)
+        if self._does(Duty.STATE):
+            await StateServer(transport, self._engine.links, fingerprint, self.keeper.provide).serve()
+        if not self._settings.off & PUBLISHING:
+            await serve_handover(transport, self._engine.links.timeouts, fingerprint, self.keeper.take)
         await serve_vouching(transport, self._ports.errands, self._engine.known_records)
-        await serve_handover(transport, self._engine.links.timeouts, fingerprint, self.keeper.take)
         await self._engine.serve()
         await self._coverage.serve()
         await self.membership.report()
@@ -154,7 +170,7 @@ class Backbone:
             fingerprint=self._bundle.fingerprint,
             claim=claim,
             addresses=self.own_addresses,
-            published=self.keeper.shelf.publication,
+            published=self.keeper.shelf.publication if self._does(Duty.STATE) else None,
         )
 
     def problem(self) -> str:
@@ -174,7 +190,8 @@ class Backbone:
 
     def record(self) -> PeerRecord:
         """Our word to the swarm, as of now."""
-        manifest = self.keeper.packed.manifest if self.keeper.packed else None
+        does_give = self._does(Duty.STATE)  # what nobody can get here is no word about the run's state
+        manifest = self.keeper.packed.manifest if self.keeper.packed and does_give else None
         eval_epoch, found = self.keeper.evaluations.newest or (-1, None)
         return PeerRecord(
             peer=self._ports.transport.peer_id,
@@ -185,13 +202,14 @@ class Backbone:
             epoch=self._free_from if self._free_from is not None else manifest.epoch if manifest else 0,
             lineage=manifest.lineage if manifest else Lineage(""),
             can_be_dialled=True,
-            checkpoint_epoch=self.keeper.shelf.saved_epoch,
+            checkpoint_epoch=self.keeper.shelf.saved_epoch if does_give else -1,
             eval_epoch=eval_epoch,
             eval_loss=found.loss if found is not None else math.nan,
             eval_accuracy=found.accuracy if found is not None else math.nan,
             era=self.keeper.era,
             said_at=self._ports.clock.now(),
             has_seat=self._engine.has_any_seat,
+            without=duties_in_words(self._settings.off).replace(" ", ""),
         )
 
     # -- what people hear --------------------------------------------------------------------------------------------
@@ -211,7 +229,8 @@ class Backbone:
                 self._goal.note_epoch(consensus[0])
             if until is not None and self.keeper.shelf.saved_epoch >= until and not is_told:
                 is_told = True
-                text = f"the run is finished: epoch {until} is saved in {self._settings.checkpoint_dir}"
+                where = str(self._settings.data_dir.checkpoints) if self._does(Duty.CHECKPOINTS) else "memory only"
+                text = f"the run is finished: epoch {until} is saved in {where}"
                 self._notice(text, "press Ctrl+C to stop serving it")
             await asyncio.sleep(FOLLOW_S)
 

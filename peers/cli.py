@@ -15,6 +15,8 @@ from peers.cli_options import (
     MaxDownload,
     MaxUpload,
     Store,
+    Without,
+    duties_off,
 )
 
 app = typer.Typer(
@@ -65,16 +67,15 @@ def backbone(
     track: Annotated[
         str, typer.Option(help="Who gets the run's figures: wandb, trackio, none, or auto (wandb, where it has a key).")
     ] = "auto",
+    without: Without = "",
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
 ) -> None:
     """Start the backbone of a run: bootstrap, state, checkpoints. Needs no GPU. Prints the invite."""
-    if new_owner and not begin_with:
-        raise typer.BadParameter("--new-owner goes with --from: name the checkpoint to begin with")
+    _check_beginning(begin_with, has_new_owner=new_owner)
     if track not in ("auto", "wandb", "trackio", "none"):
         raise typer.BadParameter(f"expected auto, wandb, trackio or none, got {track!r}", param_hint="--track")
-    if begin_with and not new_owner and Path(begin_with).exists():
-        raise typer.BadParameter("--from CHECKPOINT and --new-owner go together: peers of the old run need new invites")
+    off = duties_off(without)
     from peers.process import configure_logging, run_peer
 
     configure_logging(log_level)
@@ -95,9 +96,18 @@ def backbone(
         store=store,
         dashboard=dashboard,
         track=track,
+        off=off,
         as_json=as_json,
     )
     raise typer.Exit(run_peer(lambda stop: serve(options, stop)))
+
+
+def _check_beginning(begin_with: str, *, has_new_owner: bool) -> None:
+    """Refuse what cannot be meant."""
+    if has_new_owner and not begin_with:
+        raise typer.BadParameter("--new-owner goes with --from: name the checkpoint to begin with")
+    if begin_with and not has_new_owner and Path(begin_with).exists():
+        raise typer.BadParameter("--from CHECKPOINT and --new-owner go together: peers of the old run need new invites")
 
 
 @app.command()

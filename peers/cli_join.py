@@ -25,7 +25,9 @@ from peers.cli_options import (
     ReachText,
     Store,
     When,
+    Without,
     Yes,
+    duties_off,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ def join(
     reach: ReachText = "auto",
     store: Store = "",
     dashboard: DashboardAt = "",
+    without: Without = "",
     yes: Yes = False,
     plain: Plain = False,
     quiet: Quiet = False,
@@ -68,11 +71,10 @@ def join(
 ) -> None:
     """Join a run and train until Ctrl+C or until it is finished."""
     _check(role, priority, has_one_style=plain + quiet + as_json <= 1)
-    asked_for = _asked_for(reach)
+    asked_for, off = _asked_for(reach), duties_off(without)
     _begin(invite, log_level, is_quiet=quiet)
     from peers.joining import JoinOptions
     from peers.occasions import HouseRules
-    from peers.process import run_peer
     from peers.screen import style_of
     from peers.wiring import Reach, limits_from
 
@@ -87,15 +89,19 @@ def join(
         gpu_memory_gb=gpu_memory,
         rules=HouseRules(when=when, works_on_battery=on_battery, monthly_gb=monthly_gb, is_modest=priority == "low"),
         allowed_modules=tuple(allow or ()),
-        store=store,
-        dashboard=dashboard,
-        hub_repo=hub_repo,
+        store=store, dashboard=dashboard, hub_repo=hub_repo, off=off,
         wants_credit=credit,
         has_agreed=yes,
         style=style_of(is_plain=plain, is_quiet=quiet),
         as_json=as_json,
-    )
-    raise typer.Exit(run_peer(lambda stop: _take_part(invite, role, data_dir, options, stop)))
+    )  # fmt: skip
+    raise typer.Exit(_run(invite, role, data_dir, options))
+
+
+def _run(invite: str, role: str, data_dir: Path | None, options: "Callable[..., JoinOptions]") -> int:
+    from peers.process import run_peer
+
+    return run_peer(lambda stop: _take_part(invite, role, data_dir, options, stop))
 
 
 async def _take_part(

@@ -1,11 +1,14 @@
 """Options that several commands have."""
 
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from peers import cli_owner
+
+if TYPE_CHECKING:
+    from collab.swarm.duties import Duty
 
 LogLevel = cli_owner.LogLevel
 MAX_MBIT_PER_S = 1e6
@@ -39,6 +42,13 @@ DashboardAt = Annotated[
         help="Where a backbone's dashboard is; default: port 8470, for this machine only; none: nowhere.",
     ),
 ]
+Without = Annotated[
+    str,
+    typer.Option(
+        metavar="DUTY,...",
+        help="What a backbone is not to do: bootstrap, relay, reducer, state, checkpoints, metrics, parameters.",
+    ),
+]
 When = Annotated[
     str, typer.Option(metavar="always|idle|HH:MM-HH:MM", help="When to work, by this machine's clock; else it pauses.")
 ]
@@ -51,3 +61,17 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before this machine
 Plain = Annotated[bool, typer.Option("--plain", help="Lines in place of the panel, also on a terminal.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but problems.")]
 Priority = Annotated[str, typer.Option(help="low: other programs go first; normal: it takes its share.")]
+
+
+def duties_off(without: str) -> "frozenset[Duty]":
+    """What ``Without`` names.
+
+    Raises:
+        BadParameter: there is no such duty.
+    """
+    from collab.swarm.duties import read_duties
+
+    try:
+        return read_duties(without)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--without") from None

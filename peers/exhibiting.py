@@ -4,11 +4,13 @@ import asyncio
 import hashlib
 import logging
 import socket
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from collab.metrics.recorder import Recorder
 from collab.metrics.records import Notice
+from collab.metrics.sinks import JsonLines, Sink
 from collab.metrics.store import MetricsStore
 from collab.metrics.tracking import Service, Tracked, Tracker
 from collab.ports import Ports
@@ -34,6 +36,22 @@ class Kept:
     recorder: Recorder
     """Writes to ``history``."""
     recent: Recent
+    log: JsonLines
+    """All events."""
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """Which events go to."""
+        return self.log, self.recorder, self.recent
+
+
+async def keep_record(ports: Ports, data_dir: DataDir, stack: ExitStack) -> Kept:
+    """Begin to write down what happens, until ``stack`` ends."""
+    history = await ports.compute.beside(lambda: open_history(data_dir.history))
+    stack.callback(history.close)
+    recorder = Recorder(ports.compute, history)
+    stack.callback(recorder.write)
+    return Kept(CreditBook(data_dir.credits), history, recorder, Recent(history), JsonLines(data_dir.metrics))
 
 
 def start_tracking(service: Service | None, ports: Ports, bundle: Bundle, data_dir: DataDir) -> Tracker | None:

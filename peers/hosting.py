@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from collab.checkpoints.carried_on import carry_on
 from collab.checkpoints.hub_repository import HubPlace
 from collab.concurrency import Background
-from collab.config import VcAsgd, load_run
+from collab.config import Run, VcAsgd, load_run
 from collab.errors import ConfigError
 from collab.metrics.tracking import service_for
 from collab.net.hivemind_net import NetworkSettings
@@ -20,6 +20,7 @@ from collab.net.startup import StartupSettings, start_peer
 from collab.ports import NO_LIMITS, LinkLimits
 from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle
+from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
 from collab.swarm.order_exchange import read_orders
@@ -35,6 +36,7 @@ from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, DataDir, claim_
 from peers.process import announce
 from peers.run_size import state_bytes
 from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
+from peers.switched_off import Wishes, announce_duties, check_duties
 from peers.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ FAR_S = 1e11
 """Swarm time that nobody here will see: the organiser's own backbone needs no new invite."""
 ALONE_AFTER_S = 3.0
 """How long a backbone looks for the others when it starts; it goes on looking."""
+OTHERS_S = 20.0
+"""The same of one through which nobody gets in: it does not begin without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,8 @@ class HostOptions:
     """Where the run is shown to browsers: see ``listen``."""
     track: str = "none"
     """Service that gets the run's figures: see ``service_for``."""
+    off: frozenset[Duty] = NOTHING_OFF
+    """What it does not do."""
     as_json: bool = False
 
 
@@ -79,30 +85,27 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
         await apart(lambda: bring_run_file(options.begin_with, directory))
     run = load_run(directory / RUN_FILE)
     hub = place_for(options.hub_repo, run)
+    check_duties(options.off, _wishes(options, run, hub))
     with claim_data_dir(directory / "backbone", run.run_id) as data_dir:
         announce(f"preparing run {run.run_id} ...")
+        announce_duties(options.off)
         if options.is_new_owner:
             begin_with = await apart(lambda: take_up(options.begin_with, run, directory, data_dir.path))
         load_or_create_identity(directory / OWNER_KEY)  # who starts a run without one owns it
         estate = Estate.at(directory)
         bundle, identity = estate.bundle, load_or_create_identity(data_dir.identity)
         relay, book = Relay(), AddressBook(path=data_dir.backbones)
+        may_be_first = _may_be_first(options, book)
         if not options.is_new_owner:
             await apart(lambda: _bring_own(options, data_dir, bundle, hub))
         workshop = workshop_of(bundle, identity.peer_id, options, begin_with)
         num_bytes, workshop = state_bytes(data_dir.checkpoints, workshop)
-        network = NetworkSettings(
-            identity_path=data_dir.identity,
-            host=options.host,
-            port=options.port,
-            announce=options.announce,
-            relay=limits_for(num_bytes) if _may_relay(options) else None,
-        )
         settings = StartupSettings(
-            network=network,
+            network=network_of(options, data_dir, num_bytes),
             bootstrap=book,
-            bootstrap_timeout_s=ALONE_AFTER_S,
-            may_be_alone=True,
+            bootstrap_timeout_s=ALONE_AFTER_S if may_be_first else OTHERS_S,
+            may_be_alone=may_be_first,
+            keeps_directory=may_be_first,
             limits=options.limits,
             papers=estate.papers("backbone", Role.BACKBONE, FAR_S, key=identity),
             reach=Reachability.DIRECT,
@@ -113,11 +116,12 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
                 data_dir=data_dir,
                 name="backbone",
                 as_json=options.as_json,
-                store=options.store or (str(data_dir.parameters) if isinstance(run.strategy, VcAsgd) else ""),
+                store=options.store or _own_store(options, data_dir, run),
                 owner=estate.owner,
                 hub=HubService(place=hub, invite=lambda backbone: _for_all(estate, backbone, options)) if hub else None,
                 dashboard=options.dashboard,
-                tracking=service_for(options.track),
+                tracking=service_for(options.track) if Duty.METRICS not in options.off else None,
+                off=options.off,
             )
 
             async def welcome(backbone: Backbone) -> None:
@@ -131,9 +135,56 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
     announce("the backbone has left; start it again with the same command to carry on")
 
 
+def _may_be_first(options: HostOptions, book: AddressBook) -> bool:
+    """Whether it begins where nobody else is: one that lets others in.
+
+    Raises:
+        ConfigError: it is to let nobody in, and there is nobody else.
+    """
+    if Duty.BOOTSTRAP not in options.off:
+        return True
+    if not book:
+        text = "--without bootstrap: this backbone knows of no other one that could let peers in"
+        raise ConfigError(text, hint="start it with 'bootstrap' until another backbone has joined")
+    return False
+
+
+def network_of(options: HostOptions, data_dir: DataDir, num_bytes: int) -> NetworkSettings:
+    """How it takes part in the network.
+
+    Args:
+        num_bytes: of the run's state, which peers that nobody can dial take through the relay.
+    """
+    return NetworkSettings(
+        identity_path=data_dir.identity,
+        host=options.host,
+        port=options.port,
+        announce=options.announce,
+        relay=limits_for(num_bytes) if _may_relay(options) else None,
+    )
+
+
 def _may_relay(options: HostOptions) -> bool:
     """Not on this machine alone, where all reach each other; nor within an owner's limits, which the daemon ignores."""
-    return not is_loopback(f"/ip4/{options.host}") and options.limits == NO_LIMITS
+    is_on = Duty.RELAY not in options.off
+    return is_on and not is_loopback(f"/ip4/{options.host}") and options.limits == NO_LIMITS
+
+
+def _wishes(options: HostOptions, run: Run, hub: HubPlace | None) -> Wishes:
+    return Wishes(
+        strategy=run.strategy,
+        store=options.store,
+        hub=str(hub or ""),
+        begin_with=options.begin_with,
+        dashboard=options.dashboard,
+        track=options.track,
+    )
+
+
+def _own_store(options: HostOptions, data_dir: DataDir, run: Run) -> str:
+    """Where parameters are kept unless it was said; empty: nowhere."""
+    has_one = isinstance(run.strategy, VcAsgd) and Duty.PARAMETERS not in options.off
+    return str(data_dir.parameters) if has_one else ""
 
 
 def _bring_own(options: HostOptions, data_dir: DataDir, bundle: Bundle, hub: HubPlace | None) -> None:
@@ -209,7 +260,7 @@ def _for_all(estate: Estate, backbone: Backbone, options: HostOptions) -> str:
 
     Those of other backbones, and those that this machine has found out about itself, are nobody else's business.
     """
-    if estate.bundle.run.access == "invite_only" or not options.announce:
+    if estate.bundle.run.access == "invite_only" or not options.announce or not backbone.own_addresses:
         return ""
     return _invite(estate, _dialable_first(backbone.own_addresses))
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from collab.metrics.records import Event
 from collab.metrics.sinks import Fanout
+from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.types import Role
 from peers.occasions import NO_RULES, HouseRules
 from peers.places import DataDir
@@ -30,6 +31,8 @@ class JoinOptions:
     """Where a backbone publishes checkpoints on the Hub, too; empty: nowhere."""
     dashboard: str = ""
     """Where a backbone shows the run to browsers: see ``listen``."""
+    off: frozenset[Duty] = NOTHING_OFF
+    """What a backbone does not do."""
     wants_credit: bool = False
     """Whether the name may be published with the model."""
     rules: HouseRules = NO_RULES

@@ -10,6 +10,7 @@ from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import Started, StartupSettings, default_host, learn_run, start_peer
 from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle, load_bundle, save_bundle
+from collab.swarm.duties import Duty
 from collab.swarm.invite import Invite
 from collab.types import Reachability, Role
 from peers.backbone import Backbone
@@ -19,6 +20,7 @@ from peers.joining import JoinOptions, Relay
 from peers.occasions import NO_RULES
 from peers.process import announce
 from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
+from peers.switched_off import Wishes, announce_duties, check_duties
 from peers.wiring import invite_from
 from peers.workshop import Workshop
 
@@ -56,13 +58,15 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         papers=invite.papers,
         reach=options.reach.asked_for,
         fingerprint=invite.fingerprint,
+        keeps_directory=Duty.BOOTSTRAP not in options.off,
     )
     if known is not None:
-        settings = replace(settings, bootstrap_timeout_s=ALONE_AFTER_S, may_be_alone=True)
+        settings = replace(settings, bootstrap_timeout_s=ALONE_AFTER_S, may_be_alone=settings.keeps_directory)
     async with start_peer(settings, relay) as started, Background() as tasks:
         if started.verdict.reach is not Reachability.DIRECT:
             raise ConfigError(f"a backbone is there to be dialled: {started.verdict.text}", hint=started.verdict.hint)
         bundle = known if known is not None else await _learned(started, invite, options)
+        _check_duties(bundle, options)
         tasks.create_task(book.follow(started.ports, bundle.fingerprint))
         me = started.ports.transport.peer_id
         workshop = Workshop(
@@ -73,17 +77,26 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         )
         place = Place(
             data_dir=data_dir, name=options.name, as_json=options.as_json, store=options.store, hub=hub,
-            dashboard=options.dashboard,
+            dashboard=options.dashboard, off=options.off,
         )  # fmt: skip
 
         async def welcome(backbone: Backbone) -> None:
             announce(f"checkpoints and metrics: {data_dir.path}")
-            announce("serving at:\n" + "\n".join(f"  {address}" for address in backbone.own_addresses))
-            if not options.reach.port:
+            if backbone.own_addresses:
+                announce("serving at:\n" + "\n".join(f"  {address}" for address in backbone.own_addresses))
+            if backbone.own_addresses and not options.reach.port:
                 announce("  -> add --port and a number: a backbone that comes back elsewhere is not found")
 
         await serve_backbone(started, bundle, workshop, place, Serving(relay, stop, welcome))
     announce("the backbone has left; start it again with the same command to carry on")
+
+
+def _check_duties(bundle: Bundle, options: JoinOptions) -> None:
+    """See ``check_duties``; who has joined relays nothing in any case."""
+    strategy = bundle.run.strategy
+    wishes = Wishes(strategy=strategy, store=options.store, hub=options.hub_repo, dashboard=options.dashboard)
+    check_duties(options.off | {Duty.RELAY}, wishes)
+    announce_duties(options.off)
 
 
 def _check(options: JoinOptions) -> None:
@@ -95,6 +108,10 @@ def _check(options: JoinOptions) -> None:
         raise ConfigError(
             "a backbone is there to be dialled",
             hint="leave --reach client out, or join as a trainer or an auxiliary peer",
+        )
+    if Duty.RELAY in options.off:
+        raise ConfigError(
+            "--without relay: a backbone that has joined passes nothing on in any case", hint="leave 'relay' out"
         )
     if options.rules != NO_RULES or options.gpu_memory_gb is not None:
         raise ConfigError(

@@ -7,45 +7,30 @@ same bytes from there. What nobody has published yet is kept, too, when it might
 import asyncio
 import logging
 import math
-from dataclasses import dataclass
 
-from collab.averaging.flow import Links
 from collab.checkpoints.base import Order
 from collab.checkpoints.local_publisher import LocalPublisher
-from collab.errors import CorruptState, StateError
+from collab.errors import ConfigError, CorruptState, StateError
 from collab.metrics.records import Notice
 from collab.ports import Ports
 from collab.swarm.backbone_records import BackboneRecord, Publication
 from collab.swarm.bundle import Bundle
+from collab.swarm.duties import PUBLISHING, Duty
 from collab.swarm.handover import Offer
-from collab.swarm.last_seen import NEWER_WAIT_S, LastSeen
+from collab.swarm.last_seen import NEWER_WAIT_S
 from collab.swarm.lease import Tenure
-from collab.swarm.lease_keeper import LeaseKeeper
-from collab.swarm.mandate import Mandate
-from collab.swarm.membership import Membership
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
 from collab.swarm.statements import Rollback
 from collab.types import PeerId
+from peers.company import Company
 from peers.due import Due, due_snapshot
 from peers.evaluations import FOLLOW_S, Evaluations
 from peers.fetching import Fetcher
-from peers.shelf import Shelf
+from peers.left_behind import LeftBehind
+from peers.shelf import MemoryShelf, Shelf
 from peers.workshop import Workshop
 
 logger = logging.getLogger(__name__)
-
-LEFT_BEHIND_S = 30.0
-"""When trainers have gone on for so long from an earlier epoch than our newest checkpoint's, they have left it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Company:
-    """Whom a keeper deals with, and how."""
-
-    membership: Membership
-    links: Links
-    lease: LeaseKeeper
-    mandate: Mandate
 
 
 class StateKeeper:
@@ -58,15 +43,16 @@ class StateKeeper:
         self._membership, self._lease, self._mandate = company.membership, company.lease, company.mandate
         self._fetcher = Fetcher(ports, bundle.fingerprint, company.membership, company.links)
         self.evaluations = Evaluations(ports, bundle.run, company.membership, workshop.evaluate)
-        self.shelf = Shelf(ports, publisher)
-        self._last_seen = LastSeen(publisher.root / "last-seen.json", ports.compute)
+        self._off = company.off
+        self.shelf = MemoryShelf(ports, publisher) if Duty.CHECKPOINTS in self._off else Shelf(ports, publisher)
+        self._last_seen = company.last_seen
         self.packed: PackedSnapshot | None = None
         """What newcomers get; None: nothing yet."""
         self.era = ""
         """Of that: mark of the rollback that it comes from."""
         self._waits_until_s, self._seen_epoch = -math.inf, -1
         """For a peer that comes back with a state as new as what an earlier life of ours has seen."""
-        self._left_since: tuple[float, int] | None = None
+        self._left_behind = LeftBehind()
         self._saving = asyncio.Lock()
 
     @property
@@ -76,8 +62,8 @@ class StateKeeper:
 
     @property
     def is_able(self) -> bool:
-        """Whether we could publish: there is something to publish, and the disk takes it as far as we know."""
-        return self.packed is not None and not self.shelf.is_resting
+        """Whether we could publish: we may, there is something, and the disk takes it as far as we know."""
+        return self.packed is not None and not self.shelf.is_resting and not self._off & PUBLISHING
 
     async def finish(self) -> None:
         """A checkpoint under way is finished; then no other one begins."""
@@ -101,9 +87,12 @@ class StateKeeper:
             self._waits_until_s, self._seen_epoch = self._ports.clock.monotonic() + NEWER_WAIT_S, seen_epoch
         elif seen_epoch > 0:
             text = f"no checkpoint in {self.shelf.root} can be read, and the run had reached epoch {seen_epoch}"
-            hint = "waiting for a peer that holds its state; to begin the run anew, move that directory away"
+            hint = f"waiting for a peer that holds its state; to begin the run anew, remove {self._last_seen.path}"
             self._warn(text, hint)
         elif self._workshop.make_first_state is not None and (await self._membership.look()).newest() is None:
+            if Duty.STATE in self._off:
+                text = "nobody has a state of this run, and this backbone is to give none"
+                raise ConfigError(text, hint=f"leave '{Duty.STATE}' out of --without, or start another backbone first")
             first = await self._ports.compute.run(self._workshop.make_first_state)
             await self._keep(await self._pack(first), math.nan)
         return await self.shelf.highest()
@@ -123,7 +112,8 @@ class StateKeeper:
     async def run(self) -> None:
         """Keep what should be kept, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._last_seen.follow(self._swarm_epoch))
+            if self.shelf.is_on_disk:
+                tasks.create_task(self._last_seen.follow(self._swarm_epoch))
             while True:
                 if not self.shelf.is_resting:
                     await self._roll_back()
@@ -145,18 +135,28 @@ class StateKeeper:
         """One look, and what follows from it."""
         holder, epoch = self._lease.holder(), max(self.shelf.saved_epoch, self.epoch)
         if self._lease.tenure() is not None:
-            found = due_snapshot(
-                self._membership.others(), self._records(), self._bundle.run.checkpoints, self._mandate.until_epoch
-            )
-            if found is not None and found[0] > epoch:
-                await self._fetch_and_adopt(found[1])
-            elif self.packed is not None and (self.shelf.publication is None or self.shelf.saved_epoch < self.epoch):
-                async with self._saving:
-                    await self._adopt(self.packed, self.evaluations.now(self.epoch))
+            is_done = await self._fetch_due(epoch) or self.packed is None
+            if not is_done and (self.shelf.publication is None or self.shelf.saved_epoch < self.epoch):
+                await self._adopt_ours()
         elif holder is not None and (published := self._lacking(holder)) is not None:
             await self._mirror(published, holder)
         elif self.packed is None:
             await self._fetch_and_adopt(Due(None, tuple(self._membership.donors())))
+        elif holder is None and self._off & PUBLISHING:
+            await self._follow_alone(epoch)
+
+    async def _follow_alone(self, epoch: int) -> None:
+        """Nobody publishes, and we may not: have what would be due."""
+        await self._fetch_due(epoch)
+
+    async def _fetch_due(self, epoch: int) -> bool:
+        """What is due beyond ``epoch``; whether anything is."""
+        others, every = self._membership.others(), self._bundle.run.checkpoints
+        found = due_snapshot(others, self._records(), every, self._mandate.until_epoch)
+        if found is None or found[0] <= epoch:
+            return False
+        await self._fetch_and_adopt(found[1])
+        return True
 
     def _lacking(self, holder: BackboneRecord) -> Publication | None:
         """What the holder of the lease has published, if we should have it and do not."""
@@ -192,14 +192,9 @@ class StateKeeper:
     async def _leave_behind(self) -> None:
         """Put away what we hold of later epochs, when the trainers have gone on from an earlier one without it."""
         others, now_s = self._membership.others(), self._ports.clock.monotonic()
-        consensus = others.consensus()
-        if consensus is None or others.is_at_rest() or consensus[0] >= self.epoch:
-            self._left_since = None
-        elif self._left_since is None:
-            self._left_since = now_s, consensus[0]
-        elif now_s - self._left_since[0] >= LEFT_BEHIND_S and consensus[0] > self._left_since[1]:
+        if (epoch := self._left_behind.epoch(others, self.epoch, now_s)) is not None:
             async with self._saving:
-                epoch, self._left_since, self.packed = self._left_since[1], None, None
+                self.packed = None
                 number = await self.shelf.set_aside_after(epoch)
                 text = f"trainers have gone on from epoch {epoch}; our {number} later checkpoints are put aside"
                 self._warn(text, f"they lie in {self.shelf.root / 'set-aside'}")
@@ -252,6 +247,11 @@ class StateKeeper:
             return self._lease.tenure() == tenure
 
         await self._publish(packed, Order(publication=publication, authority=tenure, may_finish=still_holds))
+
+    async def _adopt_ours(self) -> None:
+        async with self._saving:
+            if self.packed is not None:
+                await self._adopt(self.packed, self.evaluations.now(self.epoch))
 
     async def _publish(self, packed: PackedSnapshot, order: Order) -> None:
         snapshot = await self._serve(packed)

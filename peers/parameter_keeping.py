@@ -18,7 +18,8 @@ from collab.swarm.parameter_store.base import ParameterStore, lineage_of
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, unpack
 from collab.swarm.unit_scheduler import Plan, UnitScheduler
 from collab.types import PeerId, Vector
-from peers.keeping import Company, StateKeeper
+from peers.company import Company
+from peers.keeping import StateKeeper
 from peers.unit_ledger import UnitLedger
 from peers.workshop import Workshop
 
@@ -176,3 +177,6 @@ class StorelessKeeper(StateKeeper):
         text = "this backbone has no parameter store: it takes no pushes, and keeps the checkpoints of the others"
         self._warn(text, "start it with the same --store as the others to make it a parameter server")
         return await super().restore()
+
+    async def _follow_alone(self, epoch: int) -> None:
+        """See ``StateKeeper``: what trainers have is nobody's but theirs."""

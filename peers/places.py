@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from collab.errors import ConfigError
+from peers.upgrading import bring_up_to_date
 
 RUN_FILE = "run.yaml"
 OWNER_KEY = "owner.key"
@@ -89,6 +90,21 @@ class DataDir:
         return self.path / "parameters.sqlite"
 
     @property
+    def coverage(self) -> Path:
+        """What of the data was trained, as a backbone knows it."""
+        return self.path / "coverage.json"
+
+    @property
+    def last_seen(self) -> Path:
+        """How far the swarm was when a backbone saw it last."""
+        return self.path / "last-seen.json"
+
+    @property
+    def orders(self) -> Path:
+        """The organiser's, as a backbone has heard them."""
+        return self.path / ORDERS
+
+    @property
     def checkpoints(self) -> Path:
         """Root of the checkpoints of a backbone."""
         return self.path / "checkpoints"
@@ -118,24 +134,27 @@ def is_in_use(path: Path) -> bool:
 
 @contextmanager
 def claim_data_dir(chosen: Path | None, run_id: str, kind: str = "peer") -> Iterator[DataDir]:
-    """The directory of this process: ``chosen``, or the first one under the user's data that nobody uses.
+    """The directory of this process: ``chosen``, or the first one under the user's data that nobody uses. One of an
+    earlier version of this program is brought up to date.
 
     Args:
         kind: of the directories to look at; a guest's key is no peer's.
 
     Raises:
-        ConfigError: ``chosen`` cannot be written, or another process uses it.
+        ConfigError: ``chosen`` cannot be written, or another process uses it; the directory is of a later version.
     """
     if chosen is not None:
         with _claimed(chosen) as path:
             if path is None:
                 hint = "stop it, or use another directory: each peer has one of its own"
                 raise ConfigError(f"another peer uses {chosen}", hint=hint)
+            bring_up_to_date(path)
             yield DataDir(path)
         return
     for number in count(1):
         with _claimed(data_home() / run_id / f"{kind}-{number}") as path:
             if path is not None:
+                bring_up_to_date(path)
                 yield DataDir(path)
                 return
 

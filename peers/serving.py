@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING
 
 from collab.concurrency import Background
 from collab.metrics.backbone_events import DashboardServed
-from collab.metrics.recorder import Recorder
 from collab.metrics.records import Notice
-from collab.metrics.sinks import Fanout, JsonLines, Sink
+from collab.metrics.sinks import Fanout, Sink
 from collab.metrics.tracking import Service
 from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
+from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import Identity
 from peers.backbone import Backbone, BackboneSettings
-from peers.credits import CreditBook
 from peers.dashboard.address import NOWHERE, listen, url_of
-from peers.dashboard.recent import Recent
-from peers.exhibiting import TRACKING_LIMIT_S, Kept, open_history, show, start_tracking
+from peers.exhibiting import TRACKING_LIMIT_S, keep_record, show, start_tracking
 from peers.hub_service import HubService, serve_hub
 from peers.joining import Relay
 from peers.places import DataDir, cache_dir
@@ -52,6 +50,8 @@ class Place:
     """Where the run is shown to browsers: see ``listen``."""
     tracking: Service | None = None
     """Where the run's figures go, too; None: nowhere."""
+    off: frozenset[Duty] = NOTHING_OFF
+    """What the backbone does not do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +70,16 @@ async def serve_backbone(
     """Serve until ``serving.stop`` is set."""
     ports = started.ports
     with ExitStack() as stack:
-        listening = listen(place.dashboard)
+        does_record = Duty.METRICS not in place.off
+        listening = listen(place.dashboard if does_record else NOWHERE)
         if listening is not None:
             stack.callback(listening.close)
         store = await ports.compute.beside(lambda: open_store(bundle, place.store))
         if store is not None:
             stack.callback(store.close)
-        history = await ports.compute.beside(lambda: open_history(place.data_dir.history))
-        stack.callback(history.close)
-        recorder, recent = Recorder(ports.compute, history), Recent(history)
-        stack.callback(recorder.write)
+        kept = await keep_record(ports, place.data_dir, stack) if does_record else None
         settings = BackboneSettings(
-            name=place.name, checkpoint_dir=place.data_dir.checkpoints, store=store, owner=place.owner
+            name=place.name, data_dir=place.data_dir, store=store, owner=place.owner, off=place.off
         )
         backbone = Backbone(ports, started.identity, bundle, workshop, settings)
         url = url_of(listening) if listening is not None else ""
@@ -91,7 +89,7 @@ async def serve_backbone(
             view=lambda: backbone.membership.view,
             refusals=started.refusals.rows,
         )
-        sinks: list[Sink] = [screen, JsonLines(place.data_dir.metrics), recorder, recent]
+        sinks: list[Sink] = [screen, *(kept.sinks if kept is not None else ())]
         if (tracker := start_tracking(place.tracking, ports, bundle, place.data_dir)) is not None:
             stack.callback(tracker.close, TRACKING_LIMIT_S)
             sinks.append(tracker)
@@ -104,15 +102,15 @@ async def serve_backbone(
             stack.enter_context(screen)
         serving.relay.observe(Notice(at_s=ports.clock.now(), text=f"serving run {bundle.run.run_id}"))
         settle_heap()
-        kept = Kept(CreditBook(place.data_dir.credits), history, recorder, recent)
         async with Background() as tasks:
-            tasks.create_task(recorder.run())
-            tasks.create_task(kept.book.keep(ports.clock, lambda: backbone.membership.view))
-            if listening is not None:
-                tasks.create_task(show(listening, ports, backbone, place.data_dir, kept))
-                serving.relay.observe(DashboardServed(at_s=ports.clock.now(), url=url))
-            if place.hub is not None:
-                tasks.create_task(serve_hub(ports, backbone, place.data_dir, place.hub, kept))
+            if kept is not None:
+                tasks.create_task(kept.recorder.run())
+                tasks.create_task(kept.book.keep(ports.clock, lambda: backbone.membership.view))
+                if listening is not None:
+                    tasks.create_task(show(listening, ports, backbone, place.data_dir, kept))
+                    serving.relay.observe(DashboardServed(at_s=ports.clock.now(), url=url))
+                if place.hub is not None:
+                    tasks.create_task(serve_hub(ports, backbone, place.data_dir, place.hub, kept))
             await backbone.run(serving.stop)
         if place.as_json:
             record = backbone.record()

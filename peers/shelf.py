@@ -37,6 +37,11 @@ class Shelf:
         return self._publisher.root
 
     @property
+    def is_on_disk(self) -> bool:
+        """Whether what is kept outlives this process."""
+        return True
+
+    @property
     def is_resting(self) -> bool:
         """Whether the disk did not take something, and is not to be tried again yet."""
         return self._ports.clock.monotonic() < self._rests_until_s
@@ -120,3 +125,47 @@ class Shelf:
         self._ports.observer.observe(notice)
 
 
+
+
+class MemoryShelf(Shelf):
+    """Of a backbone that writes no checkpoints: it begins with those that an earlier life left, and touches none."""
+
+    def __init__(self, ports: Ports, publisher: LocalPublisher) -> None:
+        super().__init__(ports, publisher)
+        self._is_left = False
+        """Whether the swarm has gone on from an earlier state than that of the disk."""
+
+    @property
+    def is_on_disk(self) -> bool:
+        return False
+
+    async def newest(self) -> Held | None:
+        """See ``Shelf``; None, also when what is on the disk is of no use any more."""
+        if not self._is_left:
+            return await super().newest()
+        self.saved_epoch, self.publication = -1, None
+        return None
+
+    async def remember(self, seen: Tenure) -> bool:
+        """See ``Shelf``. Who never publishes need not remember what it may not publish."""
+        return True
+
+    async def publish(self, snapshot: Snapshot, order: Order) -> bool:
+        """See ``Shelf``."""
+        self.saved_epoch, self.publication = snapshot.epoch, order.publication
+        return True
+
+    async def keep(self, snapshot: Snapshot, digest: str, eval_loss: float) -> bool:
+        """See ``Shelf``."""
+        self.saved_epoch, self.publication = snapshot.epoch, None
+        return True
+
+    async def set_aside_after(self, epoch: int) -> int:
+        """See ``Shelf``."""
+        self._is_left = True
+        return 0
+
+    async def begin_again(self, what: Rollback, mark: str) -> Snapshot | None:
+        """See ``Shelf``: there is nothing here to go back to."""
+        self._is_left, self.publication, self.saved_epoch = True, None, -1
+        return None

@@ -13,6 +13,7 @@ from collab.simulation.virtual_time import EPOCH_S
 from collab.simulation.world import World
 from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.bundle import Bundle
+from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import Identity
 from collab.swarm.parameter_store.base import ParameterStore
 from collab.swarm.parameter_store.in_process import InProcessStore
@@ -28,6 +29,7 @@ from collab.training.trainer import Trainer
 from collab.types import Role
 from peers.auxiliary import Auxiliary, AuxiliarySettings
 from peers.backbone import Backbone, BackboneSettings
+from peers.places import DataDir
 from peers.workshop import Workshop
 
 FOR_EVER_S = 1e9
@@ -69,19 +71,28 @@ class SimulatedRoles:
         self.stops: dict[int, asyncio.Event] = {}
         self.pauses: dict[int, Pause] = {}
 
-    async def serve(self, ports: Ports, index: int, *, has_joined: bool = False, has_store: bool = True) -> None:
+    async def serve(
+        self,
+        ports: Ports,
+        index: int,
+        *,
+        has_joined: bool = False,
+        has_store: bool = True,
+        off: frozenset[Duty] = NOTHING_OFF,
+    ) -> None:
         """Be a backbone until stopped.
 
         Args:
             has_joined: as with ``join --role backbone``: it never makes the run's first state, nor has the owner's key.
             has_store: in a run with parameter servers.
+            off: what it does not do.
         """
         identity, owner = self._identity(index), None if has_joined else self.owner
         if self.owner is not None:
             show(ports, self.papers("backbone", key=identity, role=Role.BACKBONE))
-        place = self.directory / f"checkpoints-{index}"
+        place = DataDir(self.directory / f"backbone-{index}")
         settings = BackboneSettings(
-            name="backbone", checkpoint_dir=place, store=self.store if has_store else None, owner=owner
+            name="backbone", data_dir=place, store=self.store if has_store else None, owner=owner, off=off
         )
         workshop = Workshop(
             make_first_state=None if has_joined else lambda: make_genesis(self.bundle, self.task),

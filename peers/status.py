@@ -26,7 +26,7 @@ from peers.event_words import pace_words, trained_words
 from peers.joining import Relay
 from peers.owner import open_session
 from peers.places import claim_data_dir
-from peers.summary import newest_evaluation, swarm_loss, told
+from peers.summary import newest_evaluation, swarm_loss, switched_off, told
 from peers.wiring import Reach, invite_from, start_from_invite
 
 MAX_ASKED = 64
@@ -135,6 +135,7 @@ def status_report(
                 "reach": record.reach,
                 "period": record.period,
                 "delay": record.delay,
+                "without": switched_off(record),
             }
             for record in view.records
         ],
@@ -160,6 +161,7 @@ def table(report: dict[str, Any]) -> str:
     lines = [
         f"  {_shown(peer['name']):24}  {peer['role']:9}  {peer['state']:8}  {peer['reach']:12}  "
         f"epoch {peer['epoch']:>6}  lineage {peer['lineage'][:8]:8}  gave {peer['samples']} samples  {peer['id']}"
+        + (f"  without {', '.join(peer['without'])}" if peer["without"] else "")
         for peer in report["peers"]
     ]
     more = (*_pace_lines(report), *_data_lines(report), *_refusal_lines(report))

@@ -5,10 +5,12 @@ import math
 from collab.averaging.agreement import CommitRecord
 from collab.config import Run
 from collab.metrics.backbone_events import RoundShared
+from collab.swarm.duties import Duty
 from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
+from collab.swarm.records import PeerRecord
 from collab.training.schedule import learning_rate_factor
-from collab.types import PeerId
+from collab.types import PeerId, Role
 
 DEFERRED, ABSENT = "deferred", "absent"
 """Why a trainer's samples are not in a round: it was there, and its upload would have held up others; it was not."""
@@ -61,3 +63,8 @@ def shares_of(record: CommitRecord, view: SwarmView) -> RoundShared:
         reduced=tuple(reduced.items()),
         left_out=tuple((one.peer, DEFERRED if one.peer in record.members else ABSENT) for one in here),
     )
+
+
+def switched_off(record: PeerRecord) -> list[str]:
+    """Duties that a backbone says it does not have, of those that there are."""
+    return [duty.value for duty in Duty if not record.does(duty)] if record.role is Role.BACKBONE else []

@@ -29,6 +29,7 @@ from collab.training.schedule import learning_rate_factor
 from collab.training.trainer import Trainer
 from collab.types import PeerId, Reachability
 from peers.backbone import Backbone, BackboneSettings
+from peers.places import DataDir
 from peers.workshop import Workshop
 
 RUN = """\
@@ -178,7 +179,7 @@ class Sites:
                 checkpoint_files=task.checkpoint_files,
                 evaluate=lambda state: evaluate_state(task, state),
             )
-            settings = BackboneSettings(name="backbone", checkpoint_dir=self._folder / "checkpoints")
+            settings = BackboneSettings(name="backbone", data_dir=DataDir(self._folder / "backbone"))
             backbone = Backbone(ports, self.world.peers[0].identity, self._bundle, workshop, settings)
             await backbone.begin()
             await backbone.run(self._stop)

@@ -36,6 +36,7 @@ from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import Replica
 from collab.training.trainer import Trainer
 from peers.backbone import Backbone, BackboneSettings
+from peers.places import DataDir
 from peers.workshop import Workshop
 
 SLOWED = 0.1
@@ -89,7 +90,7 @@ class VirtualStage:
 
         async def main(ports: Ports) -> None:
             self._say_up(index)
-            settings = BackboneSettings(name="backbone", checkpoint_dir=self._folder / "checkpoints")
+            settings = BackboneSettings(name="backbone", data_dir=DataDir(self._folder / "backbone"))
             workshop = Workshop(
                 make_first_state=lambda: make_genesis(self._bundle, self._task),
                 checkpoint_files=self._task.checkpoint_files,

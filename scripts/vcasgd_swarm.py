@@ -32,6 +32,7 @@ from collab.training.participant_settings import ParticipantSettings
 from collab.training.trainer import Trainer
 from collab.types import PeerId, Reachability
 from peers.backbone import Backbone, BackboneSettings
+from peers.places import DataDir
 from peers.workshop import Workshop
 
 RUN = """\
@@ -147,8 +148,8 @@ class Fleet:
                 evaluate=lambda state: evaluate_state(self._task, state),
                 copied_names=lambda: CopyLayout(self._task.build_model()).names,
             )
-            place = self._folder / f"server-{index}"
-            settings = BackboneSettings(name=f"server-{index}", checkpoint_dir=place, store=self.store)
+            place = DataDir(self._folder / f"server-{index}")
+            settings = BackboneSettings(name=f"server-{index}", data_dir=place, store=self.store)
             backbone = Backbone(ports, self._identity(index), self._bundle, workshop, settings)
             self._stops[index] = asyncio.Event()
             await backbone.begin()

@@ -22,6 +22,7 @@ LAYERS = {
     "collab.foreign": PURE,
     "collab.concurrency": PURE,
     "collab.answers": PURE,
+    "collab.newest": PURE,
     "collab.compression": PURE,
     "collab.fleet_cost": PURE,
     "collab.net.wire": PURE,

@@ -75,11 +75,17 @@ class Assistant:
             self._under_way.discard(call)
 
 
-def assisting_engine(ports: Ports, statutes: Statutes, membership: Membership, assistant: Assistant) -> RoundEngine:
-    """The round engine of a peer that leads and reduces for others, with ``assistant`` answering its calls."""
+def assisting_engine(
+    ports: Ports, statutes: Statutes, membership: Membership, assistant: Assistant, *, can_reduce: bool = True
+) -> RoundEngine:
+    """The round engine of a peer that leads and reduces for others, with ``assistant`` answering its calls.
+
+    Args:
+        can_reduce: else it leads and votes only.
+    """
     return RoundEngine(
         ports,
-        RoundSettings.of(statutes.bundle.run, statutes.bundle.fingerprint, statutes.mandate, can_reduce=True),
+        RoundSettings.of(statutes.bundle.run, statutes.bundle.fingerprint, statutes.mandate, can_reduce=can_reduce),
         leaders=membership.leaders,
         roster=membership.roster,
         attend=assistant.attend,

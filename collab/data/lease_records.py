@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from collab.data.blocks import PAGE_BLOCKS
 from collab.errors import BadMessage
+from collab.newest import Newest
 from collab.ports import Keys
 from collab.swarm.envelope import Envelope
 from collab.swarm.records import MAX_DATA_CHARACTERS, MAX_PASS
@@ -20,6 +20,7 @@ FUTURE_S = 10.0
 """What clocks may differ by: an entry from further in the future is refused."""
 PAGE_BYTES = PAGE_BLOCKS // 8
 REMEMBERED = 4096
+"""Pages of peers whose newest entries were read."""
 ENVELOPE = Envelope(name="lease entry", purpose=b"collab/lease/2", max_bytes=MAX_ENTRY_BYTES)
 
 
@@ -80,7 +81,7 @@ class EntryReader:
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
-        self._read = lru_cache(maxsize=REMEMBERED)(self._verified)
+        self._read: Newest[PageEntry] = Newest(REMEMBERED)
 
     def read(self, data: bytes, peer: PeerId, page: Page) -> PageEntry:
         """Entry of ``peer`` under the key of ``page``.
@@ -88,13 +89,12 @@ class EntryReader:
         Raises:
             BadMessage: too large, malformed, of another page, impossible, or not signed by ``peer``.
         """
-        entry = self._read(data, peer)
+        if (known := self._read.get((peer, page), data)) is not None:
+            return known
+        entry = ENVELOPE.unpack(data, peer, _checked, self._keys.is_signed_by)
         if entry.page != page:
             raise BadMessage("lease entry is of another page")
-        return entry
-
-    def _verified(self, data: bytes, peer: PeerId) -> PageEntry:
-        return ENVELOPE.unpack(data, peer, _checked, self._keys.is_signed_by)
+        return self._read.put((peer, page), data, entry)
 
 
 def _checked(values: Any) -> PageEntry:

@@ -5,22 +5,23 @@ name could keep that peer's own words out, with an old record of its or with non
 therefore checks that a record was signed for this key, this name and this end by the peer that it is named after.
 """
 
+import hashlib
 import struct
 from collections.abc import Callable
-from functools import lru_cache
 
 import msgpack
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.utils import MSGPackSerializer
 
 from collab.net.base import LONGEST_RECORD_S, owner_of
+from collab.newest import Newest
 from collab.ports import Keys
 
 PURPOSE = b"collab/record/1"
 """Goes before what is signed: no other signature of a peer can be taken for this one."""
 SIGNATURE_BYTES = 64
 REMEMBERED = 8192
-"""Records whose signature was checked: most are read again and again."""
+"""Names of records whose signature was checked: most are read again and again."""
 
 
 class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
@@ -32,7 +33,7 @@ class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
             now: swarm time.
         """
         self._keys, self.now = keys, now
-        self._is_signed = lru_cache(maxsize=REMEMBERED)(keys.is_signed_by)
+        self._signed: Newest[bool] = Newest(REMEMBERED)
 
     def sign_value(self, record: DHTRecord) -> bytes:
         """The value with our signature behind it."""
@@ -44,7 +45,12 @@ class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
         name = _name(record.subkey)
         if name is None or len(signature) < SIGNATURE_BYTES or record.expiration_time > self.now() + LONGEST_RECORD_S:
             return False
-        return self._is_signed(owner_of(name), _signed_content(record, value), bytes(signature))
+        content, place = _signed_content(record, value), (bytes(record.key), name)
+        version = hashlib.sha256(content + bytes(signature)).digest()
+        if self._signed.get(place, version):
+            return True
+        is_signed = self._keys.is_signed_by(owner_of(name), content, bytes(signature))
+        return is_signed and self._signed.put(place, version, is_signed)
 
     def strip_value(self, record: DHTRecord) -> bytes:
         """The value as it was stored."""

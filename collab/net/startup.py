@@ -67,6 +67,8 @@ class StartupSettings:
     """Of the run, whose peers are asked, too; empty: only bootstrap peers are."""
     papers: Papers | None = None
     """What an invite gives to show; None: nothing."""
+    keeps_directory: bool = True
+    """Whether this peer, when it can be dialled, keeps a part of the directory for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,9 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
             verdict = relayed(verdict, await reserve_places(connected.daemon, connected.bootstrap_peers))
             relays = tuple(PeerId(address.rpartition("/p2p/")[2]) for address in settings.bootstrap)
             connected.tasks.create_task(keep_places(connected.daemon, relays))
-        directory = await stack.enter_async_context(connected.directory(is_client=network.is_client))
+        directory = await stack.enter_async_context(
+            connected.directory(is_client=network.is_client or not settings.keeps_directory)
+        )
         connected.tasks.create_task(stay_connected(connected.daemon, directory, settings.bootstrap))
         reaching = Reaching(verdict)
         ports = within_limits(connected.ports(directory), settings.limits)

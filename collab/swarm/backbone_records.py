@@ -4,10 +4,11 @@ published. Signed, bounded, expiring; under one key of the directory, one record
 
 import math
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from collab.errors import BadMessage
+from collab.newest import Newest
 from collab.swarm.envelope import Envelope
 from collab.swarm.identity import Identity
 from collab.swarm.lease import MAX_TERM, Claim, Tenure
@@ -18,7 +19,7 @@ PURPOSE = b"collab/backbone/1"
 MAX_BYTES = 3072
 """Eight addresses of the longest kind, and 0.6 KB for the rest."""
 REMEMBERED = 256
-"""Records, of at most ``MAX_BYTES`` each."""
+"""Peers whose newest records were read, of at most ``MAX_BYTES`` each."""
 ENVELOPE = Envelope(name="backbone record", purpose=PURPOSE, max_bytes=MAX_BYTES)
 MAX_ADDRESSES, MAX_ADDRESS_CHARACTERS = 8, 256
 DIGEST_CHARACTERS = 64
@@ -71,14 +72,18 @@ def pack_backbone(record: BackboneRecord, identity: Identity) -> bytes:
     return ENVELOPE.pack(values, identity)
 
 
-@lru_cache(maxsize=REMEMBERED)
+_READ: Newest[BackboneRecord] = Newest(REMEMBERED)
+
+
 def unpack_backbone(data: bytes, peer: PeerId) -> BackboneRecord:
     """Record of ``peer`` from the directory. What was verified once is remembered.
 
     Raises:
         BadMessage: too large, malformed, not signed by ``peer``, or holding impossible values.
     """
-    return ENVELOPE.unpack(data, peer, partial(_checked, peer=peer))
+    if (known := _READ.get(peer, data)) is not None:
+        return known
+    return _READ.put(peer, data, ENVELOPE.unpack(data, peer, partial(_checked, peer=peer)))
 
 
 def _checked(fields: Any, peer: PeerId) -> BackboneRecord:

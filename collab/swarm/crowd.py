@@ -10,11 +10,11 @@ grow with the swarm. Only a backbone that the owner has named is believed.
 import hashlib
 import math
 from dataclasses import astuple, dataclass, fields
-from functools import lru_cache
 from typing import Any
 
 from collab.errors import BadMessage
 from collab.net.wire import Message
+from collab.newest import Newest
 from collab.swarm.envelope import Envelope
 from collab.swarm.identity import Identity
 from collab.types import Lineage, PeerId
@@ -42,7 +42,7 @@ MAX_BYTES = 32768
 LIFE_HEARTBEATS = 3.5
 """A summary is believed for so many heartbeats of its author: its reader's may be two old, and one may be lost."""
 REMEMBERED = 64
-"""Summaries, of at most ``MAX_BYTES`` each."""
+"""Peers whose newest summaries were read, of at most ``MAX_BYTES`` each."""
 ENVELOPE = Envelope(name="summary", purpose=PURPOSE, max_bytes=MAX_BYTES)
 
 
@@ -158,14 +158,18 @@ def pack_crowd(crowd: Crowd, identity: Identity) -> bytes:
     )  # fmt: skip
 
 
-@lru_cache(maxsize=REMEMBERED)
+_READ: Newest[Crowd] = Newest(REMEMBERED)
+
+
 def unpack_crowd(data: bytes, peer: PeerId) -> Crowd:
     """Summary of ``peer`` from the directory. What was verified once is remembered.
 
     Raises:
         BadMessage: too large, malformed, not signed by ``peer``, or holding impossible values.
     """
-    return ENVELOPE.unpack(data, peer, _checked)
+    if (known := _READ.get(peer, data)) is not None:
+        return known
+    return _READ.put(peer, data, ENVELOPE.unpack(data, peer, _checked))
 
 
 def _checked(values: Any) -> Crowd:

@@ -26,24 +26,24 @@ class LastSeen:
         Args:
             path: None: nothing is remembered.
         """
-        self._path, self._compute = path, compute
+        self.path, self._compute = path, compute
         self._written = -1
 
     def read(self) -> int:
         """The epoch; -1: not known."""
         try:
-            epoch = json.loads(self._path.read_bytes())["epoch"] if self._path is not None else -1
+            epoch = json.loads(self.path.read_bytes())["epoch"] if self.path is not None else -1
         except (OSError, ValueError, KeyError, TypeError):
             return -1
         return epoch if type(epoch) is int and epoch >= 0 else -1
 
     async def follow(self, epoch: Callable[[], int]) -> None:
         """Note what ``epoch`` says, until cancelled; -1: nothing."""
-        while self._path is not None:
+        while self.path is not None:
             await asyncio.sleep(LOOK_S)
             if (newest := epoch()) >= 0 and newest != self._written:
                 self._written = newest
-                await self._compute.beside(partial(_write, self._path, newest))
+                await self._compute.beside(partial(_write, self.path, newest))
 
 
 def _write(path: Path, epoch: int) -> None:

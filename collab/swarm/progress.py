@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from collab.averaging.claims import believed
 from collab.swarm.crowd import Crowd
+from collab.swarm.duties import Duty
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, PeerId, Role
 
@@ -72,6 +73,11 @@ class SwarmView:
     def helpers(self) -> tuple[PeerRecord, ...]:
         """Auxiliary and backbone peers."""
         return tuple(record for record in self.records if record.role is not Role.TRAINER)
+
+    def backbones(self, *duties: Duty) -> list[PeerRecord]:
+        """Those that do all this for the run."""
+        backbones = (record for record in self.records if record.role is Role.BACKBONE)
+        return [record for record in backbones if all(map(record.does, duties))]
 
     def trainers_ahead(self, epoch: int, asker: PeerId) -> list[PeerId]:
         """Other trainers that have gone on from ``epoch``, nearest first, and a few that may have by now.
@@ -195,7 +201,7 @@ class SwarmView:
             consensus = self.consensus()
             trainers = list(self.trainers(*consensus)) if consensus else []
         trainers.sort(key=lambda record: not record.can_be_dialled)
-        able = [record for record in self.records if record.role is Role.BACKBONE and record.era == era]
+        able = [record for record in self.backbones(Duty.STATE) if record.era == era]
         return [record.peer for record in (*trainers, *able)]
 
     def _holders(self) -> list[PeerRecord]:

@@ -3,11 +3,13 @@
 import math
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any, get_type_hints
 
 from collab.averaging.claims import MOST_CLAIMED
 from collab.errors import BadMessage
+from collab.newest import Newest
+from collab.swarm.duties import Duty
 from collab.swarm.envelope import Envelope
 from collab.swarm.identity import Identity
 from collab.types import Lineage, PeerId, Reachability, Role
@@ -20,9 +22,10 @@ MAX_NAME_CHARACTERS = 40
 MAX_VERSION_CHARACTERS = 40
 MAX_GPU_CHARACTERS = 40
 MAX_DATA_CHARACTERS = 64
+MAX_WITHOUT_CHARACTERS = 200
 MAX_PASS = 1 << 31
-RECORDS_REMEMBERED = 4096
-"""Of at most ``MAX_RECORD_BYTES`` each."""
+PEERS_REMEMBERED = 4096
+"""Of whose newest records what was read is kept."""
 ENVELOPE = Envelope(name="record", max_bytes=MAX_RECORD_BYTES, has_numbered_fields=True)
 """Without a purpose: a map of numbers is signed as nothing else."""
 
@@ -99,7 +102,13 @@ class PeerRecord:
     period: float = 0.0
     """Own steps in a window whose steps are averaged beside the next ones, as it came out; 0: there are none yet."""
     delay: float = 0.0
-    """Own steps from the end of a window until its mean is here. New fields go below."""
+    """Own steps from the end of a window until its mean is here."""
+    without: str = ""
+    """Duties of a backbone that are switched off, by name, with commas between them. New fields go below."""
+
+    def does(self, duty: Duty) -> bool:
+        """Whether a backbone does this for the run, as far as it says. A name that we do not know says nothing."""
+        return duty not in self.without.split(",")
 
 
 def pack_record(record: PeerRecord, identity: Identity) -> bytes:
@@ -109,7 +118,9 @@ def pack_record(record: PeerRecord, identity: Identity) -> bytes:
     return ENVELOPE.pack(told, identity)
 
 
-@lru_cache(maxsize=RECORDS_REMEMBERED)
+_READ: Newest[PeerRecord] = Newest(PEERS_REMEMBERED)
+
+
 def unpack_record(data: bytes, peer: PeerId) -> PeerRecord:
     """Record of ``peer`` from the directory.
 
@@ -118,7 +129,9 @@ def unpack_record(data: bytes, peer: PeerId) -> PeerRecord:
     Raises:
         BadMessage: too large, malformed, not signed by ``peer``, or holding impossible values.
     """
-    return ENVELOPE.unpack(data, peer, partial(_checked, peer=peer))
+    if (known := _READ.get(peer, data)) is not None:
+        return known
+    return _READ.put(peer, data, ENVELOPE.unpack(data, peer, partial(_checked, peer=peer)))
 
 
 def _is_assumed(value: object, default: object) -> bool:
@@ -159,6 +172,8 @@ def _checked(values: Any, peer: PeerId) -> PeerRecord:
         raise BadMessage(f"name of {len(record.name)} characters is over the limit of {MAX_NAME_CHARACTERS}")
     if len(record.version) > MAX_VERSION_CHARACTERS:
         raise BadMessage(f"version of {len(record.version)} characters is over the limit of {MAX_VERSION_CHARACTERS}")
+    if len(record.without) > MAX_WITHOUT_CHARACTERS:
+        raise BadMessage(f"{len(record.without)} characters of duties are over the limit of {MAX_WITHOUT_CHARACTERS}")
     if len(record.gpu) > MAX_GPU_CHARACTERS:
         raise BadMessage(f"gpu of {len(record.gpu)} characters is over the limit of {MAX_GPU_CHARACTERS}")
     return record

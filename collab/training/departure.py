@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from collab.averaging.round import RoundEngine
 from collab.metrics.records import Notice
 from collab.ports import Ports
+from collab.swarm.duties import PUBLISHING
 from collab.swarm.handover import Offer, offer_state
 from collab.swarm.mandate import Mandate
 from collab.swarm.membership import REFRESH_S, Membership
@@ -69,7 +70,7 @@ class Departure:
 
     async def _hand_over(self, timeout_s: float) -> bool:
         """Our state to a backbone that is behind it, unless the swarm has gone on without us; whether one has it."""
-        epoch, backbones = self.replica.epoch, self.membership.backbones()
+        epoch, backbones = self.replica.epoch, self.membership.view.backbones(*PUBLISHING)
         if not self.replica.lineage or self.membership.is_out_of_step():
             return True
         vitals = self.teller.vitals
@@ -80,7 +81,7 @@ class Departure:
 
     def _tell_unsafe(self) -> None:
         """A backbone is there, and did not take what it should have."""
-        if backbones := self.membership.backbones():
+        if backbones := self.membership.view.backbones(*PUBLISHING):
             text = f"no backbone took our state of epoch {self.replica.epoch} in time"
             hint = f"the run will go on from epoch {max(record.checkpoint_epoch for record in backbones)}"
             self.ports.observer.observe(Notice(at_s=self.ports.clock.now(), text=text, hint=hint, is_problem=True))

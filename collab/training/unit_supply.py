@@ -9,6 +9,7 @@ from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.data.work_units import sample_ids_of
 from collab.errors import NetworkError
 from collab.metrics.records import UnitBegun
+from collab.swarm.duties import Duty
 from collab.swarm.parameter_store.base import Stored
 from collab.swarm.unit_client import UnitClient
 from collab.tasks.base import Task
@@ -98,4 +99,4 @@ class UnitSupply:
             await asyncio.sleep(AGAIN_S)
 
     def _servers(self) -> list[PeerId]:
-        return [record.peer for record in self._membership.backbones()]
+        return [record.peer for record in self._membership.view.backbones(Duty.PARAMETERS)]

@@ -28,7 +28,7 @@ from peers.credits import CreditBook
 from peers.dashboard.plain import finite, short_id, shown
 from peers.dashboard.recent import Recent
 from peers.dashboard.words import REACHED, Health, Moment, doing, health, why
-from peers.summary import learning_rate
+from peers.summary import learning_rate, switched_off
 
 FORMAT = 1
 """Of the JSON; fields are added without a new number."""
@@ -183,6 +183,7 @@ class Overview:
             "role": record.role.value,
             "state": record.state.value,
             "doing": doing(record, consensus if self._is_one_history else None, now_s),
+            "without": switched_off(record),
             "reached": REACHED.get(record.reach.value, record.reach.value),
             "epoch": record.epoch,
             "samples_per_s": finite(record.samples_per_s, 4),

@@ -1,5 +1,6 @@
 """The metrics in Prometheus' text format. No peer's id or name is in it: their number has no bound."""
 
+import asyncio
 import os
 import resource
 from collections.abc import Iterator, Mapping
@@ -50,9 +51,11 @@ def _escaped(text: str) -> str:
 
 
 def _of_this_process() -> Iterator[tuple[str, str, str, float]]:
-    """Under the names that all programs use for it."""
+    """Under the names that all programs use for it, where there are such. Called in the event loop."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield "process_cpu_seconds_total", "counter", "Processor time of the backbone", used.ru_utime + used.ru_stime
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     yield "process_resident_memory_bytes", "gauge", "Memory of the backbone", float(pages * resource.getpagesize())
     yield "process_open_fds", "gauge", "Open files and sockets of the backbone", float(len(os.listdir("/proc/self/fd")))
+    yield "collab_threads", "gauge", "Threads of the backbone", float(len(os.listdir("/proc/self/task")))
+    yield "collab_tasks", "gauge", "Tasks in the backbone's event loop", float(len(asyncio.all_tasks()))

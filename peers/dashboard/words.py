@@ -7,7 +7,7 @@ from collab.swarm.progress import HEARTBEAT_S, RECORD_LIFE_S
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, Role
 from peers.event_words import count
-from peers.summary import ABSENT, DEFERRED
+from peers.summary import ABSENT, DEFERRED, switched_off
 
 GOOD, WAITING, TROUBLE = "good", "waiting", "trouble"
 PATIENCE_STEPS, PATIENCE_S = 4.0, 30.0
@@ -88,8 +88,11 @@ def doing(record: PeerRecord, consensus: tuple[int, Lineage] | None, now_s: floa
         return f"not heard for {span(unheard_s)}"
     if record.state in (PeerState.LEAVING, PeerState.LEFT):
         return "is leaving"
-    if record.role is not Role.TRAINER:
-        return "keeps the run, averages" if record.role is Role.BACKBONE else "averages for others"
+    if record.role is Role.BACKBONE:
+        off = switched_off(record)
+        return f"keeps the run, without {', '.join(off)}" if off else "keeps the run, averages"
+    if record.role is Role.AUXILIARY:
+        return "averages for others"
     if record.state is PeerState.SYNCING:
         return "fetches the model"
     if consensus is None or record.epoch > consensus[0]:

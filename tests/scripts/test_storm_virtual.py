@@ -29,4 +29,4 @@ def test_survivors_of_a_virtual_storm_share_one_history_and_keep_all_their_work(
     assert found["peers"]["fault_free"]["contributing"] == PEERS
     assert found["rounds"]["storm"]["committed"] >= 4
     assert len(told) > len(content["faults"])
-    assert os.listdir(tmp_path / "checkpoints")
+    assert os.listdir(tmp_path / "backbone" / "checkpoints")

@@ -17,6 +17,7 @@ from collab.simulation.virtual_time import EPOCH_S
 from collab.simulation.world import World
 from collab.swarm.access import Papers
 from collab.swarm.bundle import Bundle
+from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import Identity
 from collab.swarm.parameter_store.base import ParameterStore
 from collab.swarm.statements import Statement
@@ -125,19 +126,22 @@ class SimSwarm:
     def store(self, store: ParameterStore) -> None:
         self.roles.store = store
 
-    def add_backbone(self, *, has_joined: bool = False, has_store: bool = True) -> SimPeer:
+    def add_backbone(
+        self, *, has_joined: bool = False, has_store: bool = True, off: frozenset[Duty] = NOTHING_OFF
+    ) -> SimPeer:
         """A backbone on a good link; it ends when all trainers have.
 
         Args:
             has_joined: as with ``join --role backbone``: it never makes the run's first state, nor has the owner's key.
             has_store: in a run with parameter servers.
+            off: what it does not do.
         """
         index = len(self.world.peers)
 
         async def main(ports: Ports) -> None:
             if index in self.taps:
                 ports = replace(ports, transport=self.taps[index](ports.transport))
-            await self.roles.serve(ports, index, has_joined=has_joined, has_store=has_store)
+            await self.roles.serve(ports, index, has_joined=has_joined, has_store=has_store, off=off)
 
         return self.world.add_peer(main, link=Link(up_bytes_per_s=25e6, down_bytes_per_s=25e6, latency_s=0.01))
 

@@ -30,14 +30,14 @@ def several(tmp_path: Path, backbones: int, trainers: int, *, until: int, every:
 
 def files_of(swarm: SimSwarm, index: int) -> dict[str, bytes]:
     """All of a backbone's checkpoints."""
-    root = swarm.directory / f"checkpoints-{index}"
+    root = swarm.directory / f"backbone-{index}" / "checkpoints"
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.glob("epoch-*/*"))}
 
 
 def published(swarm: SimSwarm, index: int) -> dict[int, tuple[int, str]]:
     """Term and holder by epoch, of a backbone's checkpoints."""
     found = {}
-    for path in (swarm.directory / f"checkpoints-{index}").glob("epoch-*/collab_state.json"):
+    for path in (swarm.directory / f"backbone-{index}" / "checkpoints").glob("epoch-*/collab_state.json"):
         state = json.loads(path.read_bytes())
         told = state["metrics"]["published"]
         found[state["epoch"]] = (told["term"], told["holder"])
@@ -118,7 +118,7 @@ def test_the_first_backbone_that_lost_its_disk_makes_no_new_state_while_others_h
     lives: list[int] = []
 
     def come_back_empty() -> None:
-        shutil.rmtree(tmp_path / "checkpoints-0")
+        shutil.rmtree(tmp_path / "backbone-0")
         lives.append(len(first.events))
         swarm.world.restart(first.index)
 
@@ -138,7 +138,7 @@ def test_a_full_disk_is_told_once_and_another_backbone_publishes(
     write, full = local._write_synced, {"is": False}
 
     def write_unless_full(path: Path, data: bytes) -> None:
-        if full["is"] and "checkpoints-0" in str(path):
+        if full["is"] and "backbone-0" in str(path):
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, data)
 

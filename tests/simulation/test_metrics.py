@@ -108,7 +108,7 @@ def test_the_curves_of_a_run_that_was_rolled_back_are_those_of_what_counts(tmp_p
             swarm.world.call_at(swarm.world.time_s + 0.5, go_back)
 
     def go_back() -> None:
-        path = next(p for p in list_checkpoints(tmp_path / "checkpoints-0") if p.name.endswith("10"))
+        path = next(p for p in list_checkpoints(tmp_path / "backbone-0" / "checkpoints") if p.name.endswith("10"))
         snapshot = load_checkpoint(path, fingerprint=swarm.bundle.fingerprint)
         swarm.order(Rollback(to_epoch=10, lineage=snapshot.lineage))
 

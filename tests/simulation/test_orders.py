@@ -164,7 +164,7 @@ def test_after_a_rollback_everybody_goes_on_from_the_checkpoint_with_one_history
     def go_back() -> None:
         from collab.checkpoints.local import list_checkpoints, load_checkpoint
 
-        path = next(p for p in list_checkpoints(tmp_path / "checkpoints-0") if p.name.endswith("10"))
+        path = next(p for p in list_checkpoints(tmp_path / "backbone-0" / "checkpoints") if p.name.endswith("10"))
         snapshot = load_checkpoint(path, fingerprint=swarm.bundle.fingerprint)
         gone_back.append(swarm.replicas[1].epoch)
         swarm.order(Rollback(to_epoch=10, lineage=snapshot.lineage))
@@ -178,5 +178,6 @@ def test_after_a_rollback_everybody_goes_on_from_the_checkpoint_with_one_history
     steps = [event.epoch for event in swarm.events(trainers[0], EpochFinished)]
     again = steps.index(11, steps.index(gone_back[0]))
     assert steps[again:] == list(range(11, 31)), "the steps after the checkpoint were taken again, each once"
-    assert list((tmp_path / "checkpoints-0").glob("before-rollback-*/epoch-*")), "later checkpoints are kept, aside"
+    aside = list((tmp_path / "backbone-0" / "checkpoints").glob("before-rollback-*/epoch-*"))
+    assert aside, "later checkpoints are kept"
     assert len({swarm.replicas[peer.index].lineage for peer in trainers}) == 1

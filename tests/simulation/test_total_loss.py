@@ -29,7 +29,7 @@ class Loss:
     def root(self, peer: SimPeer) -> Path:
         """Of a peer's checkpoints, or copies."""
         if peer in self.backbones:
-            return self.swarm.directory / f"checkpoints-{peer.index}"
+            return self.swarm.directory / f"backbone-{peer.index}" / "checkpoints"
         return self.swarm.directory / f"trainer-{peer.index}" / "copies"
 
     def held(self, peer: SimPeer) -> Snapshot | None:
@@ -171,12 +171,15 @@ def test_trainers_that_come_back_alone_go_on_from_the_newest_copy(tmp_path: Path
     assert max(losses) == pytest.approx(expected, rel=0.01)
 
 
-def test_a_backbone_that_lost_all_its_checkpoints_begins_no_new_run(tmp_path: Path) -> None:
-    """It makes a first state only where there never was one."""
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_a_backbone_that_lost_all_its_checkpoints_begins_no_new_run(tmp_path: Path, is_restored: bool) -> None:
+    """It makes a first state only where there never was one; also with a directory from a backup without them."""
     loss = everybody_dies(tmp_path, backbones=1, every=5)
     with loss.swarm.world:
         for path in list_checkpoints(loss.root(loss.backbones[0])):
             (path / "model.safetensors").write_bytes(b"torn")
+        if is_restored:
+            shutil.rmtree(loss.root(loss.backbones[0]))
         newest = loss.newest()
         steps, _ = come_back(loss, [*loss.backbones, *loss.trainers], apart_s=30.0)
     assert min(steps) == newest.epoch + 1

@@ -118,6 +118,7 @@ def test_metrics_are_in_prometheus_format_and_name_no_peer(swarm: InventedSwarm)
         assert len(set(names)) == len(names)
         assert "collab_epoch 12" in lines
         assert "collab_rounds_committed_total 12" in lines
+        assert int(next(line for line in lines if line.startswith("collab_tasks ")).split()[1]) >= 1
         assert 'collab_peers{role="trainer",state="training"} 3' in lines
         assert not any(peer in answer.text for peer in swarm.names)
         assert "trainer-1" not in answer.text
