@@ -23,7 +23,7 @@ from peers.organising import init_run
 from peers.places import DataDir
 from peers.status import status_report, table
 from peers.switched_off import Wishes, check_duties
-from tests.peers.test_status import INVITE, record
+from tests.peers.test_status import record
 
 DEDLOC = "{run_id: abc, task: {name: image_classification}, strategy: {name: dedloc, target_batch_size: 64}}"
 VC_ASGD = "{run_id: abc, task: {name: image_classification}, strategy: {name: vc_asgd}}"
@@ -130,7 +130,7 @@ def test_an_endless_list_of_duties_is_refused(tmp_path: Path) -> None:
 def test_status_and_dashboard_say_what_is_off_and_nothing_that_is_no_duty() -> None:
     hostile = replace(backbone("\x1b[31m,relay,<b>"), peer=PeerId("c"))
     view = SwarmView((record("a"), backbone("relay,metrics"), hostile), 1.0)
-    report = status_report(INVITE, view, {})
+    report = status_report("r", view, {})
     assert [peer["without"] for peer in report["peers"]] == [[], ["relay", "metrics"], ["relay"]]
     assert "without relay, metrics" in table(report)
     assert "\x1b" not in table(report)
