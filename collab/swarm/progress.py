@@ -15,6 +15,9 @@ RECORD_LIFE_S = 15.0
 """A peer that has said nothing for this long is gone."""
 LEVEL_ASKED = 2
 """Of those who by their last word are where we are, how many are asked what followed."""
+TERM_EPOCHS = 8
+"""So many rounds the same trainer leads, where there is no backbone. Streams to it stand, and it knows who is behind; and
+nobody whose link is slow leads for long."""
 HEARTBEAT_S = 4.0
 """A third of the life: two lost stores in a row do not make a peer look dead."""
 
@@ -203,25 +206,27 @@ class SwarmView:
         return [r for r in self.records if r.lineage and r.state is not PeerState.LEAVING]
 
     def leaders(self, epoch: int, lineage: Lineage, makers: Collection[PeerId] = ()) -> list[PeerId]:
-        """Peers to ask to lead a round, best first: backbones, then the others in an order drawn from the round.
+        """Peers to ask to lead a round, best first: backbones, then the others in an order drawn for its term.
 
         Args:
             makers: contributors to the round that made the history. They are asked before those who came to it later,
-                of whom they may not have heard yet: else these would wait for others alone.
+                of whom they may not have heard yet: else these would wait for others alone. They hold it whatever
+                their last words say: rounds follow each other faster than words.
         """
 
         def rank(record: PeerRecord) -> tuple[bool, bool, bytes]:
             return (
                 record.role is not Role.BACKBONE,
                 record.peer not in makers,
-                hashlib.sha256(f"{epoch}:{lineage}:{record.peer}".encode()).digest(),
+                hashlib.sha256(f"{epoch // TERM_EPOCHS}:{record.peer}".encode()).digest(),
             )
 
         able = [r for r in self.records if r.can_be_dialled and r.state in (PeerState.SERVING, PeerState.TRAINING)]
         if self.known_to_all is not None:  # wherever their last words say that they are
             able = [r for r in able if r.peer in self.known_to_all]
         else:
-            able = [r for r in able if r.role is not Role.TRAINER or (r.epoch, r.lineage) == (epoch, lineage)]
+            is_there = {r.peer for r in self.trainers(epoch, lineage)}.union(makers)
+            able = [r for r in able if r.role is not Role.TRAINER or r.peer in is_there]
         return [record.peer for record in sorted(able, key=rank)]
 
 
