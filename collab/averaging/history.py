@@ -55,6 +55,8 @@ class Missed(Committed):
 
     was_awaited: bool
     """Whether it was under way when we asked: nobody is further than that."""
+    is_newest: bool
+    """Whether the donor had nothing that follows it, nor was in such a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,9 @@ class History:
             mean = await _receive_results(stream, record, transcript, self._limit_s)
             await stream.send(Message("thanks"), timeout_s=self._limit_s)
             self.remember(certified, mean, transcript)  # others may have missed it, too
-            return Missed(mean=mean, record=certified.record, was_awaited=answer.get("was_awaited", bool))
+            is_newest = "is_newest" in answer.fields and answer.get("is_newest", bool)  # older donors do not say
+            was_awaited = answer.get("was_awaited", bool)
+            return Missed(mean=mean, record=certified.record, was_awaited=was_awaited, is_newest=is_newest)
         finally:
             stream.close()
 
@@ -185,26 +189,29 @@ class History:
         if not waits:
             return self._rounds.get(instance)
 
-        def is_coming() -> bool:
-            return instance in self._expected or (instance in self._joinable and not joins)
-
         with suppress(TimeoutError):
             async with asyncio.timeout(SOON_S):
-                while instance not in self._rounds and is_coming():
+                while instance not in self._rounds and self._is_coming(instance, joins=joins):
                     self._news.clear()
                     await self._news.wait()
         return self._rounds.get(instance)
+
+    def _is_coming(self, instance: Instance, *, joins: bool) -> bool:
+        return instance in self._expected or (instance in self._joinable and not joins)
 
     async def _answer(self, stream: Stream) -> None:
         request = await stream.receive(timeout_s=self._limit_s)
         instance = request.get("epoch", int), Lineage(request.get("lineage", str))
         was_there = instance in self._rounds
         joins = "joins" in request.fields and request.get("joins", bool)
-        kept = await self._over(instance, waits=request.get("waits", bool), joins=joins)
+        waits = request.get("waits", bool)
+        kept = await self._over(instance, waits=waits, joins=joins)
         if kept is None or request.get("fingerprint", str) != self._fingerprint:
             await stream.send(Message("unknown"), timeout_s=self._limit_s)
             return
-        words = {"transcript": kept.transcript.to_fields(), "was_awaited": not was_there}
+        following = instance[0] + 1, kept.certified.record.next_lineage()
+        is_newest = following not in self._rounds and not (waits and self._is_coming(following, joins=joins))
+        words = {"transcript": kept.transcript.to_fields(), "was_awaited": not was_there, "is_newest": is_newest}
         fields = {**kept.certified.to_fields(), **words}
         await stream.send(Message("result", fields), timeout_s=self._limit_s)
         for result in kept.transcript.results(kept.certified.record, kept.mean):

@@ -291,6 +291,10 @@ class Membership:
         """Other trainers that have gone on from ``epoch``, nearest first, and a few that may have by now."""
         return self.view.trainers_ahead(epoch, self._our_record().peer)
 
+    def is_anybody_beyond(self, epoch: int) -> bool:
+        """Whether another trainer says that it has taken more than ``epoch`` steps."""
+        return any(record.epoch > epoch for record in self.others().all_trainers())
+
     def is_last_trainer(self) -> bool:
         """Whether no other trainer is known to hold our history."""
         return self.view.companions(self._our_record()) == 1

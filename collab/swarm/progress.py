@@ -221,12 +221,13 @@ class SwarmView:
                 hashlib.sha256(f"{epoch // TERM_EPOCHS}:{record.peer}".encode()).digest(),
             )
 
-        able = [r for r in self.records if r.can_be_dialled and r.state in (PeerState.SERVING, PeerState.TRAINING)]
-        if self.known_to_all is not None:  # wherever their last words say that they are
-            able = [r for r in able if r.peer in self.known_to_all]
-        else:
-            is_there = {r.peer for r in self.trainers(epoch, lineage)}.union(makers)
-            able = [r for r in able if r.role is not Role.TRAINER or r.peer in is_there]
+        gone = (PeerState.LEAVING, PeerState.LEFT)
+        able = [r for r in self.records if r.can_be_dialled and r.state not in gone]
+        there = self.known_to_all  # wherever their last words say that they are
+        if there is None:
+            there = frozenset(makers).union(r.peer for r in (*self.trainers(epoch, lineage), *self.helpers()))
+        serving = (PeerState.SERVING, PeerState.TRAINING)
+        able = [r for r in able if r.peer in there and (r.state in serving or r.peer in makers)]
         return [record.peer for record in sorted(able, key=rank)]
 
 

@@ -66,7 +66,7 @@ class Participant:
             return rounds.batch_size(epoch, self.membership.view.num_trainers)
 
         self._strategy = build_strategy(bundle.run.strategy, batch_size, settings.allowed_modules)
-        board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
+        board, root = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes), settings.state_dir
         self.membership = Membership(board, ports.clock, self.teller.record)
         leaders, roster, ask = self.membership.leaders, self.membership.roster, self.membership.ask
         engine = RoundEngine(ports, rounds, leaders=leaders, roster=roster, attend=self._attend, prepare=ask)
@@ -74,7 +74,6 @@ class Participant:
         self.membership.known_records = engine.known_records
         self._standing = Standing(ports, engine.fingerprint, leaders, engine.attend, engine.links.timeouts)
         self._watch = BatchWatch(self.membership, self._standing)
-        root = settings.state_dir
         self._sync = StateSync(ports, replica, self._strategy, self.membership, engine, root)
         self._standing.catches_up, self._sync.tell = self._sync.pursuit.hurry, settings.tell_download
         self._shelf = StateShelf(ports, replica, engine.fingerprint)
@@ -251,10 +250,11 @@ class Participant:
         self.vitals.state = PeerState.SYNCING
         self._watch.tell()  # so that whoever leads knows that we are on our way
         await self._take_over(await self._sync.gather())
-        await self.membership.report()
-        if (missed := await self._sync.missed(waits=False)).rounds:  # that began before our word was out
-            await self._take_over(missed)
+        if self._strategy.is_synchronous:  # else a round is put off for us as soon as we can bring something
             await self.membership.report()
+            if (missed := await self._sync.missed(waits=False)).rounds:  # that began before our word was out
+                await self._take_over(missed)
+                await self.membership.report()
         if not self._is_measured:  # whoever gave us the state is there now
             await self.measure_link()
 

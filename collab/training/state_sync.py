@@ -73,6 +73,8 @@ class StateSync:
         self._ports, self._replica, self._strategy = ports, replica, strategy
         self._membership, self._engine, self._fingerprint = membership, engine, engine.fingerprint
         self._began_s = ports.clock.monotonic()
+        self._has_come = False
+        """Whether we have had the swarm's state in this life."""
         self.orders: OrderExchange | None = None
         """Fetches the organiser's orders that missed rounds were taken under."""
         self.tell: Callable[[int, int], None] = lambda _here, _whole: None
@@ -96,6 +98,8 @@ class StateSync:
             PhaseReached(at_s=self._ports.clock.now(), phase=Phase.FETCH_STATE, epoch=self._replica.epoch)
         )
         attempts = 0
+        if self._was_told_what_followed and not is_awaited and (update := await self.missed()).rounds:
+            return update
         await self._membership.report()
         if self.orders is not None:
             await self.orders.level()
@@ -171,6 +175,7 @@ class StateSync:
     async def apply(self, update: Update) -> None:
         """Take over what was gathered. No microbatch may be computed meanwhile."""
         await self._ports.compute.run(lambda: self._apply(update))
+        self._has_come = True
 
     def _apply(self, update: Update) -> None:
         replica = self._replica
@@ -194,14 +199,22 @@ class StateSync:
             if committed is None or not await self._knows_terms(committed.record.terms, peers):
                 return tuple(rounds)
             rounds.append(committed)
-            if committed.was_awaited:
+            is_last = committed.is_newest and self._is_in_rounds and not self._membership.is_anybody_beyond(epoch + 1)
+            if committed.was_awaited or is_last:  # the next one may be put off until we are there
                 return tuple(rounds)
             epoch, lineage = epoch + 1, committed.lineage
 
     @property
+    def _was_told_what_followed(self) -> bool:
+        """Whether we know who was in the round after our history, so that nobody need be looked for."""
+        ours, records = (self._replica.epoch, self._replica.lineage), self._engine.known_records()
+        is_known = any((record.epoch, record.lineage) == ours for record in records)
+        return is_known and self._is_in_rounds and not self._is_rolled_back()
+
+    @property
     def _is_in_rounds(self) -> bool:
-        """Whether we have been in some, where trainers do not wait for them; a newcomer waits for those of others."""
-        return not self._strategy.is_synchronous and self._engine.has_any_seat
+        """Whether we can join some, where trainers do not wait for them; a newcomer waits for those of others."""
+        return not self._strategy.is_synchronous and self._has_come
 
     def _who_has_gone_on(self, epoch: int, lineage: Lineage) -> list[PeerId]:
         """Whom to ask what followed a history: first who has contributed to it, as far as we have heard of that, or to
