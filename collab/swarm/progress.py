@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collab.averaging.claims import believed
@@ -15,9 +15,9 @@ RECORD_LIFE_S = 15.0
 """A peer that has said nothing for this long is gone."""
 LEVEL_ASKED = 2
 """Of those who by their last word are where we are, how many are asked what followed."""
-TERM_EPOCHS = 8
-"""So many rounds the same trainer leads, where there is no backbone. Streams to it stand, and it knows who is behind; and
-nobody whose link is slow leads for long."""
+TERM_EPOCHS = 32
+"""So many rounds the same trainer leads, where there is no backbone: streams to it stand, and it knows who is behind.
+In a new term it may be another one, so that nobody whose link is slow, or who leaves others out, leads for ever."""
 HEARTBEAT_S = 4.0
 """A third of the life: two lost stores in a row do not make a peer look dead."""
 
@@ -205,20 +205,25 @@ class SwarmView:
         """Trainers and backbones that hold a state and stay."""
         return [r for r in self.records if r.lineage and r.state is not PeerState.LEAVING]
 
-    def leaders(self, epoch: int, lineage: Lineage, makers: Collection[PeerId] = ()) -> list[PeerId]:
-        """Peers to ask to lead a round, best first: backbones, then the others in an order drawn for its term.
+    def leaders(self, epoch: int, lineage: Lineage, makers: Sequence[PeerId] = ()) -> list[PeerId]:
+        """Peers to ask to lead a round, best first: those who made the history, and of these backbones.
+
+        All who go on from there know who made it, and not yet who came later, be it a backbone: some would wait at that
+        one, and the others elsewhere. Of trainers whoever has led before leads for its term; then they go by an order
+        drawn for that.
 
         Args:
-            makers: contributors to the round that made the history. They are asked before those who came to it later,
-                of whom they may not have heard yet: else these would wait for others alone. They hold it whatever
-                their last words say: rounds follow each other faster than words.
+            makers: members of the round that made the history, its leader first. They hold it whatever their last words
+                say: rounds follow each other faster than words.
         """
+        term = epoch // TERM_EPOCHS
 
-        def rank(record: PeerRecord) -> tuple[bool, bool, bytes]:
+        def rank(record: PeerRecord) -> tuple[bool, bool, bool, bytes]:
             return (
-                record.role is not Role.BACKBONE,
                 record.peer not in makers,
-                hashlib.sha256(f"{epoch // TERM_EPOCHS}:{record.peer}".encode()).digest(),
+                record.role is not Role.BACKBONE,
+                record.peer not in makers[: epoch % TERM_EPOCHS > 0],
+                hashlib.sha256(f"{term}:{record.peer}".encode()).digest(),
             )
 
         gone = (PeerState.LEAVING, PeerState.LEFT)

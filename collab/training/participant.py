@@ -36,8 +36,9 @@ from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import MicrobatchReport, Replica
 from collab.training.standstill import Remedy, Standstill
 from collab.training.state_shelf import StateShelf
-from collab.training.state_sync import StateSync, Update
+from collab.training.state_sync import StateSync
 from collab.training.teller import Teller
+from collab.training.update import Update
 from collab.types import Lineage, PeerId, Reachability
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class Participant:
         leaders, roster, ask = self.membership.leaders, self.membership.roster, self.membership.ask
         engine = RoundEngine(ports, rounds, leaders=leaders, roster=roster, attend=self._attend, prepare=ask)
         self._engine, self.teller.has_seat = engine, engine.has_seat
-        self.membership.known_records = engine.known_records
+        self.membership.known_records, self.membership.maker = engine.known_records, engine.leading_to
         self._standing = Standing(ports, engine.fingerprint, leaders, engine.attend, engine.links.timeouts)
         self._watch = BatchWatch(self.membership, self._standing)
         self._sync = StateSync(ports, replica, self._strategy, self.membership, engine, root)
@@ -206,13 +207,12 @@ class Participant:
 
     async def begin(self) -> None:
         """Begin to answer other peers; joins no round yet."""
-        transport = self.ports.transport
         self._orders.restore()
         await self._copy.restore()
         await self._orders.serve()
-        await serve_time(transport, self.ports.clock)
-        await serve_bundle(transport, self.bundle)
-        await StateServer(transport, self._engine.links, self.bundle.fingerprint, self._shelf.provide).serve()
+        await serve_time(self.ports.transport, self.ports.clock)
+        await serve_bundle(self.ports.transport, self.bundle)
+        await StateServer(self.ports.transport, self._engine.links, self.bundle.fingerprint, self._shelf.provide).serve()
         await self._engine.serve()
 
     async def keep_alive(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from collab.averaging.base import Committed
@@ -21,8 +21,10 @@ from collab.swarm.partial import Partial
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, unpack
 from collab.swarm.state_transfer import Wanted, fetch_state
 from collab.swarm.vouching import who_has_contributed
+from collab.training.gone_on import who_has_gone_on
 from collab.training.pursuit import Pursuit
 from collab.training.replica import Replica
+from collab.training.update import Update
 from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
@@ -36,18 +38,6 @@ ATTEMPTS_BEFORE_DOUBT = 3
 ours."""
 ATTEMPTS_BEFORE_WORDS = (5, 60)
 """After so many failed attempts a person is told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What takes a replica to the swarm's state, in this order."""
-
-    used: Spans = NOTHING
-    """Of what we hold, what the round after our history has used: it is ``round_id``."""
-    round_id: str = ""
-    snapshot: Snapshot | None = None
-    """None: the rounds continue our own history."""
-    rounds: tuple[Committed, ...] = ()
 
 
 class StateSync:
@@ -199,10 +189,9 @@ class StateSync:
             if committed is None or not await self._knows_terms(committed.record.terms, peers):
                 return tuple(rounds)
             rounds.append(committed)
-            is_last = committed.is_newest and self._is_in_rounds and not self._membership.is_anybody_beyond(epoch + 1)
-            if committed.was_awaited or is_last:  # the next one may be put off until we are there
-                return tuple(rounds)
             epoch, lineage = epoch + 1, committed.lineage
+            if committed.was_awaited or (committed.is_newest and self._is_newest(epoch)):
+                return tuple(rounds)
 
     @property
     def _was_told_what_followed(self) -> bool:
@@ -211,25 +200,22 @@ class StateSync:
         is_known = any((record.epoch, record.lineage) == ours for record in records)
         return is_known and self._is_in_rounds and not self._is_rolled_back()
 
+    def _is_newest(self, epoch: int) -> bool:
+        """Whether nobody says to be beyond ``epoch``: what follows may be put off until we are there."""
+        newest = self._membership.newest_of_others()
+        return self._is_in_rounds and (newest is None or newest[0] <= epoch)
+
     @property
     def _is_in_rounds(self) -> bool:
         """Whether we can join some, where trainers do not wait for them; a newcomer waits for those of others."""
         return not self._strategy.is_synchronous and self._has_come
 
     def _who_has_gone_on(self, epoch: int, lineage: Lineage) -> list[PeerId]:
-        """Whom to ask what followed a history: first who has contributed to it, as far as we have heard of that, or to
-        what made it. Their last words may be older than their last step. Where trainers wait for rounds they are in
-        the next one already, and a straggler that asked them came later than who asks by the words.
-        """
+        ahead = self._membership.trainers_ahead(epoch)
         if not self._is_in_rounds:
-            return self._membership.trainers_ahead(epoch)
-        records = {(record.epoch, record.lineage): record for record in self._engine.known_records()}
-        made = (record for record in records.values() if record.next_lineage() == lineage)
-        record = records.get((epoch, lineage)) or next(made, None)
-        there = {peer for peer, _ in record.contributors} if record is not None else set[PeerId]()
-        peers, me = self._membership.trainers_ahead(epoch), self._ports.transport.peer_id
-        unsaid = [peer for peer in sorted(there - {me, *peers}) if self._membership.knows(peer)]
-        return [*(peer for peer in peers if peer in there), *unsaid, *(peer for peer in peers if peer not in there)]
+            return ahead
+        me, records = self._ports.transport.peer_id, self._engine.known_records()
+        return who_has_gone_on((epoch, lineage), records, ahead, me=me, knows=self._membership.knows)
 
     async def _knows_terms(self, mark: str, peers: list[PeerId]) -> bool:
         return self.orders is None or await self.orders.knows(mark, peers)
