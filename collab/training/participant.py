@@ -71,8 +71,8 @@ class Participant:
         self.membership = Membership(board, ports.clock, self.teller.record)
         leaders, roster, ask = self.membership.leaders, self.membership.roster, self.membership.ask
         engine = RoundEngine(ports, rounds, leaders=leaders, roster=roster, attend=self._attend, prepare=ask)
-        self._engine, self.teller.has_seat = engine, engine.has_seat
-        self.membership.known_records, self.membership.maker = engine.known_records, engine.leading_to
+        self._engine, self.teller.has_seat, self.membership.maker = engine, engine.has_seat, engine.leading_to
+        self.membership.known_records = engine.known_records
         self._standing = Standing(ports, engine.fingerprint, leaders, engine.attend, engine.links.timeouts)
         self._watch = BatchWatch(self.membership, self._standing)
         self._sync = StateSync(ports, replica, self._strategy, self.membership, engine, root)
@@ -207,12 +207,13 @@ class Participant:
 
     async def begin(self) -> None:
         """Begin to answer other peers; joins no round yet."""
+        transport = self.ports.transport
         self._orders.restore()
         await self._copy.restore()
         await self._orders.serve()
-        await serve_time(self.ports.transport, self.ports.clock)
-        await serve_bundle(self.ports.transport, self.bundle)
-        await StateServer(self.ports.transport, self._engine.links, self.bundle.fingerprint, self._shelf.provide).serve()
+        await serve_time(transport, self.ports.clock)
+        await serve_bundle(transport, self.bundle)
+        await StateServer(transport, self._engine.links, self.bundle.fingerprint, self._shelf.provide).serve()
         await self._engine.serve()
 
     async def keep_alive(self) -> None:
@@ -224,12 +225,11 @@ class Participant:
 
     def _help(self, remedy: Remedy) -> None:
         """The epoch has not grown for long."""
+        is_busy = self._round.is_under_way or self._renewal.is_under_way
         if remedy is Remedy.REJOIN:
             self._standing.let_go()
             self.membership.ask()
-        elif self._round.is_under_way or self._renewal.is_under_way:
-            return
-        elif remedy is Remedy.RESYNC and self._strategy.follows_swarm:  # else others' state is nothing to go on from
+        elif remedy is Remedy.RESYNC and self._strategy.follows_swarm and not is_busy:  # others' state helps nobody else
             self.vitals.state = PeerState.SYNCING
             self._renewal.begin()
 
