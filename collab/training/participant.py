@@ -229,7 +229,7 @@ class Participant:
         if remedy is Remedy.REJOIN:
             self._standing.let_go()
             self.membership.ask()
-        elif remedy is Remedy.RESYNC and self._strategy.follows_swarm and not is_busy:  # others' state helps nobody else
+        elif remedy is Remedy.RESYNC and self._strategy.follows_swarm and not is_busy:  # else others' is of no use
             self.vitals.state = PeerState.SYNCING
             self._renewal.begin()
 
