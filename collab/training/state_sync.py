@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from collab.averaging.base import Committed
+from collab.averaging.donor import kept_streams
 from collab.averaging.history import KEPT_ROUNDS
 from collab.averaging.round import RoundEngine
 from collab.errors import CorruptState, NoDonor
@@ -180,18 +181,18 @@ class StateSync:
     async def _rounds_after(self, epoch: int, lineage: Lineage, *, waits: bool = True) -> tuple[Committed, ...]:
         """The rounds that continued a history, one after the other, up to one that had to be waited for."""
         rounds: list[Committed] = []
-        num_elements = self._replica.exchanged_elements
-        while True:
-            self.pursuit.reached(epoch, is_whole=False)
-            peers = self._who_has_gone_on(epoch, lineage)
-            how, instance = {"waits": waits, "joins": self._is_in_rounds}, (epoch, lineage)
-            committed = await self._engine.history.fetch(peers, instance, num_elements, **how)
-            if committed is None or not await self._knows_terms(committed.record.terms, peers):
-                return tuple(rounds)
-            rounds.append(committed)
-            epoch, lineage = epoch + 1, committed.lineage
-            if committed.was_awaited or (committed.is_newest and self._is_newest(epoch)):
-                return tuple(rounds)
+        num_elements, how = self._replica.exchanged_elements, {"waits": waits, "joins": self._is_in_rounds}
+        with kept_streams() as kept:
+            while True:
+                self.pursuit.reached(epoch, is_whole=False)
+                peers = self._who_has_gone_on(epoch, lineage)
+                committed = await self._engine.history.fetch(peers, (epoch, lineage), num_elements, **how, kept=kept)
+                if committed is None or not await self._knows_terms(committed.record.terms, peers):
+                    return tuple(rounds)
+                rounds.append(committed)
+                epoch, lineage = epoch + 1, committed.lineage
+                if committed.was_awaited or (committed.is_newest and self._is_newest(epoch)):
+                    return tuple(rounds)
 
     @property
     def _was_told_what_followed(self) -> bool:
