@@ -13,12 +13,13 @@ from collab.averaging.standing import History, Word
 from collab.types import Lineage, PeerId
 
 SHARE = 0.1
-"""Of the time of trainers that wait for their rounds: so much of it these are put off at most."""
+"""Of the time: for so much of it rounds are put off at the others' expense."""
 NEAR_EPOCHS = 2
-"""Where rounds go on beside microbatches: who is further behind takes over a state first."""
+"""Where rounds go on beside microbatches: who is further behind comes nearer first, by itself."""
 ROUNDS = 2.0
-"""Where rounds are waited for, one is put off for as long as so many take, and one more for each who is behind: a state
-is about as much for each uplink as a round, where four give it. Then there is a microbatch to compute."""
+"""A round is put off for as long as so many take, and one more for each who is behind: a state is about as much for
+each uplink as a round, where four give it, and what a far peer missed takes some ways there and back. Then there is a
+microbatch to compute."""
 LONGEST_S = 60.0
 """Of this, however many are behind; and what of its share is saved up."""
 
@@ -40,6 +41,7 @@ class Courtesy:
         self._called_s: float | None = None
         """When everybody was called to its round, until somebody has taken its step."""
         self._step_s, self._round_s = 0.0, 0.0
+        """From one batch to the next, without what was waited; from a call to its step."""
         self._waited_s = 0.0
         """For how long the round of the last batch was put off."""
         self._saved_s = LONGEST_S
@@ -51,7 +53,7 @@ class Courtesy:
         self._waited_at: dict[PeerId, History] = {}
         """Where somebody was when a round was put off for it, whether or not it came."""
         self._not_before_s: dict[PeerId, float] = {}
-        """Nobody has more than ``SHARE`` of the time for itself: until then no round is put off for it again."""
+        """Nobody has more than ``SHARE`` of the time for itself: until then none is put off so for it."""
 
     @property
     def left_s(self) -> float:
@@ -60,11 +62,11 @@ class Courtesy:
 
     @property
     def _free_s(self) -> float:
-        """From the moment when the batch is there: for whoever is near, at nobody's expense."""
+        """Since the batch was there: where nobody waits for a round, it may come half as often for who is near."""
         return 0.0 if self._is_synchronous else self._step_s
 
     def _limit_s(self) -> float:
-        """The same for those who have not had their share."""
+        """Since the batch was there: for those who have not had their share."""
         if self._saved_s < (ROUNDS + 1) * self._round_s:
             return 0.0
         number = len(self._awaited.keys() - self._in_debt())
