@@ -103,7 +103,10 @@ class Entry:
             raise
         if isinstance(begun, Group):
             return stream, begun
-        stream.close()
+        if isinstance(begun, Certified):  # we have missed a round, and shall ask for a place in the next one
+            self.keep(stream)
+        else:
+            stream.close()
         return begun
 
     async def _ask(self, leader: PeerId, join: Join) -> tuple[Stream, Message]:

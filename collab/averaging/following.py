@@ -192,7 +192,7 @@ class Following:
         due_s = batch_due_s(others, stander.pace, target=target, max_share=self._settings.max_share)
         due_s = max(due_s, PREPARE_S) if awaited else due_s
         self._prepare_for(word.history, due_s)
-        if awaited and self._settings.is_synchronous:  # else nobody would wait for the call anyway
+        if awaited:  # nobody is to come before that without a call
             due_s = self._courtesy.left_s
         heard = Heard(word.epoch, word.lineage, due_s).to_message()
         await stander.stream.send(heard, timeout_s=self._timeouts.answer_s())

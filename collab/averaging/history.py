@@ -15,13 +15,14 @@ import numpy as np
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.base import Committed
 from collab.averaging.certificates import Certified
+from collab.averaging.donor import Donor, Streams
 from collab.averaging.flow import Links
 from collab.averaging.reduction import Result, span_digest
 from collab.averaging.seats import Instance
 from collab.averaging.silence import Silence
 from collab.averaging.timeouts import FIRST
 from collab.averaging.transcript import Transcript
-from collab.errors import BadMessage, CollabError
+from collab.errors import BadMessage, CollabError, StreamClosed
 from collab.net.base import Stream, Transport
 from collab.net.pieces import receive_bytes, send_bytes
 from collab.net.wire import Message
@@ -42,8 +43,6 @@ AT_ONCE = 2
 """Donors that are asked at a time; each costs its uplink what the others' rounds may need."""
 LOOK_S = 0.25
 """How often donors are looked after."""
-SLOW = 16.0
-"""A donor that brings this much less than our link carries is slow: uplinks have a tenth of downlinks, often."""
 
 Believe = Callable[[PeerId, Message, Instance], Awaitable[Certified]]
 """What a peer's message tells of a round that followed a history; raises ``BadMessage`` if nothing proves it."""
@@ -55,6 +54,8 @@ class Missed(Committed):
 
     was_awaited: bool
     """Whether it was under way when we asked: nobody is further than that."""
+    is_newest: bool
+    """Whether the donor had nothing that follows it, nor was in such a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,9 @@ class History:
         return sum(kept.mean.nbytes + kept.transcript.kept_bytes for kept in self._rounds.values())
 
     async def fetch(
-        self, peers: list[PeerId], instance: Instance, num_elements: int, *, waits: bool = True, joins: bool = False
-    ) -> Missed | None:
+        self, peers: list[PeerId], instance: Instance, num_elements: int, *, waits: bool = True, joins: bool = False,
+        kept: Streams | None = None,
+    ) -> Missed | None:  # fmt: skip
         """The round that continued a history, from the first of ``peers`` that brings it. It is kept, too.
 
         A donor that says nothing for longer than donors pause, or brings far less than our link carries, is not waited
@@ -127,15 +129,17 @@ class History:
             instance: after how many steps, and which history.
             waits: for a round that goes on; else what is not over is not there.
             joins: it, if that can still be done, rather than to wait for it.
+            kept: streams to donors of earlier rounds, who are asked first; the donor's is put there.
         """
-        waiting, asked = list(peers), dict[asyncio.Task[Missed], _Donor]()
+        waiting = sorted(peers, key=lambda peer: peer not in (kept or ()))
+        asked = dict[asyncio.Task[Missed], Donor]()
         how = {"waits": waits} | ({"joins": True} if joins else {})
         try:
             while waiting or asked:
                 if waiting and all(donor.is_behind() for donor in asked.values()):
                     await self._make_room(asked)
-                    donor = _Donor(waiting.pop(0), self._links, self._silence)
-                    fetching = self._fetch_from(donor, instance, num_elements, how)
+                    donor = Donor(waiting.pop(0), self._links, self._silence)
+                    fetching = self._fetch_from(donor, instance, num_elements, how, kept)
                     asked[asyncio.create_task(fetching)] = donor
                 done, _ = await asyncio.wait(asked, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -150,7 +154,7 @@ class History:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
 
-    async def _make_room(self, asked: "dict[asyncio.Task[Missed], _Donor]") -> None:
+    async def _make_room(self, asked: dict[asyncio.Task[Missed], Donor]) -> None:
         """For one more donor: whoever brought least is given up."""
         while len(asked) >= AT_ONCE:
             task = min(asked, key=lambda task: asked[task].num_bytes)
@@ -159,13 +163,12 @@ class History:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _fetch_from(
-        self, donor: "_Donor", instance: Instance, num_elements: int, how: Mapping[str, bool]
+        self, donor: Donor, instance: Instance, num_elements: int, how: Mapping[str, bool], kept: Streams | None
     ) -> Missed:
-        stream = donor.heard(await self._transport.open(donor.peer, RESULTS_PROTOCOL, timeout_s=self._limit_s))
+        fields = {"fingerprint": self._fingerprint, "epoch": instance[0], "lineage": instance[1], **how}
+        opened, answer = await self._ask(donor, Message("get", fields), kept.pop(donor.peer, None) if kept else None)
+        stream, is_kept = donor.heard(opened), False
         try:
-            fields = {"fingerprint": self._fingerprint, "epoch": instance[0], "lineage": instance[1], **how}
-            await stream.send(Message("get", fields), timeout_s=self._limit_s)
-            answer = await stream.receive(timeout_s=self._limit_s)
             if answer.kind != "result":
                 raise BadMessage(f"{donor.peer} does not have the round after epoch {instance[0]}")
             certified = await self._believe(donor.peer, answer, instance)
@@ -176,85 +179,72 @@ class History:
             mean = await _receive_results(stream, record, transcript, self._limit_s)
             await stream.send(Message("thanks"), timeout_s=self._limit_s)
             self.remember(certified, mean, transcript)  # others may have missed it, too
-            return Missed(mean=mean, record=certified.record, was_awaited=answer.get("was_awaited", bool))
+            is_newest = "is_newest" in answer.fields and answer.get("is_newest", bool)  # older donors do not say
+            was_awaited = answer.get("was_awaited", bool)
+            is_kept = kept is not None
+            return Missed(mean=mean, record=record, was_awaited=was_awaited, is_newest=is_newest)
         finally:
+            if kept is not None and is_kept:
+                kept[donor.peer] = opened
+            else:
+                opened.close()
+
+    async def _ask(self, donor: Donor, question: Message, before: Stream | None) -> tuple[Stream, Message]:
+        """Over the stream of the round ``before``, if it still stands: older donors close it."""
+        if before is not None:
+            with suppress(StreamClosed):
+                return before, await self._answer_to(question, donor, before)
+        stream = await self._transport.open(donor.peer, RESULTS_PROTOCOL, timeout_s=self._limit_s)
+        return stream, await self._answer_to(question, donor, stream)
+
+    async def _answer_to(self, question: Message, donor: Donor, stream: Stream) -> Message:
+        try:
+            await stream.send(question, timeout_s=self._limit_s)
+            return await donor.heard(stream).receive(timeout_s=self._limit_s)
+        except BaseException:
             stream.close()
+            raise
 
     async def _over(self, instance: Instance, *, waits: bool, joins: bool) -> _Kept | None:
         """A round that we hold, or will hold in a moment."""
         if not waits:
             return self._rounds.get(instance)
 
-        def is_coming() -> bool:
-            return instance in self._expected or (instance in self._joinable and not joins)
-
         with suppress(TimeoutError):
             async with asyncio.timeout(SOON_S):
-                while instance not in self._rounds and is_coming():
+                while instance not in self._rounds and self._is_coming(instance, joins=joins):
                     self._news.clear()
                     await self._news.wait()
         return self._rounds.get(instance)
 
+    def _is_coming(self, instance: Instance, *, joins: bool) -> bool:
+        return instance in self._expected or (instance in self._joinable and not joins)
+
     async def _answer(self, stream: Stream) -> None:
+        """Round after round, to who asks for the next one over the same stream."""
+        while await self._give(stream):
+            pass
+
+    async def _give(self, stream: Stream) -> bool:
+        """One round; whether there was one."""
         request = await stream.receive(timeout_s=self._limit_s)
         instance = request.get("epoch", int), Lineage(request.get("lineage", str))
         was_there = instance in self._rounds
         joins = "joins" in request.fields and request.get("joins", bool)
-        kept = await self._over(instance, waits=request.get("waits", bool), joins=joins)
+        waits = request.get("waits", bool)
+        kept = await self._over(instance, waits=waits, joins=joins)
         if kept is None or request.get("fingerprint", str) != self._fingerprint:
             await stream.send(Message("unknown"), timeout_s=self._limit_s)
-            return
-        words = {"transcript": kept.transcript.to_fields(), "was_awaited": not was_there}
+            return False
+        following = instance[0] + 1, kept.certified.record.next_lineage()
+        is_newest = following not in self._rounds and not (waits and self._is_coming(following, joins=joins))
+        words = {"transcript": kept.transcript.to_fields(), "was_awaited": not was_there, "is_newest": is_newest}
         fields = {**kept.certified.to_fields(), **words}
         await stream.send(Message("result", fields), timeout_s=self._limit_s)
         for result in kept.transcript.results(kept.certified.record, kept.mean):
             await send_bytes(stream, result.data, timeout_s=self._limit_s)
         await stream.receive(timeout_s=self._limit_s)  # "thanks": everything arrived
-
-
-class _Donor:
-    """One peer that was asked, and how it does."""
-
-    def __init__(self, peer: PeerId, links: Links, silence: Silence) -> None:
-        self.peer, self.num_bytes = peer, 0
-        self._links, self._silence, self._watch = links, silence, silence.watch()
-        self._began_s = links.clock()
-
-    def heard(self, stream: Stream) -> Stream:
-        """``stream``, watched."""
-        return _WatchedStream(stream, self._take)
-
-    def _take(self, message: Message) -> None:
-        self.num_bytes += memoryview(message.payload).nbytes
-        self._watch.heard()
-
-    def is_behind(self) -> bool:
-        """Whether somebody else should be asked, too."""
-        seconds, rate = self._links.clock() - self._began_s, self._links.downlink.rate()
-        is_slow = rate is not None and self.num_bytes < seconds * rate.bytes_per_s / SLOW
-        return self._watch.left_s() <= 0 or (seconds > self._silence.limit_s() and is_slow)
-
-
-class _WatchedStream:
-    """Implements ``Stream``: somebody is told of all that comes."""
-
-    def __init__(self, inner: Stream, took: Callable[[Message], None]) -> None:
-        self._inner, self._took = inner, took
-
-    @property
-    def remote(self) -> PeerId:
-        return self._inner.remote
-
-    async def send(self, message: Message, *, timeout_s: float) -> None:
-        await self._inner.send(message, timeout_s=timeout_s)
-
-    async def receive(self, *, timeout_s: float) -> Message:
-        message = await self._inner.receive(timeout_s=timeout_s)
-        self._took(message)
-        return message
-
-    def close(self) -> None:
-        self._inner.close()
+        return True
 
 
 async def _receive_results(

@@ -94,7 +94,7 @@ class Rendezvous:
             await assembly.finished.wait()
         text = f"epoch {join.epoch} was committed without {stream.remote}"
         await stream.send(Message("superseded", {"text": text, **known.to_fields()}), timeout_s=self._times.answer_s())
-        return False
+        return True
 
     async def _lead(self, key: tuple[int, Lineage], stream: Stream, join: Join) -> None:
         """The first joiner's handler leads the round for everybody."""

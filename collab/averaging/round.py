@@ -70,6 +70,7 @@ class RoundEngine:
         electors = Electors(settings.timeouts.reform_s, settings.timeouts.orphaned_s)
         notary = Notary(ports, settings.fingerprint, roster, electors)
         self._verdicts = Verdicts(ports.transport, self._times, notary, self._seats, settings.terms)
+        self.leading_to = self._verdicts.leading_to
         self._following = Following(ports, settings, self._times, prepare)
         silence = Silence(self.links.clock, self._times.fixed.silence_s)
         self._entry = Entry(ports.transport, self._times, self._verdicts, silence, self.links.clock, settings.policy)

@@ -41,7 +41,8 @@ class Membership:
         self._board, self._clock, self._our_record = board, clock, our_record
         self.voice_of = board.voice_of
         self.known_records: Callable[[], list[CommitRecord]] = list
-        """Of the last committed rounds."""
+        self.maker: Callable[[Lineage], CommitRecord | None] = lambda _: None
+        """The last committed rounds; and which one made a history, whether we were in it or were told of it."""
         self.is_stuck: Callable[[], bool] = lambda: False
         """Whether we should have taken a step long ago."""
         self.trusts: Callable[[PeerId], bool] = lambda _: True
@@ -205,9 +206,8 @@ class Membership:
 
     def leaders(self, lineage: Lineage, epoch: int) -> list[PeerId]:
         """Whom to ask to lead, best first."""
-        known = reversed(self.known_records())
-        maker = next((record for record in known if record.next_lineage() == lineage), None)
-        return self.view.leaders(epoch, lineage, dict(maker.contributors) if maker is not None else ())
+        maker = self.maker(lineage)
+        return self.view.leaders(epoch, lineage, maker.members if maker is not None else ())
 
     # -- where we stand ----------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collab.averaging.claims import believed
@@ -16,6 +16,9 @@ RECORD_LIFE_S = 15.0
 """A peer that has said nothing for this long is gone."""
 LEVEL_ASKED = 2
 """Of those who by their last word are where we are, how many are asked what followed."""
+TERM_EPOCHS = 32
+"""So many rounds the same trainer leads, where there is no backbone: streams to it stand, and it knows who is behind.
+In a new term it may be another one, so that nobody whose link is slow, or who leaves others out, leads for ever."""
 HEARTBEAT_S = 4.0
 """A third of the life: two lost stores in a row do not make a peer look dead."""
 
@@ -208,26 +211,34 @@ class SwarmView:
         """Trainers and backbones that hold a state and stay."""
         return [r for r in self.records if r.lineage and r.state is not PeerState.LEAVING]
 
-    def leaders(self, epoch: int, lineage: Lineage, makers: Collection[PeerId] = ()) -> list[PeerId]:
-        """Peers to ask to lead a round, best first: backbones, then the others in an order drawn from the round.
+    def leaders(self, epoch: int, lineage: Lineage, makers: Sequence[PeerId] = ()) -> list[PeerId]:
+        """Peers to ask to lead a round, best first: those who made the history, and of these backbones.
+
+        All who go on from there know who made it, and not yet who came later, be it a backbone: some would wait at that
+        one, and the others elsewhere. Of trainers whoever has led before leads for its term; then they go by an order
+        drawn for that.
 
         Args:
-            makers: contributors to the round that made the history. They are asked before those who came to it later,
-                of whom they may not have heard yet: else these would wait for others alone.
+            makers: members of the round that made the history, its leader first. They hold it whatever their last words
+                say: rounds follow each other faster than words.
         """
+        term = epoch // TERM_EPOCHS
 
-        def rank(record: PeerRecord) -> tuple[bool, bool, bytes]:
+        def rank(record: PeerRecord) -> tuple[bool, bool, bool, bytes]:
             return (
-                record.role is not Role.BACKBONE,
                 record.peer not in makers,
-                hashlib.sha256(f"{epoch}:{lineage}:{record.peer}".encode()).digest(),
+                record.role is not Role.BACKBONE,
+                record.peer not in makers[: epoch % TERM_EPOCHS > 0],
+                hashlib.sha256(f"{term}:{record.peer}".encode()).digest(),
             )
 
-        able = [r for r in self.records if r.can_be_dialled and r.state in (PeerState.SERVING, PeerState.TRAINING)]
-        if self.known_to_all is not None:  # wherever their last words say that they are
-            able = [r for r in able if r.peer in self.known_to_all]
-        else:
-            able = [r for r in able if r.role is not Role.TRAINER or (r.epoch, r.lineage) == (epoch, lineage)]
+        gone = (PeerState.LEAVING, PeerState.LEFT)
+        able = [r for r in self.records if r.can_be_dialled and r.state not in gone]
+        there = self.known_to_all  # wherever their last words say that they are
+        if there is None:
+            there = frozenset(makers).union(r.peer for r in (*self.trainers(epoch, lineage), *self.helpers()))
+        serving = (PeerState.SERVING, PeerState.TRAINING)
+        able = [r for r in able if r.peer in there and (r.state in serving or r.peer in makers)]
         return [record.peer for record in sorted(able, key=rank)]
 
 

@@ -36,8 +36,9 @@ from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import MicrobatchReport, Replica
 from collab.training.standstill import Remedy, Standstill
 from collab.training.state_shelf import StateShelf
-from collab.training.state_sync import StateSync, Update
+from collab.training.state_sync import StateSync
 from collab.training.teller import Teller
+from collab.training.update import Update
 from collab.types import Lineage, PeerId, Reachability
 
 logger = logging.getLogger(__name__)
@@ -66,15 +67,14 @@ class Participant:
             return rounds.batch_size(epoch, self.membership.view.num_trainers)
 
         self._strategy = build_strategy(bundle.run.strategy, batch_size, settings.allowed_modules)
-        board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
+        board, root = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes), settings.state_dir
         self.membership = Membership(board, ports.clock, self.teller.record)
         leaders, roster, ask = self.membership.leaders, self.membership.roster, self.membership.ask
         engine = RoundEngine(ports, rounds, leaders=leaders, roster=roster, attend=self._attend, prepare=ask)
-        self._engine, self.teller.has_seat = engine, engine.has_seat
+        self._engine, self.teller.has_seat, self.membership.maker = engine, engine.has_seat, engine.leading_to
         self.membership.known_records = engine.known_records
         self._standing = Standing(ports, engine.fingerprint, leaders, engine.attend, engine.links.timeouts)
         self._watch = BatchWatch(self.membership, self._standing)
-        root = settings.state_dir
         self._sync = StateSync(ports, replica, self._strategy, self.membership, engine, root)
         self._standing.catches_up, self._sync.tell = self._sync.pursuit.hurry, settings.tell_download
         self._shelf = StateShelf(ports, replica, engine.fingerprint)
@@ -226,12 +226,11 @@ class Participant:
 
     def _help(self, remedy: Remedy) -> None:
         """The epoch has not grown for long."""
+        is_busy = self._round.is_under_way or self._renewal.is_under_way
         if remedy is Remedy.REJOIN:
             self._standing.let_go()
             self.membership.ask()
-        elif self._round.is_under_way or self._renewal.is_under_way:
-            return
-        elif remedy is Remedy.RESYNC and self._strategy.follows_swarm:  # else others' state is nothing to go on from
+        elif remedy is Remedy.RESYNC and self._strategy.follows_swarm and not is_busy:  # else others' is of no use
             self.vitals.state = PeerState.SYNCING
             self._renewal.begin()
 
@@ -252,10 +251,11 @@ class Participant:
         self.vitals.state = PeerState.SYNCING
         self._watch.tell()  # so that whoever leads knows that we are on our way
         await self._take_over(await self._sync.gather())
-        await self.membership.report()
-        if (missed := await self._sync.missed(waits=False)).rounds:  # that began before our word was out
-            await self._take_over(missed)
+        if self._strategy.is_synchronous:  # else a round is put off for us as soon as we can bring something
             await self.membership.report()
+            if (missed := await self._sync.missed(waits=False)).rounds:  # that began before our word was out
+                await self._take_over(missed)
+                await self.membership.report()
         if not self._is_measured:  # whoever gave us the state is there now
             await self.measure_link()
 

@@ -4,10 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from collab.averaging.base import Committed
+from collab.averaging.donor import kept_streams
 from collab.averaging.history import KEPT_ROUNDS
 from collab.averaging.round import RoundEngine
 from collab.errors import CorruptState, NoDonor
@@ -21,8 +22,10 @@ from collab.swarm.partial import Partial
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, unpack
 from collab.swarm.state_transfer import Wanted, fetch_state
 from collab.swarm.vouching import who_has_contributed
+from collab.training.gone_on import who_has_gone_on
 from collab.training.pursuit import Pursuit
 from collab.training.replica import Replica
+from collab.training.update import Update
 from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
@@ -36,18 +39,6 @@ ATTEMPTS_BEFORE_DOUBT = 3
 ours."""
 ATTEMPTS_BEFORE_WORDS = (5, 60)
 """After so many failed attempts a person is told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What takes a replica to the swarm's state, in this order."""
-
-    used: Spans = NOTHING
-    """Of what we hold, what the round after our history has used: it is ``round_id``."""
-    round_id: str = ""
-    snapshot: Snapshot | None = None
-    """None: the rounds continue our own history."""
-    rounds: tuple[Committed, ...] = ()
 
 
 class StateSync:
@@ -73,6 +64,8 @@ class StateSync:
         self._ports, self._replica, self._strategy = ports, replica, strategy
         self._membership, self._engine, self._fingerprint = membership, engine, engine.fingerprint
         self._began_s = ports.clock.monotonic()
+        self._has_come = False
+        """Whether we have had the swarm's state in this life."""
         self.orders: OrderExchange | None = None
         """Fetches the organiser's orders that missed rounds were taken under."""
         self.tell: Callable[[int, int], None] = lambda _here, _whole: None
@@ -96,6 +89,8 @@ class StateSync:
             PhaseReached(at_s=self._ports.clock.now(), phase=Phase.FETCH_STATE, epoch=self._replica.epoch)
         )
         attempts = 0
+        if self._was_told_what_followed and not is_awaited and (update := await self.missed()).rounds:
+            return update
         await self._membership.report()
         if self.orders is not None:
             await self.orders.level()
@@ -171,6 +166,7 @@ class StateSync:
     async def apply(self, update: Update) -> None:
         """Take over what was gathered. No microbatch may be computed meanwhile."""
         await self._ports.compute.run(lambda: self._apply(update))
+        self._has_come = True
 
     def _apply(self, update: Update) -> None:
         replica = self._replica
@@ -185,38 +181,42 @@ class StateSync:
     async def _rounds_after(self, epoch: int, lineage: Lineage, *, waits: bool = True) -> tuple[Committed, ...]:
         """The rounds that continued a history, one after the other, up to one that had to be waited for."""
         rounds: list[Committed] = []
-        num_elements = self._replica.exchanged_elements
-        while True:
-            self.pursuit.reached(epoch, is_whole=False)
-            peers = self._who_has_gone_on(epoch, lineage)
-            how, instance = {"waits": waits, "joins": self._is_in_rounds}, (epoch, lineage)
-            committed = await self._engine.history.fetch(peers, instance, num_elements, **how)
-            if committed is None or not await self._knows_terms(committed.record.terms, peers):
-                return tuple(rounds)
-            rounds.append(committed)
-            if committed.was_awaited:
-                return tuple(rounds)
-            epoch, lineage = epoch + 1, committed.lineage
+        num_elements, how = self._replica.exchanged_elements, {"waits": waits, "joins": self._is_in_rounds}
+        with kept_streams() as kept:
+            while True:
+                self.pursuit.reached(epoch, is_whole=False)
+                peers = self._who_has_gone_on(epoch, lineage)
+                committed = await self._engine.history.fetch(peers, (epoch, lineage), num_elements, **how, kept=kept)
+                if committed is None or not await self._knows_terms(committed.record.terms, peers):
+                    return tuple(rounds)
+                rounds.append(committed)
+                epoch, lineage = epoch + 1, committed.lineage
+                if committed.was_awaited or (committed.is_newest and self._is_newest(epoch)):
+                    return tuple(rounds)
+
+    @property
+    def _was_told_what_followed(self) -> bool:
+        """Whether we know who was in the round after our history, so that nobody need be looked for."""
+        ours, records = (self._replica.epoch, self._replica.lineage), self._engine.known_records()
+        is_known = any((record.epoch, record.lineage) == ours for record in records)
+        return is_known and self._is_in_rounds and not self._is_rolled_back()
+
+    def _is_newest(self, epoch: int) -> bool:
+        """Whether nobody says to be beyond ``epoch``: what follows may be put off until we are there."""
+        newest = self._membership.newest_of_others()
+        return self._is_in_rounds and (newest is None or newest[0] <= epoch)
 
     @property
     def _is_in_rounds(self) -> bool:
-        """Whether we have been in some, where trainers do not wait for them; a newcomer waits for those of others."""
-        return not self._strategy.is_synchronous and self._engine.has_any_seat
+        """Whether we can join some, where trainers do not wait for them; a newcomer waits for those of others."""
+        return not self._strategy.is_synchronous and self._has_come
 
     def _who_has_gone_on(self, epoch: int, lineage: Lineage) -> list[PeerId]:
-        """Whom to ask what followed a history: first who has contributed to it, as far as we have heard of that, or to
-        what made it. Their last words may be older than their last step. Where trainers wait for rounds they are in
-        the next one already, and a straggler that asked them came later than who asks by the words.
-        """
+        ahead = self._membership.trainers_ahead(epoch)
         if not self._is_in_rounds:
-            return self._membership.trainers_ahead(epoch)
-        records = {(record.epoch, record.lineage): record for record in self._engine.known_records()}
-        made = (record for record in records.values() if record.next_lineage() == lineage)
-        record = records.get((epoch, lineage)) or next(made, None)
-        there = {peer for peer, _ in record.contributors} if record is not None else set[PeerId]()
-        peers, me = self._membership.trainers_ahead(epoch), self._ports.transport.peer_id
-        unsaid = [peer for peer in sorted(there - {me, *peers}) if self._membership.knows(peer)]
-        return [*(peer for peer in peers if peer in there), *unsaid, *(peer for peer in peers if peer not in there)]
+            return ahead
+        me, records = self._ports.transport.peer_id, self._engine.known_records()
+        return who_has_gone_on((epoch, lineage), records, ahead, me=me, knows=self._membership.knows)
 
     async def _knows_terms(self, mark: str, peers: list[PeerId]) -> bool:
         return self.orders is None or await self.orders.knows(mark, peers)

@@ -133,15 +133,48 @@ def test_many_who_lag_behind_on_purpose_cost_no_more_than_that_and_what_is_saved
     assert waited_s > LONGEST_S, "the attack was made"
 
 
-def test_where_rounds_go_on_beside_microbatches_only_who_is_near_is_waited_for_up_to_a_step() -> None:
+def test_where_rounds_go_on_beside_microbatches_only_who_is_near_is_waited_for() -> None:
     led = Led(is_synchronous=False)
     for _ in range(3):
         led.step()
     led.words[NEW] = NOTHING_YET
     assert not led.awaited()
     led.step()
-    led.words[SLOW] = word(led.epoch - 1, is_syncing=True)
+    led.words[SLOW] = word(led.epoch - 1)
+    assert led.awaited() == {SLOW}
+    led.now_s += 1.0
+    led.words[SLOW] = word(led.epoch, samples=0.0)
+    assert led.awaited() == {SLOW}, "it has nothing to bring yet"
+    led.words[SLOW] = word(led.epoch)
+    assert not led.awaited()
+
+
+def test_who_is_near_and_has_had_its_share_is_waited_for_up_to_a_step() -> None:
+    led = Led(is_synchronous=False)
+    for _ in range(3):
+        led.step()
+    led.words[SLOW] = word(led.epoch - 1)
+    assert led.wait() == pytest.approx((ROUNDS + 1) * ROUND_S, abs=0.2)
+    led.step()
+    assert not led.awaited(), "it is where it was"
+    led.step()
+    led.words[SLOW] = word(led.epoch - 1)
     assert led.wait() == pytest.approx(ROUND_S + BATCH_S, abs=0.2)
+    led.step()
+    led.words[NEW] = word(led.epoch - 1)
+    assert led.wait() == pytest.approx((ROUNDS + 1) * ROUND_S, abs=0.2), "another one has its own"
+
+
+def test_where_rounds_go_on_beside_microbatches_lagging_on_purpose_halves_them_and_costs_a_share() -> None:
+    led = Led(is_synchronous=False)
+    began_s, waited_s = led.now_s, 0.0
+    for _ in range(1000):
+        led.words[SLOW] = word(led.epoch - 1, lineage=f"somewhere else {led.epoch}")
+        waited_s += led.wait()
+        led.step()
+    beyond_s = waited_s - 1000 * (ROUND_S + BATCH_S + 0.1)
+    assert beyond_s <= SHARE * (led.now_s - began_s) + (ROUNDS + 1) * ROUND_S
+    assert waited_s > 1000 * ROUND_S, "the attack was made"
 
 
 def test_a_straggler_that_computes_is_not_waited_for() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from collab.averaging.base import Committed
 from collab.averaging.certificates import Certified
+from collab.averaging.donor import Streams, kept_streams
 from collab.averaging.flow import Links
-from collab.averaging.history import KEPT_ROUNDS, RESULTS_PROTOCOL, SOON_S, History
+from collab.averaging.history import KEPT_ROUNDS, RESULTS_PROTOCOL, SOON_S, History, Missed
 from collab.averaging.reduction import span_digest
 from collab.averaging.transcript import Transcript
 from collab.compression.base import codec_by_name
@@ -29,12 +30,14 @@ L = Lineage("l")
 PART = 8192
 
 
-def committed(epoch: int, mean: Vector, **transcript: Any) -> tuple[Committed, Transcript]:
+def committed(
+    epoch: int, mean: Vector, *, lineage: Lineage = L, **transcript: Any
+) -> tuple[Committed, Transcript]:
     """A round of one reducer for each half of the vector, and how its result travelled."""
     how = Transcript(**{"codec": "none", "part_elements": PART, **transcript})
     edges = [0, len(mean) // 2, len(mean)]
     pieces = tuple((X, start, stop) for start, stop in pairwise(edges) if start < stop)
-    record = make_record(round_id=f"r{epoch}", epoch=epoch, lineage=L, pieces=pieces, digests=("",) * len(pieces))
+    record = make_record(round_id=f"r{epoch}", epoch=epoch, lineage=lineage, pieces=pieces, digests=("",) * len(pieces))
     digests: list[list[bytes]] = [[] for _ in pieces]
     for (place, _, _), result in zip(how.parts(record), how.results(record, mean), strict=True):
         digests[place[0]].append(result.digest())
@@ -114,6 +117,39 @@ def test_a_round_that_goes_on_is_told_when_it_is_over(is_committed: bool) -> Non
             got = await asking
             assert (got is not None) == is_committed
             assert clock() - began_s < 0.3 + SOON_S / 2, "at once"
+
+    run(main())
+
+
+def test_several_rounds_come_over_one_stream_and_the_last_one_is_said_to_be() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            donor, asker = history(network, "donor"), history(network, "asker")
+            await donor.serve()
+            first, how = committed(3, random_vector(100))
+            second, _ = committed(4, random_vector(101)[:100], lineage=first.lineage)
+            third, _ = committed(5, random_vector(102)[:100], lineage=second.lineage)
+            rounds = [first, second, third]
+            for one in rounds:
+                keep(donor, one, how)
+
+            async def fetch(one: Committed, streams: Streams, *, joins: bool = True) -> Missed:
+                instance = one.record.epoch, one.record.lineage
+                got = await asker.fetch([PeerId("nobody"), PeerId("donor")], instance, 100, kept=streams, joins=joins)
+                assert got is not None
+                assert got.mean.tobytes() == one.mean.tobytes()
+                return got
+
+            with kept_streams() as streams:
+                assert [(await fetch(one, streams)).is_newest for one in rounds] == [False, False, True]
+                (stream,) = streams.values()
+                with donor.expecting((6, third.lineage), is_joinable=True):
+                    assert (await fetch(third, streams)).is_newest, "it can be joined"
+                    assert not (await fetch(third, streams, joins=False)).is_newest
+                assert list(streams.values()) == [stream]
+                stream.close()
+                assert (await fetch(first, streams)).record == first.record
+                assert list(streams.values()) != [stream], "older donors close it"
 
     run(main())
 

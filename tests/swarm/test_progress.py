@@ -12,7 +12,7 @@ from collab.answers import ENOUGH
 from collab.net.base import Entry
 from collab.net.lookups import FIRST_S, SHORTEST_S
 from collab.swarm.board import ProgressBoard
-from collab.swarm.progress import RECORD_LIFE_S, SwarmView
+from collab.swarm.progress import RECORD_LIFE_S, TERM_EPOCHS, SwarmView
 from collab.swarm.records import PeerRecord, PeerState, pack_record
 from collab.types import Lineage, Role
 from tests.fakes import NOW, FakeClock, FakeDirectory, FakeNetwork, make_ports, run
@@ -97,20 +97,40 @@ def test_backbones_lead_first_and_all_peers_agree_on_the_rest() -> None:
     assert set(order[2:]) == {PEOPLE[n].peer_id for n in range(6)}
 
 
-def test_who_came_to_a_history_later_leads_after_those_who_made_it_and_after_backbones() -> None:
+def test_who_came_to_a_history_later_leads_after_those_who_made_it_be_it_a_backbone() -> None:
     swarm, everybody = view(*(record(n) for n in range(6)), backbone(6)), [PEOPLE[n].peer_id for n in range(7)]
-    for late in range(6):
-        makers = [peer for peer in everybody[:6] if peer != everybody[late]]
+    for late in range(7):
+        makers = [peer for peer in everybody if peer != everybody[late]]
         order = swarm.leaders(3, L, makers)
-        assert (order[0], order[-1]) == (everybody[6], everybody[late])
-        others = [peer for peer in swarm.leaders(3, L) if peer != everybody[late]]
-        assert order[:-1] == others, "as those see it who do not know of the late one"
+        assert order[-1] == everybody[late]
+        assert late == 6 or order[0] == everybody[6], "a backbone that was there leads"
+        unseen = view(*(r for r in swarm.records if r.peer != everybody[late]))
+        assert order[:-1] == unseen.leaders(3, L, makers), "as those see it who do not know of the late one"
 
 
-def test_the_first_trainer_to_lead_changes_from_round_to_round() -> None:
-    swarm = [record(n, epoch=epoch) for n in range(6) for epoch in range(20)]
-    first = {view(*(r for r in swarm if r.epoch == epoch)).leaders(epoch, L)[0] for epoch in range(20)}
-    assert len(first) > 2
+def test_who_made_a_history_leads_wherever_its_last_word_says_that_it_is() -> None:
+    makers = [PEOPLE[n].peer_id for n in (3, 1, 2)]
+    said = view(*(record(n) for n in range(5)))
+    astray = record(1, epoch=2, lineage=M), record(2, state=PeerState.SYNCING), record(3, epoch=4)
+    old = view(record(0), *astray, record(4))
+    assert old.leaders(3, L, makers) == said.leaders(3, L, makers)
+    left = view(record(1), record(2), record(3, state=PeerState.LEFT))
+    assert makers[0] not in left.leaders(3, L, makers)
+
+
+def test_a_trainer_leads_for_its_term_and_another_one_in_the_next() -> None:
+    people = [PEOPLE[n].peer_id for n in range(6)]
+    terms = []
+    for term in range(8):
+        leader = people[0]
+        leads = []
+        for epoch in range(term * TERM_EPOCHS, (term + 1) * TERM_EPOCHS):
+            made = [leader, *(peer for peer in people if peer != leader)]
+            leader = view(*(record(n, epoch=epoch) for n in range(6))).leaders(epoch, L, made)[0]
+            leads.append(leader)
+        assert len(set(leads)) == 1
+        terms.append(leads[0])
+    assert len(set(terms)) > 2
 
 
 def test_who_cannot_be_dialled_or_holds_another_state_does_not_lead() -> None:
