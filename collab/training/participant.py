@@ -208,13 +208,12 @@ class Participant:
 
     async def begin(self) -> None:
         """Begin to answer other peers; joins no round yet."""
-        transport = self.ports.transport
         self._orders.restore()
         await self._copy.restore()
         await self._orders.serve()
-        await serve_time(transport, self.ports.clock)
-        await serve_bundle(transport, self.bundle)
-        await StateServer(transport, self._engine.links, self.bundle.fingerprint, self._shelf.provide).serve()
+        await serve_time(self.ports.transport, self.ports.clock)
+        await serve_bundle(self.ports.transport, self.bundle)
+        await StateServer(self.ports.transport, self._engine.links, self.bundle.fingerprint, self._shelf.provide).serve()
         await self._engine.serve()
 
     async def keep_alive(self) -> None:
