@@ -120,17 +120,15 @@ class Participant:
         has_stepped = await self._end_round()
         if self.is_finished or self._round.is_under_way or self._renewal.is_under_way:
             return has_stepped
-        if self.replica.era != self.statutes.mandate.era and self._strategy.follows_swarm:
-            await self.synchronise()
-            return has_stepped
-        if report.skipped:
-            await self._sit_out()
+        is_rolled_back = self.replica.era != self.statutes.mandate.era and self._strategy.follows_swarm
+        if is_rolled_back or report.skipped:
+            await (self.synchronise() if is_rolled_back else self._sit_out())
             return has_stepped
         decision = await self._strategy.after_microbatch(self.replica, self.swarm)
-        if not isinstance(decision, Ready):
-            return await self._follow(decision) or has_stepped
-        self._round.begin()
-        return await self._end_round() or has_stepped
+        if isinstance(decision, Ready):
+            self._round.begin()
+            return await self._end_round() or has_stepped
+        return await self._follow(decision) or has_stepped
 
     @property
     def is_undisturbed(self) -> bool:
@@ -213,8 +211,9 @@ class Participant:
         await self._orders.serve()
         await serve_time(self.ports.transport, self.ports.clock)
         await serve_bundle(self.ports.transport, self.bundle)
-        await StateServer(self.ports.transport, self._engine.links, self.bundle.fingerprint, self._shelf.provide).serve()
-        await self._engine.serve()
+        engine, provide = self._engine, self._shelf.provide
+        await StateServer(self.ports.transport, engine.links, self.bundle.fingerprint, provide).serve()
+        await engine.serve()
 
     async def keep_alive(self) -> None:
         """Heartbeat, and a stream to whoever leads, until cancelled."""
@@ -264,8 +263,8 @@ class Participant:
         That is worth waiting for half a microbatch; longer if what we would compute is of little use to anybody.
         """
         is_far_behind = self.membership.epochs_behind() > STALE_EPOCHS or not self.replica.lineage
-        update = await self._renewal.result(math.inf if is_far_behind else self.vitals.microbatch_s / 2)
-        if update is not None:
+        patience_s = math.inf if is_far_behind else self.vitals.microbatch_s / 2
+        if (update := await self._renewal.result(patience_s)) is not None:
             await self._take_over(update)
 
     async def _take_over(self, update: Update) -> None:

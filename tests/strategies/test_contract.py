@@ -56,16 +56,16 @@ class Kind:
 KINDS = [
     Kind("dedloc", 2.0725, 0.2896),
     Kind("dedloc-delay", 2.0816, 0.2828, words="dedloc, delay: 1"),
-    Kind("dts", 0.5417, 0.8552),
-    Kind("diloco", 0.3714, 0.9327, words="diloco"),
-    Kind("diloco-delay", 0.3904, 0.9360, words="diloco, delay: 1"),
+    Kind("dts", 0.5279, 0.8822),
+    Kind("diloco", 0.3846, 0.9327, words="diloco"),
+    Kind("diloco-delay", 0.4018, 0.9360, words="diloco, delay: 1"),
     Kind(
         "vc_asgd",
         0.3945, 0.9024,
         options={"until": 6 * SHARDS, "every": SHARDS, "units": f"shards: {SHARDS}, first_lease_s: 20.0"},
     ),
     Kind("solo", 2.0642, 0.2997, has_one_model=False),
-    Kind("own", 1.2361, 0.7508, options={"optimizer": "{name: sgd, learning_rate: 0.01}"}),
+    Kind("own", 1.2516, 0.7172, options={"optimizer": "{name: sgd, learning_rate: 0.01}"}),
 ]
 SWARMS = [kind for kind in KINDS if kind.has_one_model]
 by_name = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
