@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from collab.averaging.agreement import CommitRecord
-from collab.data.assignment import believed_speeds
 from collab.data.blocks import BlockPlan
 from collab.data.coverage import Coverage, keep_coverage, load_coverage
 from collab.data.coverage_exchange import ask_for_coverage, merge, serve_coverage
@@ -79,9 +78,7 @@ class CoverageKeeper:
             return
         claimed = {record.peer: record.samples_per_s for record in trainers if record.data == name}
         now = self._ports.clock.now()
-        shown = self._ledger.rates(now)
-        unsaid = frozenset(peer for peer, speed in claimed.items() if not speed > 0)
-        holders.look(Pace(speeds=believed_speeds(claimed, shown), unsaid=unsaid, shown=shown), now)
+        holders.look(Pace.believed(claimed, self._ledger.rates(now)), now)
         newest = passes[(len(passes) - 1) // 2]
         board = LeaseBoard(self._ports, self._bundle.fingerprint, coverage.plan)
         followed = range(max(newest - LOOKED_AT_PASSES + 1, 0), newest + 1)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from collab.data.assignment import believed_speeds
 from collab.data.blocks import MAX_BLOCKS, PAGE_BLOCKS, BlockPlan
 from collab.types import PeerId
 
@@ -46,6 +47,17 @@ class Pace:
     """Samples per second that committed rounds show; of those who are unknown nothing else is known."""
     step_s: float = 0.0
     """Expected seconds between two steps: so long may what is computed wait for its commit."""
+
+    @classmethod
+    def believed(cls, claimed: Mapping[PeerId, float], shown: Mapping[PeerId, float]) -> "Pace":
+        """Of trainers that are all known, as far as their word goes.
+
+        Args:
+            claimed: samples per second, by the peers themselves; 0: it has said nothing.
+            shown: samples per second that committed rounds show.
+        """
+        unsaid = frozenset(peer for peer, speed in claimed.items() if not speed > 0)
+        return cls(speeds=believed_speeds(claimed, shown), unsaid=unsaid, shown=shown)
 
     def speed_of(self, peer: PeerId) -> float | None:
         """Samples per second; None: it is not there."""

@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from collab.data.assignment import believed_speeds
 from collab.data.blocks import BlockId
 from collab.data.pace import Pace
 from collab.swarm.progress import SwarmView
@@ -42,9 +41,8 @@ class Surroundings:
         """
         claimed = {record.peer: record.samples_per_s for record in trainers}
         claimed.setdefault(me, 0.0)
-        speeds, crowd = believed_speeds(claimed, proven), self.view().crowd
-        unknown = max(crowd.trainers - len(speeds), 0) if crowd is not None else 0
-        usual = statistics.median(speeds.values()) if unknown else 0.0
-        unsaid = frozenset(peer for peer, speed in claimed.items() if not speed > 0)
-        pace = Pace(speeds=speeds, unsaid=unsaid, usual=usual, num_unknown=unknown, shown=proven)
+        pace, crowd = Pace.believed(claimed, proven), self.view().crowd
+        unknown = max(crowd.trainers - len(pace.speeds), 0) if crowd is not None else 0
+        if unknown:
+            pace = replace(pace, usual=statistics.median(pace.speeds.values()), num_unknown=unknown)
         return replace(pace, step_s=self.target_samples / pace.together)
