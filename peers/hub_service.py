@@ -40,8 +40,16 @@ def place_for(flag: str, run: Run) -> HubPlace | None:
     Raises:
         ConfigError: that is no name of a repository.
     """
-    name = flag or run.hub_repo or NOWHERE
-    return None if name == NOWHERE else HubPlace.named(name)
+    return place_named(flag or run.hub_repo or "")
+
+
+def place_named(name: str) -> HubPlace | None:
+    """A repository; None: nowhere.
+
+    Raises:
+        ConfigError: that is no name of a repository.
+    """
+    return None if name in ("", NOWHERE) else HubPlace.named(name)
 
 
 async def serve_hub(ports: Ports, backbone: Backbone, data_dir: DataDir, service: HubService, kept: Kept) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from dataclasses import replace
 
-from collab.checkpoints.hub_repository import HubPlace
 from collab.concurrency import Background
 from collab.errors import ConfigError
 from collab.net.hivemind_net import NetworkSettings
@@ -15,7 +14,7 @@ from collab.swarm.invite import Invite
 from collab.types import Reachability, Role
 from peers.backbone import Backbone
 from peers.hub_lookup import apart
-from peers.hub_service import HubService, bring_if_lost
+from peers.hub_service import HubService, bring_if_lost, place_named
 from peers.joining import JoinOptions, Relay
 from peers.occasions import NO_RULES
 from peers.process import announce
@@ -42,7 +41,8 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         raise ConfigError(
             "this invite is not for a backbone", hint="ask the owner for one: collab-peer invite DIR --role backbone"
         )
-    hub = HubService(place=HubPlace.named(options.hub_repo), invite=lambda _: None) if options.hub_repo else None
+    publishes_at = place_named(options.hub_repo)
+    hub = HubService(place=publishes_at, invite=lambda _: None) if publishes_at is not None else None
     announce(f"joining {invite.run_id} as a backbone ...")
     if hub is not None:
         await apart(lambda: bring_if_lost(hub.place, data_dir, invite.fingerprint, makes_first_state=False))
@@ -94,7 +94,8 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
 def _check_duties(bundle: Bundle, options: JoinOptions) -> None:
     """See ``check_duties``; who has joined relays nothing in any case."""
     strategy = bundle.run.strategy
-    wishes = Wishes(strategy=strategy, store=options.store, hub=options.hub_repo, dashboard=options.dashboard)
+    hub = str(place_named(options.hub_repo) or "")
+    wishes = Wishes(strategy=strategy, store=options.store, hub=hub, dashboard=options.dashboard)
     check_duties(options.off | {Duty.RELAY}, wishes)
     announce_duties(options.off)
 

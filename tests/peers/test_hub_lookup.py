@@ -38,7 +38,7 @@ from peers.credits import Credit
 from peers.hosting import HostOptions, _bring_own
 from peers.hub_lookup import checkpoint_in, export_to, place_of, word_of
 from peers.hub_pages import RUN_ON_HUB, HubPages, count_parameters, points_of
-from peers.hub_service import bring_if_lost, place_for
+from peers.hub_service import bring_if_lost, place_for, place_named
 from peers.places import DataDir
 from tests.checkpoints.test_hub_publisher import NAME
 from tests.checkpoints.test_local import snapshot
@@ -215,6 +215,8 @@ def test_the_flag_counts_before_the_run_file_and_none_is_nowhere() -> None:
     assert place_for("", RUN.model_copy(update={"hub_repo": None})) is None
     with pytest.raises(ConfigError):
         place_for("nonsense", RUN)
+    assert place_named("org/model") == HubPlace("org/model")
+    assert place_named("none") is place_named("") is None, "of a backbone that joins there is the flag only"
 
 
 def test_a_lost_disk_begins_with_what_the_hub_has(at_hub: HubStandIn, tmp_path: Path) -> None:
