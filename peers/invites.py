@@ -5,6 +5,14 @@ from pathlib import Path
 from collab.errors import InviteError
 from collab.swarm.invite import PREFIX, Invite, read_invite
 
+LONGEST_NAME = 255
+"""Of a file or a directory, in characters: to look for a longer one is an error."""
+
+
+def is_invite(text: str) -> bool:
+    """Whether a text is an invite itself, as far as its looks tell, or at least longer than a file's name can be."""
+    return text.startswith(PREFIX) or any(len(name) > LONGEST_NAME for name in text.split("/"))
+
 
 def invite_from(text: str) -> Invite:
     """The invite itself, or the file that holds it.
@@ -12,7 +20,7 @@ def invite_from(text: str) -> Invite:
     Raises:
         InviteError: neither.
     """
-    if not text.startswith(PREFIX) and Path(text).is_file():
+    if not is_invite(text) and Path(text).is_file():
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -29,7 +37,7 @@ def first_words(text: str) -> str:
     Raises:
         InviteError: it is an invite that cannot be used.
     """
-    if not text.startswith(PREFIX) and "/" in text and not Path(text).exists():
+    if not is_invite(text) and "/" in text and not Path(text).exists():
         return f"joining {text}: getting ready ..."
     invite = invite_from(text)
     addresses = f"{len(invite.addresses)} address{'es' if len(invite.addresses) != 1 else ''}"

@@ -23,6 +23,7 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.progress import SwarmView
 from collab.types import PeerId, Reachability, Role
 from peers.event_words import pace_words, trained_words
+from peers.invites import is_invite
 from peers.joining import Relay
 from peers.owner import open_session
 from peers.places import claim_data_dir
@@ -215,5 +216,6 @@ def run_status(text: str, *, as_json: bool) -> None:
     Args:
         text: an invite, or the directory of a run that is owned here.
     """
-    report = asyncio.run(_look_as_owner(Path(text)) if Path(text).is_dir() else _look_as_guest(text))
+    is_owned = not is_invite(text) and Path(text).is_dir()
+    report = asyncio.run(_look_as_owner(Path(text)) if is_owned else _look_as_guest(text))
     print(json.dumps(report) if as_json else table(report))  # noqa: T201

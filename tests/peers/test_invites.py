@@ -11,7 +11,7 @@ from collab.swarm.identity import Identity
 from collab.swarm.invite import Invite, write_invite
 from collab.types import Role
 from peers.cli import app
-from peers.invites import first_words
+from peers.invites import LONGEST_NAME, first_words
 from tests.architecture import HEAVY, heavy_starts, parse
 
 OWNER = Identity.from_seed(bytes(32))
@@ -47,10 +47,19 @@ def test_of_a_name_on_the_hub_nothing_is_known_yet() -> None:
     assert first_words("org/name") == "joining org/name: getting ready ..."
 
 
-@pytest.mark.parametrize("text", ["hello", "collab2-nonsense", "collab1-old"])
+@pytest.mark.parametrize("text", ["hello", "collab2-nonsense", "collab1-old", "x" * 400])
 def test_what_is_no_invite_is_refused_at_once(text: str) -> None:
     with pytest.raises(InviteError):
         first_words(text)
+
+
+def test_status_takes_no_invite_for_a_directory() -> None:
+    """It is longer than a directory's name can be."""
+    word = invite(addresses=4)
+    assert len(word) > LONGEST_NAME
+    result = CliRunner().invoke(app, ["status", word[:-7]])
+    assert result.exit_code == 1
+    assert "cut or garbled" in result.output
 
 
 @pytest.mark.parametrize(
