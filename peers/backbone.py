@@ -19,7 +19,7 @@ from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.donation import StateServer
 from collab.swarm.duties import NOTHING_OFF, PUBLISHING, Duty, duties_in_words
-from collab.swarm.handover import serve_handover
+from collab.swarm.handover import Offer, serve_handover
 from collab.swarm.identity import Identity
 from collab.swarm.last_seen import LastSeen
 from collab.swarm.lease import Claim, Tenure
@@ -127,7 +127,7 @@ class Backbone:
         if self._does(Duty.STATE):
             await StateServer(transport, self._engine.links, fingerprint, self.keeper.provide).serve()
         if not self._settings.off & PUBLISHING:
-            await serve_handover(transport, self._engine.links.timeouts, fingerprint, self.keeper.take)
+            await serve_handover(transport, self._engine.links.timeouts, fingerprint, self._take)
         await serve_vouching(transport, self._ports.errands, self._engine.known_records)
         await self._engine.serve()
         await self._coverage.serve()
@@ -223,16 +223,25 @@ class Backbone:
             if self.keeper.era != self._era and self.keeper.packed is not None:
                 self._era = self.keeper.era
                 self._ports.observer.observe(RolledBack(at_s=view.at_s, epoch=self.keeper.epoch))
-            consensus = view.newest() if isinstance(self._bundle.run.strategy, VcAsgd) else view.consensus()
-            if consensus is not None:
-                self._report(view, consensus)
-                self._goal.note_epoch(consensus[0])
+            self._tell(view)
             if until is not None and self.keeper.shelf.saved_epoch >= until and not is_told:
                 is_told = True
                 where = str(self._settings.data_dir.checkpoints) if self._does(Duty.CHECKPOINTS) else "memory only"
                 text = f"the run is finished: epoch {until} is saved in {where}"
                 self._notice(text, "press Ctrl+C to stop serving it")
             await asyncio.sleep(FOLLOW_S)
+
+    async def _take(self, peer: PeerId, offer: Offer) -> bool:
+        """See ``StateKeeper``; of the last step nobody would hear any more when all trainers have left."""
+        self._tell(await self.membership.look())
+        return await self.keeper.take(peer, offer)
+
+    def _tell(self, view: SwarmView) -> None:
+        """Report where the swarm stands, if it has gone on."""
+        consensus = view.newest() if isinstance(self._bundle.run.strategy, VcAsgd) else view.consensus()
+        if consensus is not None:
+            self._report(view, consensus)
+            self._goal.note_epoch(consensus[0])
 
     def _note_round(self, record: CommitRecord) -> None:
         self._coverage.note_round(record)

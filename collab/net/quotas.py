@@ -92,11 +92,11 @@ QUOTAS: Mapping[str, Quota] = {
     # A peer fetches one round after the other, from two donors at a time, and tries again after a second.
     RESULTS_PROTOCOL: Quota(open_streams=8, streams=Pace(burst=64, per_s=8.0)),
     # A newcomer has one stream to each donor; a backbone one for a checkpoint and one for a goodbye. It asks again each
-    # half second. A donor serves four: one peer alone must not take all their places. Small messages are questions for
+    # half second. A donor serves four, and two of one peer (``donation.py``). Small messages are questions for
     # a megabyte and acknowledgements of 256 KB: 4,000 a second are 8 Gbit/s. A download that is begun anew opens its
     # streams before those of the old one are known to be closed.
     STATE_PROTOCOL: Quota(
-        open_streams=4, streams=Pace(burst=64, per_s=8.0), messages=Pace(burst=8000, per_s=4000.0)
+        open_streams=8, streams=Pace(burst=64, per_s=8.0), messages=Pace(burst=8000, per_s=4000.0)
     ),
     # A question for each unit, and for more time; a unit may take a tenth of a second. Who has none asks each second.
     UNITS_PROTOCOL: Quota(open_streams=8, streams=Pace(burst=256, per_s=64.0)),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
 
 from collab.averaging.flow import Links, Outflow, Part, kept_alive
 from collab.averaging.uplink import BACKGROUND
@@ -10,10 +11,13 @@ from collab.net.base import Stream, Transport
 from collab.net.pieces import PIECE_BYTES
 from collab.net.wire import Message
 from collab.swarm.snapshots import PackedSnapshot
+from collab.types import PeerId
 
 STATE_PROTOCOL = "collab/state/3"
 MAX_DONATIONS = 4
 """Newcomers served at once; more wait their turn, so that training keeps most of the uplink."""
+MAX_EACH = 2
+"""Of these for one newcomer: a download that is begun anew, and the one before."""
 MAX_WANTED = 8
 """Chunks that one newcomer may have asked for and not got."""
 SHARE = 0.05
@@ -31,6 +35,7 @@ class StateServer:
         self._transport, self._links, self._timeouts = transport, links, links.timeouts
         self._fingerprint, self._provide = fingerprint, provide
         self._slots = asyncio.Semaphore(MAX_DONATIONS)
+        self._slots_of: WeakValueDictionary[PeerId, asyncio.Semaphore] = WeakValueDictionary()
         self._next_s = 0.0
         """When a piece may leave beside a round."""
 
@@ -44,7 +49,8 @@ class StateServer:
         if theirs != self._fingerprint:
             await self._refuse(stream, f"your run's fingerprint is {theirs}, this run's is {self._fingerprint}")
             return
-        async with kept_alive(stream, self._timeouts), self._slots:
+        slots_of_theirs = self._slots_of.setdefault(stream.remote, asyncio.Semaphore(MAX_EACH))
+        async with kept_alive(stream, self._timeouts), slots_of_theirs, self._slots:
             packed = await self._provide(None if epoch < 0 else epoch)
             if packed is None:
                 await self._refuse(stream, "no state yet" if epoch < 0 else f"no snapshot of epoch {epoch}")

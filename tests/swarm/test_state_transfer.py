@@ -277,6 +277,21 @@ def test_newcomers_that_vanish_do_not_use_up_the_donor_s_slots() -> None:
     run(main())
 
 
+def test_one_newcomer_that_asks_for_all_slots_leaves_some_to_others() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            await donate(network, FIRST)
+            greedy = network.join("greedy")
+            for _ in range(MAX_DONATIONS):
+                stream = await greedy.open(FIRST, STATE_PROTOCOL, timeout_s=1)
+                await stream.send(Message("get", {"fingerprint": "f", "epoch": -1}), timeout_s=1)
+            began_s = asyncio.get_running_loop().time()
+            assert (await fetch(network.join("me"), FIRST))[0] == GOOD
+            assert asyncio.get_running_loop().time() - began_s < 0.5, "before one of its streams is given up"
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     "request_fields", [{}, {"fingerprint": "f"}, {"fingerprint": 5, "epoch": 1}, {"fingerprint": "f", "epoch": "x"}]
 )
