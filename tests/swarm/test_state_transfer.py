@@ -28,9 +28,10 @@ FIRST, SECOND = PeerId("first"), PeerId("second")
 
 
 async def donate(
-    network: FakeNetwork, name: PeerId, packed: PackedSnapshot | None = GOOD, *, run_is: str = "f"
+    network: FakeNetwork, name: PeerId, packed: PackedSnapshot | None = GOOD, *, run_is: str = "f", after_s: float = 0.0
 ) -> None:
     async def provide(epoch: int | None) -> PackedSnapshot | None:
+        await asyncio.sleep(after_s)
         return packed if packed is not None and epoch in (None, packed.manifest.epoch) else None
 
     await StateServer(network.join(name), links(), run_is, provide).serve()
@@ -215,6 +216,20 @@ def test_the_older_checkpoints_of_backbones_are_taken_only_when_trainers_have_no
             packed, donors = await fetch(me, SECOND, *backbones, wanted=wanted)
             assert packed == OLD
             assert donors <= set(backbones)
+
+    run(main())
+
+
+@pytest.mark.parametrize(("after_s", "packed"), [(30.0, GOOD), (900.0, OLD)])
+def test_who_stands_in_a_queue_for_the_newest_state_takes_no_old_one_meanwhile(
+    after_s: float, packed: PackedSnapshot
+) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            await donate(network, FIRST, after_s=after_s)
+            await donate(network, PeerId("backbone"), OLD)
+            me, wanted = network.join("me"), Wanted(voices=frozenset({FIRST}))
+            assert (await fetch(me, PeerId("backbone"), FIRST, wanted=wanted))[0] == packed
 
     run(main())
 
