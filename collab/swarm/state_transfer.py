@@ -99,8 +99,6 @@ class _Fetch:
         self._chosen: asyncio.Future[Download] = asyncio.get_running_loop().create_future()
         self._deadline: asyncio.TimerHandle | None = None
         """When those that have not answered yet are not waited for any more."""
-        self._queued: set[PeerId] = set()
-        """Who is there and serves other newcomers first."""
         self._patient_until_s = links.clock() + self._timeouts.stalled_s(0.0)
 
     async def run(self) -> tuple[PackedSnapshot, Mapping[PeerId, int]]:
@@ -152,9 +150,12 @@ class _Fetch:
             self._deadline = asyncio.get_running_loop().call_later(self._timeouts.answer_s(), self._choose_late)
 
     def _choose_late(self) -> None:
-        """Choose of what is here, but no old checkpoint while those whose word counts only serve others first."""
-        have_voices = self._offers.keys() & self._wanted.voices
-        if not have_voices and self._queued & self._wanted.voices and self._links.clock() < self._patient_until_s:
+        """Choose of what is here, but no old checkpoint while somebody whose word counts serves others first: who says
+        nothing meanwhile has failed after a while.
+        """
+        queued = set(self._asked.values()) & self._wanted.voices
+        is_patient = self._links.clock() < self._patient_until_s
+        if is_patient and queued and not queued & self._offers.keys():
             self._deadline = asyncio.get_running_loop().call_later(self._timeouts.answer_s(), self._choose_late)
         else:
             self._choose()
@@ -194,7 +195,6 @@ class _Fetch:
             self._failures[donor] = error.message
         finally:
             self._offers.pop(donor, None)
-            self._queued.discard(donor)
             if self._download is not None:
                 self._download.give_up(donor)
 
@@ -224,8 +224,7 @@ class _Fetch:
     async def _offered(self, stream: Stream) -> Manifest:
         """What the donor has; it may have to finish a microbatch, or other newcomers, before it can say so."""
         while (answer := await stream.receive(timeout_s=self._timeouts.part_s)).kind == "wait":
-            self._queued.add(stream.remote)
-        self._queued.discard(stream.remote)
+            pass
         if answer.kind == "refused":
             raise BadMessage(answer.get("text", str))
         manifest = Manifest.from_message(answer)
