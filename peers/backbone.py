@@ -241,7 +241,7 @@ class Backbone:
         consensus = view.newest() if isinstance(self._bundle.run.strategy, VcAsgd) else view.consensus()
         if consensus is not None:
             self._report(view, consensus)
-            self._goal.note_epoch(consensus[0])
+            self._goal.note_epoch(consensus[0], len(view.all_trainers()))
 
     def _note_round(self, record: CommitRecord) -> None:
         self._coverage.note_round(record)

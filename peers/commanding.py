@@ -6,6 +6,7 @@ from pathlib import Path
 from collab.checkpoints.local import list_checkpoints, load_checkpoint
 from collab.config import VcAsgd, load_run
 from collab.errors import ConfigError
+from collab.swarm.crowd import notice_s
 from collab.swarm.snapshots import Snapshot
 from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Rollback, Statement
 from collab.types import PeerId
@@ -15,8 +16,8 @@ from peers.places import RUN_FILE
 from peers.process import announce
 
 DAY_S = 86400.0
-NOTICE_EPOCHS, NOTICE_S = 10, 10.0
-"""Before an amendment counts, and before the end, if the organiser names no epoch: orders take seconds to be heard."""
+NOTICE_EPOCHS = 10
+"""Before an amendment counts, if the organiser names no epoch: orders take seconds to be heard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ async def end(directory: Path, at_epoch: int | None) -> None:
         ConfigError: the epoch is past.
     """
     async with open_session(directory) as session:
-        notice = await session.epochs_in(NOTICE_S)
+        notice = await session.epochs_in(notice_s(session.trainers))
         present = session.epoch()
         last = present + notice if at_epoch is None else at_epoch
         if last <= present:

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 from collab.config import Run, VcAsgd
 from collab.metrics.records import Notice
 from collab.ports import Ports
+from collab.swarm.crowd import notice_s
 from collab.swarm.identity import Identity
 from collab.swarm.mandate import Mandate
 from collab.swarm.statements import End
 
 if TYPE_CHECKING:
     from collab.tasks.base import Evaluation
-
-NOTICE_S = 10.0
-"""Between the order and the end, where everybody ends with the same step: orders take seconds to be heard."""
 
 
 class Goal:
@@ -30,11 +28,11 @@ class Goal:
         self._era: str | None = None
         """In which the goal was reached last."""
 
-    def note_epoch(self, epoch: int) -> None:
-        """Where the swarm stands now."""
+    def note_epoch(self, epoch: int, trainers: int) -> None:
+        """Where the swarm of so many trainers stands now."""
         now_s = self._ports.clock.monotonic()
         self._seen.append((now_s, epoch))
-        while now_s - self._seen[0][0] > NOTICE_S:
+        while now_s - self._seen[0][0] > notice_s(trainers):
             self._seen.popleft()
 
     def note_measured(self, epoch: int, found: "Evaluation") -> None:
@@ -64,7 +62,7 @@ class Goal:
         return ""
 
     def _soon(self, epoch: int) -> int:
-        """An epoch that the swarm does not reach before everybody can have heard of it."""
+        """An epoch that the swarm does not reach before everybody can have heard of it, so that all end together."""
         present = max((seen for _, seen in self._seen), default=epoch)
         passed = present - min((seen for _, seen in self._seen), default=present)
         return max(present, epoch) + 2 * (passed + 1)

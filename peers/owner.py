@@ -19,6 +19,7 @@ from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.address_book import AddressBook
 from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
+from collab.swarm.crowd import CROWD_BELOW, heartbeat_s
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import exchange, read_orders, write_orders
@@ -34,7 +35,9 @@ SESSION_S = 3600.0
 BOOTSTRAP_S = 6.0
 """How long a command looks for a backbone."""
 WATCH_S = 4.0
-"""For which a command watches how fast the swarm is: trainers tell of their epochs every second or so."""
+"""For which a command watches how fast the swarm is: trainers tell of their epochs every second or so; those of a crowd
+once a heartbeat, and so long is watched then.
+"""
 MIN_PREFIX, LONG_ID = 8, 40
 """Characters of a peer id that name a peer that is here, and any peer."""
 
@@ -113,11 +116,16 @@ class Session:
         consensus = self.view.consensus()
         return consensus[0] if consensus is not None else max((r.epoch for r in self.view.helpers()), default=0)
 
+    @property
+    def trainers(self) -> int:
+        """How many are there."""
+        return len(self.view.all_trainers())
+
     async def epochs_in(self, seconds: float) -> int:
         """How many steps the swarm surely does not take in less; at least 1.
 
-        Those that it could take if rounds took no time; where rounds take most of it, which is seen in ``WATCH_S``,
-        twice as many as it takes. Where steps are long, the next one counts if it may be under way already.
+        Those that it could take if rounds took no time; where rounds take most of it, which is seen by watching, twice
+        as many as it takes. Where steps are long, the next one counts if it may be under way already.
         """
         began = self.epoch()
         due_s, step_s = self.view.step_ahead(self.mandate.target_batch_size(began), self.now())
@@ -126,10 +134,11 @@ class Session:
             return 1 if due_s > seconds else 2
         if self.board is None:
             return most
-        await asyncio.sleep(WATCH_S)
+        watch_s = max(WATCH_S, heartbeat_s(self.trainers) if self.trainers >= CROWD_BELOW else 0.0)
+        await asyncio.sleep(watch_s)
         self.view = await self.board.refresh()
         seen = self.epoch() - began + 1  # one more, of which the records do not tell yet
-        return min(most, math.ceil(2 * seen * seconds / WATCH_S))
+        return min(most, math.ceil(2 * seen * seconds / watch_s))
 
     async def say(self, what: Statement) -> bool:
         """Sign an order, keep it, and hand it to whoever is there; whether somebody has it.

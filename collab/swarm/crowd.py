@@ -35,6 +35,10 @@ SAMPLE_EPOCHS = 16
 """After so many epochs the sample consists of others."""
 HEARTBEAT_S, LONGEST_HEARTBEAT_S, MANY = 8.0, 16.0, 512
 """How often each peer of a crowd speaks, and listens; from so many trainers on the more rarely, the more there are."""
+NOTICE_S, NOTICE_HEARTBEATS = 10.0, 3
+"""After so long everybody has heard what the organiser orders; in a crowd so many heartbeats later: where the swarm
+stands is known from words of the last one, and who reads of the order later hands it on later.
+"""
 MAX_TALLIES = 16
 """Histories that are told of; honest swarms are at two or three at once."""
 MAX_BYTES = 32768
@@ -113,6 +117,11 @@ class Crowd:
 def heartbeat_s(trainers: int) -> float:
     """How often each peer of a crowd speaks."""
     return min(HEARTBEAT_S * max(trainers / MANY, 1.0), LONGEST_HEARTBEAT_S)
+
+
+def notice_s(trainers: int) -> float:
+    """By when everybody has heard of an order in a swarm of so many."""
+    return NOTICE_S + (NOTICE_HEARTBEATS * heartbeat_s(trainers) if trainers >= CROWD_BELOW else 0.0)
 
 
 def level_for(trainers: int) -> int:

@@ -14,6 +14,8 @@ import torch
 from collab.averaging.calls import NOT_COMING
 from collab.net.base import Stream
 from collab.swarm.donation import StateServer
+from collab.swarm.membership import Membership
+from collab.swarm.progress import SwarmView
 from collab.swarm.snapshots import Manifest, PackedSnapshot, Snapshot, pack
 from collab.training.participant import Participant
 from collab.training.replica import Replica
@@ -68,6 +70,19 @@ class _Corrupt:
         chunk[-1] ^= 1
         self.log.touch()
         return memoryview(chunk)
+
+
+def tell_of_a_crowd(path: str) -> None:
+    """Keep in a file how many trainers there are, and how many of them are known by name where most are not."""
+    ordinary, sign = Membership.look, Path(path)
+
+    async def looked(self: Membership, *, brief: bool = False) -> SwarmView:
+        view = await ordinary(self, brief=brief)
+        if view.crowd is not None:
+            sign.write_text(f"{view.crowd.trainers} {len(view.all_trainers())}")  # noqa: ASYNC240  # microseconds
+        return view
+
+    _replace(Membership, "look", looked)
 
 
 def corrupt_chunks(path: str, log: str) -> None:

@@ -1,12 +1,16 @@
 """What an organiser's command makes of what it sees of the swarm."""
 
+import asyncio
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from collab.swarm.crowd import CROWD_FROM, notice_s
 from collab.swarm.progress import SwarmView
+from collab.types import PeerId
 from peers.owner import Session
 from tests.fakes import NOW, run
 from tests.swarm.people import record
@@ -34,6 +38,27 @@ def test_where_rounds_take_most_of_the_time_twice_the_steps_that_are_seen_count(
     session = Session(estate=cast(Any, None), mandate=mandate, view=before, board=cast(Any, Board()))
     assert run(session.epochs_in(10.0)) == epochs
     assert session.epoch() == 7 + seen
+
+
+@pytest.mark.parametrize(("trainers", "watched_s", "notice"), [(2, 4.0, 10.0), (CROWD_FROM, 8.0, 34.0)])
+def test_a_crowd_is_watched_for_longer_and_told_earlier(trainers: int, watched_s: float, notice: float) -> None:
+    mandate = cast(Any, SimpleNamespace(target_batch_size=lambda _: TARGET))
+
+    def swarm(epoch: int) -> SwarmView:
+        one = record(0, samples_per_s=24_000.0, epoch=epoch)
+        return SwarmView(tuple(replace(one, peer=PeerId(f"peer {number}")) for number in range(trainers)), NOW)
+
+    class Board:
+        async def refresh(self) -> SwarmView:
+            return swarm(10)
+
+    async def main() -> tuple[int, float]:
+        session = Session(estate=cast(Any, None), mandate=mandate, view=swarm(7), board=cast(Any, Board()))
+        began_s = asyncio.get_running_loop().time()
+        return await session.epochs_in(notice_s(session.trainers)), asyncio.get_running_loop().time() - began_s
+
+    assert notice_s(trainers) == notice
+    assert run(main()) == (2 * 4 * notice / watched_s, watched_s)
 
 
 @pytest.mark.parametrize(("samples", "epochs"), [(0.0, 1), (110.0, 2), (1000.0, 2)])
