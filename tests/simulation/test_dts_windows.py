@@ -206,3 +206,12 @@ def test_who_was_cut_off_in_a_round_takes_it_over_when_it_is_back(tmp_path: Path
     used = sum(event.own_samples for event in swarm.events(away, EpochFinished))
     used += sum(event.samples for event in swarm.events(away, SamplesUsed))
     assert 0.9 * computed < used <= computed, "nothing counts twice"
+
+
+def test_the_farthest_trainer_is_in_nearly_every_round(tmp_path: Path) -> None:
+    """From the middle it is eight times as far away as the nearest, and a round without it would be over sooner."""
+    swarm = swarm_of(tmp_path, until=14, windows=1, seed=613)
+    trainers = run(swarm)
+    own = [sum(step.own_samples > 0 for step in swarm.events(trainer, EpochFinished)) for trainer in trainers]
+    assert min(own) >= 12, own
+    check_all_counted(swarm, trainers)
