@@ -15,7 +15,6 @@ from tests.architecture import (
     empty_names,
     forbidden_imports,
     heavy_starts,
-    is_in,
     long_files,
     long_functions,
     parse,

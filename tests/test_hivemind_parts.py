@@ -35,5 +35,6 @@ print(hivemind.__version__, hivemind.averaging.DecentralizedAverager is Decentra
 
 
 def test_where_hivemind_is_loaded_already_its_parts_come_from_there() -> None:
-    program = "import hivemind; from collab.net.hivemind_parts import P2P; print(type(hivemind), P2P is hivemind.p2p.P2P)"
+    program = "import hivemind; from collab.net.hivemind_parts import P2P\n"
+    program += "print(type(hivemind), P2P is hivemind.p2p.P2P)"
     assert loaded(program) == "<class 'module'> True"
