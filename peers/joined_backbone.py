@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from collab.concurrency import Background
 from collab.errors import ConfigError
+from collab.metrics.tracking import service_for
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import Started, StartupSettings, default_host, learn_run, start_peer
 from collab.swarm.address_book import AddressBook
@@ -78,6 +79,7 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         place = Place(
             data_dir=data_dir, name=options.name, as_json=options.as_json, store=options.store, hub=hub,
             dashboard=options.dashboard, off=options.off,
+            tracking=service_for(options.track) if Duty.METRICS not in options.off else None,
         )  # fmt: skip
 
         async def welcome(backbone: Backbone) -> None:
@@ -95,7 +97,9 @@ def _check_duties(bundle: Bundle, options: JoinOptions) -> None:
     """See ``check_duties``; who has joined relays nothing in any case."""
     strategy = bundle.run.strategy
     hub = str(place_named(options.hub_repo) or "")
-    wishes = Wishes(strategy=strategy, store=options.store, hub=hub, dashboard=options.dashboard)
+    wishes = Wishes(
+        strategy=strategy, store=options.store, hub=hub, dashboard=options.dashboard, track=options.track
+    )
     check_duties(options.off | {Duty.RELAY}, wishes)
     announce_duties(options.off)
 
