@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from collab.concurrency import Background
 from collab.errors import ConfigError
@@ -12,7 +13,7 @@ from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle, load_bundle, save_bundle
 from collab.swarm.duties import Duty
 from collab.swarm.invite import Invite
-from collab.types import Reachability, Role
+from collab.types import PeerId, Reachability, Role
 from peers.backbone import Backbone
 from peers.hub_lookup import apart
 from peers.hub_service import HubService, bring_if_lost, place_named
@@ -23,6 +24,9 @@ from peers.serving import Place, Serving, names_of, serve_backbone, task_of, wor
 from peers.switched_off import Wishes, announce_duties, check_duties
 from peers.wiring import invite_from
 from peers.workshop import Workshop
+
+if TYPE_CHECKING:
+    from collab.tasks.base import Task
 
 ALONE_AFTER_S = 5.0
 """How long the others are looked for at the start, when the run is known from an earlier life; the search goes on."""
@@ -69,13 +73,7 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         bundle = known if known is not None else await _learned(started, invite, options)
         _check_duties(bundle, options)
         tasks.create_task(book.follow(started.ports, bundle.fingerprint))
-        me = started.ports.transport.peer_id
-        workshop = Workshop(
-            make_first_state=None,
-            checkpoint_files=lambda: task_of(bundle, me, None, options.allowed_modules).checkpoint_files(),
-            evaluate=lambda state: worth_of(task_of(bundle, me, None, options.allowed_modules), state),
-            copied_names=lambda: names_of(task_of(bundle, me, None, options.allowed_modules)),
-        )
+        workshop = _workshop_of(bundle, started.ports.transport.peer_id, options)
         place = Place(
             data_dir=data_dir, name=options.name, as_json=options.as_json, store=options.store, hub=hub,
             dashboard=options.dashboard, off=options.off,
@@ -91,6 +89,20 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
 
         await serve_backbone(started, bundle, workshop, place, Serving(relay, stop, welcome))
     announce("the backbone has left; start it again with the same command to carry on")
+
+
+def _workshop_of(bundle: Bundle, me: PeerId, options: JoinOptions) -> Workshop:
+    """Builds the task when it is asked for something of it."""
+
+    def task() -> "Task":
+        return task_of(bundle, me, None, options.allowed_modules)
+
+    return Workshop(
+        make_first_state=None,
+        checkpoint_files=lambda: task().checkpoint_files(),
+        evaluate=lambda state: worth_of(task(), state),
+        copied_names=lambda: names_of(task()),
+    )
 
 
 def _check_duties(bundle: Bundle, options: JoinOptions) -> None:
