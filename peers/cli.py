@@ -15,7 +15,9 @@ from peers.cli_options import (
     MaxDownload,
     MaxUpload,
     Store,
+    Track,
     Without,
+    check_track,
     duties_off,
 )
 
@@ -64,17 +66,14 @@ def backbone(
     max_download: MaxDownload = None,
     store: Store = "",
     dashboard: DashboardAt = "",
-    track: Annotated[
-        str, typer.Option(help="Who gets the run's figures: wandb, trackio, none, or auto (wandb, where it has a key).")
-    ] = "auto",
+    track: Track = "auto",
     without: Without = "",
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
 ) -> None:
     """Start the backbone of a run: bootstrap, state, checkpoints. Needs no GPU. Prints the invite."""
     _check_beginning(begin_with, has_new_owner=new_owner)
-    if track not in ("auto", "wandb", "trackio", "none"):
-        raise typer.BadParameter(f"expected auto, wandb, trackio or none, got {track!r}", param_hint="--track")
+    check_track(track)
     off = duties_off(without)
     from peers.process import configure_logging, run_peer
 

@@ -24,9 +24,11 @@ from peers.cli_options import (
     Quiet,
     ReachText,
     Store,
+    Track,
     When,
     Without,
     Yes,
+    check_track,
     duties_off,
 )
 
@@ -61,6 +63,7 @@ def join(
     reach: ReachText = "auto",
     store: Store = "",
     dashboard: DashboardAt = "",
+    track: Track = "none",
     without: Without = "",
     yes: Yes = False,
     plain: Plain = False,
@@ -70,6 +73,7 @@ def join(
     log_level: LogLevel = "warning",
 ) -> None:
     """Join a run and train until Ctrl+C or until it is finished."""
+    check_track(track)
     _check(role, priority, has_one_style=plain + quiet + as_json <= 1)
     asked_for, off = _asked_for(reach), duties_off(without)
     _begin(invite, log_level, is_quiet=quiet)
@@ -89,9 +93,8 @@ def join(
         gpu_memory_gb=gpu_memory,
         rules=HouseRules(when=when, works_on_battery=on_battery, monthly_gb=monthly_gb, is_modest=priority == "low"),
         allowed_modules=tuple(allow or ()),
-        store=store, dashboard=dashboard, hub_repo=hub_repo, off=off,
-        wants_credit=credit,
-        has_agreed=yes,
+        store=store, dashboard=dashboard, track=track, hub_repo=hub_repo, off=off,
+        wants_credit=credit, has_agreed=yes,
         style=style_of(is_plain=plain, is_quiet=quiet),
         as_json=as_json,
     )  # fmt: skip

@@ -42,6 +42,9 @@ DashboardAt = Annotated[
         help="Where a backbone's dashboard is; default: port 8470, for this machine only; none: nowhere.",
     ),
 ]
+Track = Annotated[
+    str, typer.Option(help="Who gets the run's figures: wandb, trackio, none, or auto (wandb, where it has a key).")
+]
 Without = Annotated[
     str,
     typer.Option(
@@ -61,6 +64,15 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before this machine
 Plain = Annotated[bool, typer.Option("--plain", help="Lines in place of the panel, also on a terminal.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but problems.")]
 Priority = Annotated[str, typer.Option(help="low: other programs go first; normal: it takes its share.")]
+
+
+def check_track(track: str) -> None:
+    """
+    Raises:
+        BadParameter: ``Track`` names nothing.
+    """
+    if track not in ("auto", "wandb", "trackio", "none"):
+        raise typer.BadParameter(f"expected auto, wandb, trackio or none, got {track!r}", param_hint="--track")
 
 
 def duties_off(without: str) -> "frozenset[Duty]":

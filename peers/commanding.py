@@ -56,6 +56,7 @@ async def amend(directory: Path, change: Change, at_epoch: int | None) -> None:
         ConfigError: the epoch is past, or nothing changes.
     """
     async with open_session(directory) as session:
+        await session.find_trainers()
         present = session.epoch()
         first = present + NOTICE_EPOCHS if at_epoch is None else at_epoch
         if first <= present:
@@ -104,6 +105,7 @@ async def end(directory: Path, at_epoch: int | None) -> None:
         ConfigError: the epoch is past.
     """
     async with open_session(directory) as session:
+        await session.find_trainers()
         notice = await session.epochs_in(notice_s(session.trainers))
         present = session.epoch()
         last = present + notice if at_epoch is None else at_epoch

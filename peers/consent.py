@@ -72,8 +72,8 @@ def data_words(run: Run) -> str:
             return f"the dataset {dataset} of the Hugging Face Hub, which this machine downloads"
 
 
-def terms(run: Run, load: Load | None) -> str:
-    """What a person should know before their machine takes part."""
+def terms(run: Run) -> str:
+    """What a person should know before their machine takes part, but for the traffic: see ``row``."""
     about, is_bare = run.about, run.about == About()
     rows = [
         ("purpose", about.purpose or UNSAID),
@@ -81,14 +81,18 @@ def terms(run: Run, load: Load | None) -> str:
         ("model", f"licence: {about.model_license or UNSAID}"),
         ("contact", about.contact or UNSAID),
         ("who sees you", "the peers of this run see this machine's IP address, its name, and how fast it is"),
-        ("traffic", traffic_words(load)),
         ("pause", "'collab-peer pause', Ctrl+C, --when, --monthly-gb: see 'collab-peer join --help'"),
     ]
     lines = [f"You are asked to take part in the run {run.run_id!r}."]
-    lines += [f"  {name:13} {_shown(value)}" for name, value in rows]
+    lines += [row(name, value) for name, value in rows]
     if is_bare:
         lines.append("  (the organiser can say more under 'about' in the run file)")
     return "\n".join(lines)
+
+
+def row(name: str, value: str) -> str:
+    """One line of the terms."""
+    return f"  {name:13} {_shown(value)}"
 
 
 def traffic_words(load: Load | None) -> str:

@@ -29,10 +29,10 @@ def words(event: Event) -> str:
     if isinstance(event, EpochFinished):
         share = 100 * event.own_samples / event.swarm_samples if event.swarm_samples else 0.0
         loss = f"{event.loss:.4f}" if math.isfinite(event.loss) else "-"
-        rate = event.swarm_samples / event.seconds if event.seconds > 0 else 0.0
+        rate = f"swarm {event.swarm_samples / event.seconds:.1f} samples/s  " if event.seconds > 0 else ""
         others = event.contributors - (1 if event.own_samples else 0)
         return (
-            f"epoch {event.epoch}  loss {loss}  swarm {rate:.1f} samples/s  "
+            f"epoch {event.epoch}  loss {loss}  {rate}"
             f"averaged with {count(others, 'other')}  you gave {share:.0f} %"
         )
     if isinstance(event, SwarmReport):

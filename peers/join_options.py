@@ -31,6 +31,8 @@ class JoinOptions:
     """Where a backbone publishes checkpoints on the Hub, too; empty: nowhere."""
     dashboard: str = ""
     """Where a backbone shows the run to browsers: see ``listen``."""
+    track: str = "none"
+    """Service that gets the run's figures from a backbone: see ``service_for``."""
     off: frozenset[Duty] = NOTHING_OFF
     """What a backbone does not do."""
     wants_credit: bool = False

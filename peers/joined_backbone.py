@@ -2,16 +2,18 @@
 
 import asyncio
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from collab.concurrency import Background
 from collab.errors import ConfigError
+from collab.metrics.tracking import service_for
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import Started, StartupSettings, default_host, learn_run, start_peer
 from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle, load_bundle, save_bundle
 from collab.swarm.duties import Duty
 from collab.swarm.invite import Invite
-from collab.types import Reachability, Role
+from collab.types import PeerId, Reachability, Role
 from peers.backbone import Backbone
 from peers.hub_lookup import apart
 from peers.hub_service import HubService, bring_if_lost, place_named
@@ -22,6 +24,9 @@ from peers.serving import Place, Serving, names_of, serve_backbone, task_of, wor
 from peers.switched_off import Wishes, announce_duties, check_duties
 from peers.wiring import invite_from
 from peers.workshop import Workshop
+
+if TYPE_CHECKING:
+    from collab.tasks.base import Task
 
 ALONE_AFTER_S = 5.0
 """How long the others are looked for at the start, when the run is known from an earlier life; the search goes on."""
@@ -68,16 +73,11 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         bundle = known if known is not None else await _learned(started, invite, options)
         _check_duties(bundle, options)
         tasks.create_task(book.follow(started.ports, bundle.fingerprint))
-        me = started.ports.transport.peer_id
-        workshop = Workshop(
-            make_first_state=None,
-            checkpoint_files=lambda: task_of(bundle, me, None, options.allowed_modules).checkpoint_files(),
-            evaluate=lambda state: worth_of(task_of(bundle, me, None, options.allowed_modules), state),
-            copied_names=lambda: names_of(task_of(bundle, me, None, options.allowed_modules)),
-        )
+        workshop = _workshop_of(bundle, started.ports.transport.peer_id, options)
         place = Place(
             data_dir=data_dir, name=options.name, as_json=options.as_json, store=options.store, hub=hub,
             dashboard=options.dashboard, off=options.off,
+            tracking=service_for(options.track) if Duty.METRICS not in options.off else None,
         )  # fmt: skip
 
         async def welcome(backbone: Backbone) -> None:
@@ -91,11 +91,27 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
     announce("the backbone has left; start it again with the same command to carry on")
 
 
+def _workshop_of(bundle: Bundle, me: PeerId, options: JoinOptions) -> Workshop:
+    """Builds the task when it is asked for something of it."""
+
+    def task() -> "Task":
+        return task_of(bundle, me, None, options.allowed_modules)
+
+    return Workshop(
+        make_first_state=None,
+        checkpoint_files=lambda: task().checkpoint_files(),
+        evaluate=lambda state: worth_of(task(), state),
+        copied_names=lambda: names_of(task()),
+    )
+
+
 def _check_duties(bundle: Bundle, options: JoinOptions) -> None:
     """See ``check_duties``; who has joined relays nothing in any case."""
     strategy = bundle.run.strategy
     hub = str(place_named(options.hub_repo) or "")
-    wishes = Wishes(strategy=strategy, store=options.store, hub=hub, dashboard=options.dashboard)
+    wishes = Wishes(
+        strategy=strategy, store=options.store, hub=hub, dashboard=options.dashboard, track=options.track
+    )
     check_duties(options.off | {Duty.RELAY}, wishes)
     announce_duties(options.off)
 

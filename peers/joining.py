@@ -29,6 +29,7 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> None:
         (options.store, "--store", "keeps parameters"),
         (options.hub_repo, "--hub-repo", "publishes checkpoints"),
         (options.dashboard, "--dashboard", "shows the whole run"),
+        (options.track != "none", "--track", "hands on the whole run's figures"),
         (options.off, "--without", "has duties that can be switched off"),
     )
     for _, flag, does in [one for one in of_backbones if one[0]]:

@@ -6,12 +6,13 @@ import math
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from collab.config import load_run
 from collab.errors import BadMessage, BootstrapFailed, ConfigError, NetworkError
+from collab.net.bootstrap import RECONNECT_S
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.listening import is_loopback
 from collab.net.startup import Started, StartupSettings, start_peer
@@ -21,14 +22,16 @@ from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
 from collab.swarm.crowd import CROWD_BELOW, heartbeat_s
 from collab.swarm.identity import Identity, load_or_create_identity
+from collab.swarm.last_seen import seen_in
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import exchange, read_orders, write_orders
-from collab.swarm.progress import SwarmView
+from collab.swarm.progress import HEARTBEAT_S, SwarmView
 from collab.swarm.statements import Statement, check
 from collab.types import PeerId, Role
 from peers.assets import load_assets
 from peers.joining import Relay
 from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, DataDir
+from peers.process import announce
 
 SESSION_S = 3600.0
 """For which an organiser's command may take part in the swarm."""
@@ -38,6 +41,11 @@ WATCH_S = 4.0
 """For which a command watches how fast the swarm is: trainers tell of their epochs every second or so; those of a crowd
 once a heartbeat, and so long is watched then.
 """
+AGAIN_S = 0.5
+"""Between two looks for trainers."""
+FOUND_S = RECONNECT_S + HEARTBEAT_S + 1.0
+"""In which trainers find a backbone that was started again, and it has their word: they look for it so often, and speak
+so often; and a second for all messages."""
 MIN_PREFIX, LONG_ID = 8, 40
 """Characters of a peer id that name a peer that is here, and any peer."""
 
@@ -106,6 +114,8 @@ class Session:
     """None: no backbone answers."""
     board: ProgressBoard | None = None
     """As ``started``."""
+    seen_epoch: int = -1
+    """How far the swarm was when the backbone of this directory saw it last; -1: not known."""
 
     def now(self) -> float:
         """Swarm time; this machine's, if nobody is there."""
@@ -114,7 +124,24 @@ class Session:
     def epoch(self) -> int:
         """Where the swarm stands."""
         consensus = self.view.consensus()
-        return consensus[0] if consensus is not None else max((r.epoch for r in self.view.helpers()), default=0)
+        if consensus is not None:
+            return consensus[0]
+        return max((self.seen_epoch, *(r.epoch for r in self.view.helpers()), 0))
+
+    async def find_trainers(self) -> None:
+        """Wait for the word of those who were there before the backbone was started again, if it was.
+
+        What it holds itself is of its last checkpoint, and the swarm has gone on since.
+        """
+        held_epoch = max((record.epoch for record in self.view.helpers()), default=-1)
+        if self.board is None or self.view.consensus() is not None or self.seen_epoch <= held_epoch:
+            return
+        announce(f"the swarm was at epoch {self.seen_epoch}; looking for its trainers ...")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FOUND_S):
+                while self.view.consensus() is None:
+                    await asyncio.sleep(AGAIN_S)
+                    self.view = await self.board.refresh()
 
     @property
     def trainers(self) -> int:
@@ -173,6 +200,7 @@ async def open_session(directory: Path) -> AsyncIterator[Session]:
     mandate = Mandate(estate.bundle)
     for path in (directory / ORDERS, directory / "backbone" / ORDERS):
         mandate.take(0, read_orders(path))
+    seen_epoch = seen_in(DataDir(directory / "backbone").last_seen)
     with tempfile.TemporaryDirectory(prefix="collab-owner-") as folder:
         key = load_or_create_identity(Path(folder) / "identity.key")
         papers = estate.papers("organiser", Role.TRAINER, time.time() + SESSION_S, key=key)
@@ -187,9 +215,9 @@ async def open_session(directory: Path) -> AsyncIterator[Session]:
                 for peer in started.bootstrap_peers:
                     await exchange(started.ports.transport, started.ports.errands, peer, mandate)
                 board = ProgressBoard(started.ports, started.identity, estate.bundle.fingerprint)
-                yield Session(estate, mandate, await board.refresh(), started, board)
+                yield Session(estate, mandate, await board.refresh(), started, board, seen_epoch)
         except BootstrapFailed:
-            yield Session(estate, mandate, SwarmView((), 0.0))
+            yield Session(estate, mandate, SwarmView((), 0.0), seen_epoch=seen_epoch)
 
 
 def find_peer(view: SwarmView, text: str) -> PeerId:

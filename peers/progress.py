@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from collab.metrics.guest_records import Progress
 from collab.metrics.records import Event
 from collab.ports import Clock
-from collab.training.participant import Participant
 from peers.event_words import eta_words
+
+if TYPE_CHECKING:
+    from collab.training.participant import Participant
 
 LEAST_S = 1.0
 """Between two words about the same thing."""
@@ -45,7 +48,7 @@ class ProgressTeller:
         self._observe(Progress(at_s=self._clock.now(), what=what, done_bytes=done_bytes, whole_bytes=whole_bytes))
 
 
-def eta_of(participant: Participant) -> str:
+def eta_of(participant: "Participant") -> str:
     """When the next step is due, and the run's end, in words."""
     mandate, epoch = participant.statutes.mandate, participant.replica.epoch
     view, now = participant.membership.view, participant.ports.clock.now()

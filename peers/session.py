@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from collab.concurrency import run_until_first
@@ -122,6 +123,7 @@ class Session:
         await run_until_first(self.stop.wait(), self.guest.pause.wanted.wait())
 
     async def _train(self, started: Started, bundle: Bundle, relay: Relay, outlook: Outlook) -> None:
+        await started.ports.compute.run(lambda: import_module("peers.machine"))  # PyTorch, beside the loop
         from peers.machine import Beginning, build_trainer
 
         teller = ProgressTeller(relay.observe, started.ports.clock)

@@ -106,7 +106,7 @@ class EpochFinished(Event):
     contributors: int
     learning_rate: float
     seconds: float
-    """Since the previous step."""
+    """Since the previous step; 0: others took that one, and when is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from hivemind.p2p import P2P
-from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError
-from hivemind.utils.multiaddr import Multiaddr
-
 from collab.errors import NetworkError
+from collab.net.hivemind_parts import P2P, ControlFailure, Multiaddr, P2PDaemonError
 from collab.net.relaying import RelayLimits, Reservation, reserve
 from collab.swarm.identity import load_or_create_identity
 from collab.types import PeerId

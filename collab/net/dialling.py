@@ -3,9 +3,7 @@
 import asyncio
 import random
 
-from hivemind.p2p import P2P, PeerID
-from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
-from hivemind.utils.multiaddr import Multiaddr
+from collab.net.hivemind_parts import P2P, ControlFailure, Multiaddr, PeerID
 
 MET = ("error reading handshake message", "dial backoff")
 """In the daemon's words: two handshakes met, or it still waits after that."""

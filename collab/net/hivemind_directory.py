@@ -5,13 +5,11 @@ import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
-from hivemind.dht.node import DHTNode
-from hivemind.p2p import PeerID
-
 from collab.errors import TimedOut
 from collab.net import hivemind_time
 from collab.net.base import Entry
 from collab.net.hivemind_net import HivemindTransport
+from collab.net.hivemind_parts import DHTNode, PeerID
 from collab.net.keeper_calls import KeeperCalls
 from collab.net.lookups import CALL_FIRST_S
 from collab.net.owned_records import OwnedRecords

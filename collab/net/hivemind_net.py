@@ -12,24 +12,25 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hivemind.p2p import P2P, PeerID
-from hivemind.p2p.p2p_daemon_bindings.datastructures import PeerInfo, StreamInfo
-from hivemind.p2p.p2p_daemon_bindings.utils import (
-    ControlFailure,
-    P2PDaemonError,
-    raise_if_failed,
-    read_pbmsg_safe,
-    write_pbmsg,
-)
-from hivemind.proto import p2pd_pb2
-from hivemind.utils.multiaddr import Multiaddr
-
 from collab.concurrency import Background
 from collab.errors import NetworkError, PeerUnreachable, TimedOut
 from collab.net.base import Handler
 from collab.net.daemon import daemon_traffic, start_daemon
 from collab.net.dialling import connect
 from collab.net.fresh_dial import who_answers
+from collab.net.hivemind_parts import (
+    P2P,
+    ControlFailure,
+    Multiaddr,
+    P2PDaemonError,
+    PeerID,
+    PeerInfo,
+    StreamInfo,
+    p2pd_pb2,
+    raise_if_failed,
+    read_pbmsg_safe,
+    write_pbmsg,
+)
 from collab.net.hivemind_stream import HivemindStream
 from collab.net.listening import check_port, host_in
 from collab.net.quotas import LIMITS

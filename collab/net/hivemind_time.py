@@ -7,8 +7,7 @@ only process-wide state of the network layer: peers that share a process share i
 
 from collections.abc import Callable
 
-from hivemind.dht import node, protocol, routing, storage
-from hivemind.utils import timed_storage
+from collab.net.hivemind_parts import node, protocol, routing, storage, timed_storage
 
 MODULES = (node, protocol, routing, storage, timed_storage)
 

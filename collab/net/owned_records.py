@@ -10,10 +10,9 @@ import struct
 from collections.abc import Callable
 
 import msgpack
-from hivemind.dht.validation import DHTRecord, RecordValidatorBase
-from hivemind.utils import MSGPackSerializer
 
 from collab.net.base import LONGEST_RECORD_S, owner_of
+from collab.net.hivemind_parts import DHTRecord, MSGPackSerializer, RecordValidatorBase
 from collab.newest import Newest
 from collab.ports import Keys
 

@@ -10,11 +10,9 @@ import math
 from dataclasses import dataclass
 
 import base58
-from hivemind.p2p import P2P, PeerID
-from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError
-from hivemind.utils.multiaddr import Multiaddr
 
 from collab.errors import BadMessage, PeerUnreachable, TimedOut
+from collab.net.hivemind_parts import P2P, ControlFailure, Multiaddr, P2PDaemonError, PeerID
 from collab.types import PeerId
 
 HOP_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"

@@ -24,6 +24,7 @@ from collab.swarm.crowd import (
     page_keys,
     unpack_crowd,
 )
+from collab.swarm.double import Double
 from collab.swarm.identity import Identity
 from collab.swarm.progress import HEARTBEAT_S, RECORD_LIFE_S, SwarmView, is_fresh
 from collab.swarm.records import LONGEST_LIFE_S, PeerRecord, PeerState, pack_record, unpack_record
@@ -56,10 +57,9 @@ class ProgressBoard:
         self._ports, self._identity, self._fingerprint, self._statutes = ports, identity, fingerprint, statutes
         self._front = f"{fingerprint[:32]}.peers"
         self._latest: PeerRecord | None = None
-        self._published_s = -math.inf
-        self._heard_s = ports.clock.monotonic()
+        self._published_s, self._heard_s = -math.inf, ports.clock.monotonic()
         self._max_share = statutes.bundle.run.averaging.max_share if statutes is not None else 1.0
-        self._view = SwarmView((), 0.0)
+        self._view, self._double = SwarmView((), 0.0), Double(identity.peer_id, ports)
         self._crowds: dict[PeerId, Crowd] = {}
         """Newest summary of each backbone."""
         self._told: Crowd | None = None
@@ -120,13 +120,12 @@ class ProgressBoard:
         """Store our record; a directory that does not answer is logged, and the next heartbeat tries again."""
         if self._statutes is not None:
             record = self._statutes.stamped(record)
-        life_s = RECORD_LIFE_S * self.heartbeat_s / HEARTBEAT_S
-        record = replace(record, life_s=life_s)
-        self._latest = record
+        self._latest = record = replace(record, life_s=RECORD_LIFE_S * self.heartbeat_s / HEARTBEAT_S)
+        self._double.said(record)
         self._published_s = self._ports.clock.monotonic()
         self._raw[record.peer] = data = pack_record(record, self._identity)
         key = page_key(self._front, self._level, record.peer) if record.role is Role.TRAINER else self._front
-        await self._store(key, record.peer, data, life_s)
+        await self._store(key, record.peer, data, record.life_s)
 
     async def sum_up(self) -> None:
         """Tell of all, unless the swarm is small or another backbone does so already.
@@ -259,6 +258,7 @@ class ProgressBoard:
             except BadMessage as error:
                 logger.debug("record refused peer=%s reason=%s", subkey, error)
                 continue
+            self._double.heard(record)
             is_told = crowd is not None or is_fresh(record, now)  # what a summary holds lives as long as it does
             if record.fingerprint != self._fingerprint or not is_told or not self._counts(record):
                 continue

@@ -31,11 +31,7 @@ class LastSeen:
 
     def read(self) -> int:
         """The epoch; -1: not known."""
-        try:
-            epoch = json.loads(self.path.read_bytes())["epoch"] if self.path is not None else -1
-        except (OSError, ValueError, KeyError, TypeError):
-            return -1
-        return epoch if type(epoch) is int and epoch >= 0 else -1
+        return seen_in(self.path) if self.path is not None else -1
 
     async def follow(self, epoch: Callable[[], int]) -> None:
         """Note what ``epoch`` says, until cancelled; -1: nothing."""
@@ -44,6 +40,15 @@ class LastSeen:
             if (newest := epoch()) >= 0 and newest != self._written:
                 self._written = newest
                 await self._compute.beside(partial(_write, self.path, newest))
+
+
+def seen_in(path: Path) -> int:
+    """The epoch that was noted there; -1: none."""
+    try:
+        epoch = json.loads(path.read_bytes())["epoch"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return -1
+    return epoch if type(epoch) is int and epoch >= 0 else -1
 
 
 def _write(path: Path, epoch: int) -> None:

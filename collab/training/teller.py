@@ -54,7 +54,8 @@ class Teller:
         self.data: Callable[[], tuple[str, int]] = lambda: ("", 0)
         """The data that we share with others, and the pass that we are in."""
         self.listener: Listener | None = None
-        self._last_step_s = 0.0
+        self._last_step_s: float | None = None
+        """None: others took the swarm's last step, and when is not known."""
         self._gpu = gpu_name(replica.device)[:MAX_GPU_CHARACTERS]
 
     def follow(self, reaching: Reaching) -> None:
@@ -135,7 +136,7 @@ class Teller:
         """The replica has just been taken to the swarm's state: as a whole, or by the rounds that it had missed."""
         if is_whole and self.listener is not None:
             self.listener.note_state()
-        self._last_step_s = self._ports.clock.monotonic()
+        self._last_step_s = None
 
     def note_step(self, decision: Stepped) -> None:
         """The replica took its step."""
@@ -154,7 +155,7 @@ class Teller:
             swarm_samples=decision.swarm_samples,
             contributors=decision.contributors,
             learning_rate=self._replica.learning_rate,
-            seconds=now_s - self._last_step_s,
+            seconds=now_s - self._last_step_s if self._last_step_s is not None else 0.0,
         )
         self._last_step_s = now_s
         self._ports.observer.observe(finished)

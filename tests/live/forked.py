@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 LOADED = ["peers.cli", "hivemind", "peers.joining", "peers.backbone", "peers.auxiliary", "collab.joining"]
-LOADED += ["peers.dashboard.serving"]
+LOADED += ["peers.machine", "peers.dashboard.serving"]
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", HF_HUB_OFFLINE="1")  # before torch is loaded
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(LOADED)

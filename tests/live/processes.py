@@ -121,7 +121,7 @@ class LiveSwarm:
         options = ["--name", name, "--data-dir", str(self.directory / name), "--json", *arguments]
         return self.start(name, ["join", str(self.invite), *options], place, habits)
 
-    def join_as_backbone(self, name: str, *arguments: str) -> Peer:
+    def join_as_backbone(self, name: str, *arguments: str, habits: Habits | None = None) -> Peer:
         """Start one more backbone, with an invite of its own, which is made when it comes for the first time."""
         word, data_dir = self.directory / f"{name}.invite", str(self.directory / name)
         if not word.exists():
@@ -129,7 +129,7 @@ class LiveSwarm:
             assert made.returncode == 0, made.stderr
             word.write_text(made.stdout)
         options = ["--role", "backbone", "--host", "127.0.0.1", "--name", name, "--data-dir", data_dir, "--json"]
-        return self.start(name, ["join", str(word), *options, *arguments])
+        return self.start(name, ["join", str(word), *options, *arguments], habits=habits)
 
     def start(self, name: str, arguments: list[str], place: str = "", habits: Habits | None = None) -> Peer:
         """Start any command as a peer of this swarm."""

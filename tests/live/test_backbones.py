@@ -13,8 +13,9 @@ from collab.tasks.registry import build_task
 from collab.training.genesis import build_replica
 from tests.live.processes import LiveSwarm, live_swarm, wait_until
 from tests.live.test_swarm_life import digits
+from tests.live.wandb_offline import lives, use_wandb_offline
 
-SECOND = ("--port", "47622")
+SECOND = ("--port", "47622", "--track", "wandb")
 
 
 def newest_on_disk(swarm: LiveSwarm) -> Snapshot:
@@ -39,7 +40,7 @@ def loss_of(swarm: LiveSwarm, snapshot: Snapshot) -> float:
 def test_the_run_survives_its_first_backbone_and_then_the_death_of_everybody(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100000, every=5)) as swarm:
         first = swarm.backbone("--port", "47621")
-        second, trainer = swarm.join_as_backbone("second", *SECOND), swarm.join("trainer")
+        second, trainer = swarm.join_as_backbone("second", *SECOND, habits=use_wandb_offline), swarm.join("trainer")
         known = swarm.directory / "trainer" / "backbones.json"
         wait_until(lambda: known.is_file() and "47622" in known.read_text(), "the trainer to know of both", trainer)
         trainer.wait_for_epoch(3)
@@ -56,7 +57,7 @@ def test_the_run_survives_its_first_backbone_and_then_the_death_of_everybody(tmp
         trainer.kill()
         newest = newest_on_disk(swarm)
         assert newest.epoch > reached
-        second, trainer = swarm.join_as_backbone("second", *SECOND), swarm.join("trainer")
+        second, trainer = swarm.join_as_backbone("second", *SECOND, habits=use_wandb_offline), swarm.join("trainer")
         wait_until(
             lambda: any(event["epoch"] > newest.epoch for event in second.all("CheckpointSaved")), "one more", second
         )
@@ -64,3 +65,6 @@ def test_the_run_survives_its_first_backbone_and_then_the_death_of_everybody(tmp
         assert loss_of(swarm, newest_on_disk(swarm)) < 1.01 * loss_of(swarm, newest)
         trainer.leave()
         second.leave()
+        (name, first_bytes), (name_again, second_bytes) = lives(swarm.directory / "second")
+        assert name == name_again
+        assert min(first_bytes, second_bytes) > 0, "its curves are tracked, in both of its lives"

@@ -1,7 +1,8 @@
-"""A run of real processes, and its checkpoints on a Hub of this machine: found, published, lost and resumed."""
+"""A run of six real processes, and its checkpoints on a Hub of this machine: found, published, lost and resumed."""
 
 import hashlib
 import json
+import re
 import shutil
 import socket
 import threading
@@ -14,6 +15,7 @@ import pytest
 from tests.hub.client import use_hub
 from tests.hub.standin import TOKEN, HubStandIn
 from tests.live.processes import LiveSwarm, Peer, live_swarm, wait_until
+from tests.live.wandb_offline import lives, use_wandb_offline
 
 NAME = "org/live"
 RUN = f"""\
@@ -39,15 +41,15 @@ class Run:
 
     def __init__(self, swarm: LiveSwarm, hub: HubStandIn) -> None:
         self.swarm, self.hub = swarm, hub
-        self.habit = partial(use_hub, hub.url)
+        self.habit = partial(begin, hub.url)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
 
-    def backbone(self, *arguments: str) -> Peer:
+    def backbone(self) -> Peer:
         address = f"/ip4/127.0.0.1/tcp/{self.port}"
         place = ["--host", "127.0.0.1", "--port", str(self.port), "--announce", address]
-        command = ["backbone", str(self.swarm.directory), *place, "--json", "--log-level", "debug", *arguments]
+        command = ["backbone", str(self.swarm.directory), *place, "--track", "wandb", "--json", "--log-level", "debug"]
         return self.swarm.start("backbone", command, habits=self.habit)
 
     def trainer(self, name: str, *arguments: str) -> Peer:
@@ -64,6 +66,11 @@ class Run:
     def card(self) -> str:
         """On the Hub, of the newest commit."""
         return self.hub.repositories[NAME].head.files["README.md"].decode()
+
+    def held_out(self) -> list[float]:
+        """Losses on held-out data that the model's page has told, in the order of the commits."""
+        cards = [commit.files["README.md"].decode() for commit in self.hub.repositories[NAME].commits[1:]]
+        return [float(told[1]) for card in cards if (told := re.search(r"loss on held-out data (\d+\.\d{4})", card))]
 
     def on_disk(self) -> int:
         """The newest epoch that the backbone keeps."""
@@ -82,18 +89,25 @@ def whole(files: dict[str, bytes]) -> int:
     return int(state["epoch"])
 
 
+def begin(hub_url: str) -> None:
+    """What each of the run's processes does first."""
+    use_hub(hub_url)
+    use_wandb_offline()
+
+
 @pytest.mark.timeout(240)
-def test_a_run_is_found_on_the_hub_published_there_whole_and_resumed_from_there(
+def test_a_run_of_six_is_found_on_the_hub_published_there_whole_and_resumed_from_there(
     tmp_path: Path, hub: HubStandIn
 ) -> None:
     with live_swarm(tmp_path / "run", RUN) as swarm:
         run = Run(swarm, hub)
         backbone = run.backbone()
         run.wait_for(0, backbone)
-        trainers = [run.trainer("anna", "--credit"), run.trainer("carl")]  # most of three, when the backbone dies
-        for trainer in trainers:
+        trainers = {name: run.trainer(name, "--credit") for name in ("anna", "bela")}
+        trainers |= {name: run.trainer(name) for name in ("carl", "dora", "emil")}
+        for trainer in trainers.values():
             trainer.wait_to_contribute()
-        run.wait_for(5, backbone)
+        run.wait_for(10, backbone)
 
         arrived, released = threading.Event(), threading.Event()
 
@@ -106,38 +120,61 @@ def test_a_run_is_found_on_the_hub_published_there_whole_and_resumed_from_there(
         backbone.kill()
         released.set()
         before = run.epochs()
+        assert len(before) >= 3
         backbone = run.backbone()
         run.wait_for(max(before) + 5, backbone)
-        wait_until(lambda: bool(backbone.all("CheckpointSaved")), "a checkpoint of its new life", backbone)
+        for kind in ("CheckpointSaved", "CheckpointOnHub"):
+            wait_until(lambda kind=kind: bool(backbone.all(kind)), f"{kind} of its new life", backbone)
         assert backbone.all("CheckpointOnHub")[0]["place"] == NAME
         wait_until(lambda: "anna" in run.card(), "who trained it on the model's page", backbone)
 
-        for trainer in trainers:
-            trainer.leave()
+        gave = {name: trainer.leave()[0]["samples"] for name, trainer in trainers.items()}
         wait_until(lambda: run.epochs()[-1] == run.on_disk(), "the newest checkpoint on the Hub", backbone)
         backbone.leave()
         assert run.epochs() == sorted(set(run.epochs())), "each epoch once, and never an earlier one after a later one"
         head = hub.repositories[NAME].head.files
         newest = whole(head)
-        assert "anna" in run.card()
-        assert "carl" not in run.card(), "only who agreed is named"
-        steps = [step for trainer in trainers for step in trainer.steps if step["epoch"] <= newest]
-        loss = max(steps, key=lambda step: step["epoch"])["loss"]
+        check_card(run.card(), gave, newest)
+        assert len(run.held_out()) >= 2
+        assert run.held_out()[-1] < run.held_out()[0], "it has learnt, as the pages say"
+        assert b"<svg" in head["loss.svg"]
+        losses = {step["epoch"]: step["loss"] for trainer in trainers.values() for step in trainer.steps}
+        first_life, second_life = lives(swarm.directory / "backbone")
+        assert first_life[0] == second_life[0], "one run of wandb's, in two lives"
+        assert min(first_life[1], second_life[1]) > 0
 
-        for lost in ("backbone/checkpoints", "anna", "carl"):
+        for lost in ("backbone/checkpoints", *trainers):
             shutil.rmtree(swarm.directory / lost)
         backbone = run.backbone()
         model = swarm.checkpoint(newest) / "model.safetensors"
         wait_until(model.exists, "the state from the Hub", backbone)
         assert model.read_bytes() == head["model.safetensors"]
-        trainer = run.trainer("bob")
+        trainer = run.trainer("franz")
         trainer.wait_to_contribute()
         first = trainer.steps[0]
         assert first["epoch"] == newest + 1
-        assert first["loss"] < 1.2 * loss, "it goes on where it was"
+        learnt = losses[1] - losses[newest]
+        assert learnt > 0.2
+        assert first["loss"] == pytest.approx(losses[newest], abs=learnt / 4), "it goes on where it was"
         run.wait_for(newest + 5, trainer)
         trainer.leave()
         backbone.leave()
         assert run.epochs() == sorted(set(run.epochs()))
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
+
+
+def check_card(card: str, gave: dict[str, int], epoch: int) -> None:
+    """Everything that the model's page says is so.
+
+    Args:
+        gave: samples of each trainer, by its own count at its end, which is as far as the newest checkpoint or further.
+    """
+    assert f"the state after {epoch} global steps" in card
+    assert f"collab-peer join {NAME}" in card
+    thanked = re.findall(r"^- (\w+): ([\d,]+) samples", card, re.MULTILINE)
+    told = {name: int(samples.replace(",", "")) for name, samples in thanked}
+    assert told.keys() == {"anna", "bela"}, "only who agreed is named"
+    assert all(0 < told[name] <= gave[name] for name in told)
+    assert "- 3 more machines" in card
+    assert not {"carl", "dora", "emil"} & set(re.findall(r"\w+", card))

@@ -15,7 +15,7 @@ from collab.errors import ConfigError
 from collab.swarm.bundle import Bundle
 from collab.types import Role
 from peers import asking
-from peers.consent import can_ask, has_agreed, load_of, note_agreed, says_yes, terms, traffic_words
+from peers.consent import can_ask, has_agreed, load_of, note_agreed, row, says_yes, terms, traffic_words
 from peers.join_options import JoinOptions
 from peers.places import DataDir
 from peers.screen import Style
@@ -60,11 +60,12 @@ def test_strategies_of_their_own_kind_have_loads_of_their_own() -> None:
 def test_purpose_licences_contact_traffic_and_who_sees_the_address_are_shown() -> None:
     about = {"purpose": "a model of Welsh", "contact": "anna@example.org"}
     about |= {"model_license": "MIT", "data_license": "CC0"}
-    load = load_of(run(averaging={"compression": "exact"}), MILLION, others=3, can_reduce=False, step_s=10.0)
-    text = terms(run(about=about), load)
-    for words in (*about.values(), "69.1 GB a day", "IP address", "pause"):
+    text = terms(run(about=about))
+    for words in (*about.values(), "IP address", "pause"):
         assert words in text
-    bare = terms(run(), None)
+    load = load_of(run(averaging={"compression": "exact"}), MILLION, others=3, can_reduce=False, step_s=10.0)
+    assert "69.1 GB a day" in row("traffic", traffic_words(load))
+    bare = terms(run())
     assert "the organiser does not say" in bare
     assert "'about'" in bare
 
@@ -73,8 +74,8 @@ def test_what_an_organiser_says_cannot_drive_a_terminal() -> None:
     with pytest.raises(ValueError, match="purpose"):
         run(about={"purpose": "\x1b[2Jgone"})
     wild = run().model_copy(update={"about": About.model_construct(purpose="\x1b[2J\u202egone")})
-    assert "\x1b" not in terms(wild, None)
-    assert "\u202e" not in terms(wild, None)
+    assert "\x1b" not in terms(wild)
+    assert "\u202e" not in terms(wild)
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
@@ -184,6 +185,47 @@ def test_a_yes_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert shown == []
 
 
+def test_the_question_is_there_before_the_forecast_which_comes_while_they_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[str]
+) -> None:
+    released = asyncio.Event()
+
+    async def late(*_: object) -> None:
+        await released.wait()
+
+    async def reads_it_all(_stop: asyncio.Event) -> bool:
+        assert "IP address" in shown[0]
+        assert "Take part?" in shown[-1]
+        released.set()
+        while not any(words.split()[0] == "traffic" for words in shown):
+            await asyncio.sleep(0)
+        return True
+
+    monkeypatch.setattr(asking, "forecast", late)
+    monkeypatch.setattr(asking, "can_ask", lambda: True)
+    monkeypatch.setattr(asking, "says_yes", reads_it_all)
+    assert welcome(tmp_path)
+
+
+def test_a_no_waits_for_no_forecast_and_a_model_that_cannot_be_built_ends_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[str]
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def fails(*_: object) -> None:
+        raise ConfigError("no such task here")
+
+    at_the_terminal(monkeypatch, answer=False)
+    monkeypatch.setattr(asking, "forecast", never)
+    assert not welcome(tmp_path)
+    monkeypatch.setattr(asking, "forecast", fails)
+    monkeypatch.setattr(asking, "says_yes", never)
+    with pytest.raises(ExceptionGroup) as caught:
+        welcome(tmp_path)
+    assert caught.group_contains(ConfigError, match="no such task here")
+
+
 @pytest.mark.parametrize("fields", [{"has_agreed": True}, {"as_json": True}])
 def test_whoever_said_yes_beforehand_or_is_a_program_is_not_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[str], fields: dict[str, Any]
@@ -196,6 +238,7 @@ def test_whoever_said_yes_beforehand_or_is_a_program_is_not_asked(
 def test_a_service_or_a_notebook_reads_it_and_goes_on(tmp_path: Path, shown: list[str]) -> None:
     assert welcome(tmp_path)
     assert "IP address" in shown[0]
+    assert "traffic" in shown[1]
     assert has_agreed(DataDir(tmp_path), Bundle(run(), {}).fingerprint)
 
 

@@ -11,9 +11,9 @@ import pytest
 from collab.swarm.crowd import CROWD_FROM, notice_s
 from collab.swarm.progress import SwarmView
 from collab.types import PeerId
-from peers.owner import Session
+from peers.owner import FOUND_S, Session
 from tests.fakes import NOW, run
-from tests.swarm.people import record
+from tests.swarm.people import backbone, record
 
 TARGET = 120
 
@@ -67,3 +67,51 @@ def test_a_long_step_that_may_be_under_way_counts(samples: float, epochs: int) -
     swarm = SwarmView((record(0, samples_per_s=2.0, samples=samples, said_at=time.time()),), NOW)
     session = Session(estate=cast(Any, None), mandate=mandate, view=swarm)
     assert run(session.epochs_in(10.0)) == epochs
+
+
+class Returning:
+    """The board of a backbone that was started again: trainers come back to it one look after the other."""
+
+    def __init__(self, *views: SwarmView) -> None:
+        self.views = list(views)
+
+    async def refresh(self) -> SwarmView:
+        return self.views.pop(0) if len(self.views) > 1 else self.views[0]
+
+
+def session_after_a_restart(seen_epoch: int, *later: SwarmView) -> Session:
+    """The backbone holds its checkpoint of epoch 5, and knows of no trainer yet."""
+    here = SwarmView((backbone(7, epoch=5),), NOW)
+    board = cast(Any, Returning(*later or (here,)))
+    return Session(cast(Any, None), cast(Any, None), here, board=board, seen_epoch=seen_epoch)
+
+
+def test_after_a_restart_the_epoch_is_that_of_the_trainers_and_not_of_the_checkpoint() -> None:
+    nobody = SwarmView((backbone(7, epoch=5),), NOW)
+    there = SwarmView((backbone(7, epoch=5), record(0, epoch=9), record(1, epoch=9)), NOW)
+    session = session_after_a_restart(8, nobody, nobody, there)
+    run(session.find_trainers())
+    assert session.epoch() == 9
+
+
+def test_when_none_of_them_comes_back_what_was_seen_last_counts_and_the_wait_ends() -> None:
+    async def wait() -> tuple[float, int]:
+        session, loop = session_after_a_restart(8), asyncio.get_running_loop()
+        began_s = loop.time()
+        await session.find_trainers()
+        return loop.time() - began_s, session.epoch()
+
+    waited_s, epoch = run(wait())
+    assert waited_s == pytest.approx(FOUND_S, abs=1.0)
+    assert epoch == 8
+
+
+@pytest.mark.parametrize("seen_epoch", [-1, 5])
+def test_nobody_waits_for_trainers_of_which_nothing_newer_was_seen(seen_epoch: int) -> None:
+    async def wait() -> float:
+        session, loop = session_after_a_restart(seen_epoch), asyncio.get_running_loop()
+        began_s = loop.time()
+        await session.find_trainers()
+        return loop.time() - began_s
+
+    assert run(wait()) == 0.0

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -83,6 +84,10 @@ def test_a_step_says_loss_speed_partners_and_share() -> None:
     assert "swarm 32.0 samples/s" in line
     assert "averaged with 2 others" in line
     assert "you gave 25 %" in line
+
+
+def test_a_step_whose_beginning_nobody_here_has_seen_has_no_speed() -> None:
+    assert words(replace(step(), seconds=0.0)) == "epoch 7  loss 2.5000  averaged with 2 others  you gave 25 %"
 
 
 def test_a_step_without_our_samples_has_no_loss_and_no_share() -> None:

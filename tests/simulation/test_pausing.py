@@ -9,6 +9,7 @@ from collab.metrics.guest_records import Paused
 from collab.metrics.records import EpochFinished, MicrobatchDone, StateFetched, UnitBegun
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
+from peers.event_words import words
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_faults import assert_equal_ends
 
@@ -90,6 +91,19 @@ def test_it_comes_back_with_what_is_on_its_disk_and_contributes(tmp_path: Path) 
     assert back[0].at_s - EPOCH_S - RESUMED_S < 20.0
     assert len(swarm.events(guest, StateFetched)) == 1, "when it came for the first time"
     assert computed(swarm, guest) == contributed(swarm, guest)
+
+
+def test_who_comes_back_tells_no_speed_of_a_step_whose_beginning_it_has_not_seen(tmp_path: Path) -> None:
+    swarm, guest, _ = pausing_swarm(tmp_path, until=18)
+    swarm.world.call_at(RESUMED_S, lambda: swarm.world.restart(guest.index))
+    swarm.world.run()
+    steps = swarm.events(guest, EpochFinished)
+    first = next(event for event in steps if event.at_s - EPOCH_S > RESUMED_S)
+    assert first.seconds == 0.0
+    assert "samples/s" not in words(first)
+    speeds = [event.swarm_samples / event.seconds for event in steps if event.seconds]
+    assert len(speeds) > 8
+    assert 190.0 < min(speeds) <= max(speeds) < 330.0, "two or three trainers of 100 samples/s"
 
 
 def test_one_that_is_alone_has_nobody_to_hand_anything_to_and_leaves_its_state_behind(tmp_path: Path) -> None:

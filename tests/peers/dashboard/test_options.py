@@ -15,8 +15,9 @@ from peers.places import DataDir
 from peers.wiring import Reach
 
 
-def test_a_tracking_service_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    result = CliRunner().invoke(app, ["backbone", "my-run", "--track", "tensorboard"])
+@pytest.mark.parametrize("command", [["backbone", "my-run"], ["join", "org/name", "--role", "backbone"]])
+def test_a_tracking_service_that_there_is_not_is_refused_with_those_that_there_are(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--track", "tensorboard"])
     assert result.exit_code == 2
     assert "tensorboard" in result.output
 
@@ -27,6 +28,7 @@ def test_a_tracking_service_that_there_is_not_is_refused_with_those_that_there_a
         ({"dashboard": "8470"}, "--dashboard"),
         ({"store": "redis://here"}, "--store"),
         ({"hub_repo": "org/name"}, "--hub-repo"),
+        ({"track": "wandb"}, "--track"),
     ],
 )
 def test_what_only_a_backbone_does_no_trainer_is_asked_to(tmp_path: Path, option: dict[str, Any], words: str) -> None:
