@@ -29,6 +29,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -128,7 +129,8 @@ def report(
     }
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Of the command line; ends the program with a message where they make no sense."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--links", default=HOMES, help="of the trainers")
     parser.add_argument("--backbone", default="200@5", help="its link")
@@ -149,7 +151,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--churn", help="kill two trainers and let one come, at these parts of the time: 0.33,0.67")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="the last line of the output is one JSON object")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     missing = not_installed()
     options.engines = options.engines.split(",") if options.engines else [e for e in ENGINES if e not in missing]
     if unknown := set(options.engines) - set(ENGINES):

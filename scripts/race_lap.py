@@ -32,10 +32,10 @@ class Churn:
     @classmethod
     def parse(cls, text: str) -> "Churn":
         """``0.33,0.67``; raises ``ValueError`` unless 0 <= killed <= joined < 1."""
-        killed_at, joined_at = map(float, text.split(","))
-        if not 0 <= killed_at <= joined_at < 1:
-            raise ValueError("--churn: two parts of the time, as in 0.33,0.67")
-        return cls(killed_at=killed_at, joined_at=joined_at)
+        parts = [float(part) for part in text.split(",")]
+        if len(parts) != 2 or not 0 <= parts[0] <= parts[1] < 1:
+            raise ValueError(f"--churn {text}: two parts of the time are needed, as in 0.33,0.67")
+        return cls(killed_at=parts[0], joined_at=parts[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 from netlab import Lab
 from race_setup import Work
-from torch.distributed.distributed_c10d import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in its list of names
 from torchft import Manager, ProcessGroupGloo
 from torchft.checkpointing.http_transport import HTTPTransport
 from torchft.coordination import LighthouseServer
