@@ -9,8 +9,8 @@ Every engine trains the same small GPT-2 on the standard library's own source fo
 other: one process for each link, in a network namespace, with the user's loop around ``collab.join``,
 ``hivemind.Optimizer`` or torchft's ``DiLoCo``. A microbatch takes ``--pace-ms`` for all, most of which is sleep, as if
 each had a device of its own. Trainer 0 judges its model on held-out text right after steps of the swarm; the time that
-it takes is not counted. This project's backbone is at ``--backbone``; hivemind has a DHT peer there, torchft its
-lighthouse. ``hivemind`` sends float16 and is told the true bandwidths; ``hivemind-local`` takes local updates and
+it takes is not counted. This project's backbone is at ``--backbone``; hivemind has an auxiliary peer there, torchft
+its lighthouse. ``hivemind`` sends float16 and is told the true bandwidths; ``hivemind-local`` takes local updates and
 averages parameters; ``torchft`` sends float32, as it has nothing smaller for CPUs.
 
 The same tuning budget for all: ``--tune-seconds`` for each engine at every rate and delay (those that have none:

@@ -117,6 +117,7 @@ class Race:
             )
 
     def _work(self, lab: Lab, index: int, contact: str) -> Work:
+        """Of a trainer; -1: of the peer that they meet at."""
         course = self._course
         return Work(
             engine=self._engine,
@@ -135,14 +136,14 @@ class Race:
 
     def _begin(self, household: Household, lab: Lab) -> str:
         """The peer that others find the swarm by; how to."""
-        work = self._work(lab, 0, "")
+        work = self._work(lab, -1, "")
         work.task()  # the tokenizer and the tokens are made once, by nobody's time
         if self._engine.is_ours:
             invite, backbone = household.start_backbone(work.run_text, "--json", network=lab)
             await_invite(invite, backbone, START_LIMIT_S)
             return invite.read_text().strip()
         program = str(Path(__file__).with_name("race_meeting.py"))
-        meeting = household.start(lab.command(0, [sys.executable, program, lab.host(0), self._engine.name]))
+        meeting = household.start(lab.command(0, [sys.executable, program, work.to_json()]))
         return str(meeting.answer(START_LIMIT_S)["contact"])
 
     def _start(self, household: Household, lab: Lab, index: int, contact: str) -> Child:

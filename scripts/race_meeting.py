@@ -1,7 +1,7 @@
 """Where the peers of hivemind or torchft meet in bench_time_to_loss.py, until its input ends.
 
-The address to listen at and the engine are the arguments: a DHT peer without a model, or a lighthouse. How to reach it
-is its one line of output.
+Its work is the first argument, as JSON: an auxiliary peer of ``hivemind.Optimizer``, which averages for the trainers,
+or torchft's lighthouse. How to reach it is its one line of output.
 """
 
 import json
@@ -10,29 +10,36 @@ import sys
 import threading
 
 from global_step_peer import watch_input
-from race_setup import HIVEMIND
+from race_setup import HIVEMIND, Work
+
+ASSIST_EVERY_S = 0.1
 
 
 def main() -> None:
     """Body of the process."""
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    host, engine = sys.argv[1:]
+    os.dup2(2, 1)  # whatever libraries print goes to the log
+    work = Work.from_json(sys.argv[1])
     over = threading.Event()
     threading.Thread(target=watch_input, args=(threading.Event(), over), daemon=True).start()
-    if engine in HIVEMIND:
-        from race_hivemind import start_dht
+    if work.engine.name in HIVEMIND:
+        import torch
+        from race_hivemind import HivemindPeer
 
-        dht, contact = start_dht(host, "")
-        close = dht.shutdown
+        torch.set_num_threads(1)
+        torch.manual_seed(work.seed)
+        peer = HivemindPeer(work.task().build_model(), work, is_auxiliary=True)
+        print(json.dumps({"contact": peer.contact}), file=out, flush=True)
+        while not over.wait(ASSIST_EVERY_S):
+            peer.assist()
+        peer.leave()
     else:
         from race_torchft import start_lighthouse
 
-        lighthouse, contact = start_lighthouse(host)
-        close = lighthouse.shutdown
-    print(json.dumps({"contact": contact}), file=out, flush=True)
-    over.wait()
-    close()
+        lighthouse, contact = start_lighthouse(work.host)
+        print(json.dumps({"contact": contact}), file=out, flush=True)
+        over.wait()
+        lighthouse.shutdown()
 
 
 if __name__ == "__main__":
