@@ -2,16 +2,20 @@
 """A race to the same loss: strategies of this project, hivemind's optimizers and torchft's DiLoCo on the same links.
 
     python scripts/bench_time_to_loss.py [--links 20/100@15,...] [--backbone 200@5] [--engines hivemind,diloco,...]
-        [--seconds 90] [--tune-seconds 30] [--rates 0.002,0.004,0.008] [--delays 0,1] [--pace-ms 250]
+        [--seconds 40] [--tune-seconds 20] [--rates 0.002,0.004,0.008] [--delays 0,1] [--pace-ms 250]
         [--churn 0.33,0.67] [--seed S] [--json]                                                           # root
 
 Every engine trains the same small GPT-2 on the standard library's own source for ``--seconds``, one engine after the
 other: one process for each link, in a network namespace, with the user's loop around ``collab.join``,
 ``hivemind.Optimizer`` or torchft's ``DiLoCo``. A microbatch takes ``--pace-ms`` for all, most of which is sleep, as if
 each had a device of its own. Trainer 0 judges its model on held-out text right after steps of the swarm; the time that
-it takes is not counted. This project's backbone is at ``--backbone``; hivemind has an auxiliary peer there, torchft
-its lighthouse. ``hivemind`` sends float16 and is told the true bandwidths; ``hivemind-local`` takes local updates and
-averages parameters; ``torchft`` sends float32, as it has nothing smaller for CPUs.
+it takes is not counted. This project's backbone is at ``--backbone``; hivemind has an auxiliary peer there, torchft its
+lighthouse.
+
+    hivemind           sends float16 and is told the true bandwidths
+    hivemind-delay     the same, and averages and steps beside the next microbatches
+    hivemind-local     takes local updates, and averages parameters
+    torchft            DiLoCo; sends float32, as it has nothing smaller for CPUs
 
 The same tuning budget for all: ``--tune-seconds`` for each engine at every rate and delay (those that have none:
 every rate), then the best of them for ``--seconds``. Without ``--tune-seconds`` every one runs for ``--seconds``.
@@ -44,9 +48,9 @@ from race_lap import KILLED, Churn, Course, Lap, Race
 from race_setup import ENGINES, Engine, not_installed
 
 HOMES = ",".join(["20/100@15"] * 6)
-LARGE_BATCHES = ("hivemind", "dedloc")
+LARGE_BATCHES = ("hivemind", "hivemind-delay", "dedloc")
 """Engines that average gradients; the others average what many steps have come to."""
-WITH_DELAY = ("hivemind", "torchft", "dedloc", "diloco")
+WITH_DELAY = ("torchft", "dedloc", "diloco")
 
 
 def tries_of(name: str, options: argparse.Namespace) -> list[Engine]:

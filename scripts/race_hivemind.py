@@ -1,4 +1,4 @@
-"""hivemind's contestants of bench_time_to_loss.py: ``hivemind.Optimizer``, plain and with local updates."""
+"""hivemind's contestants of bench_time_to_loss.py: ``hivemind.Optimizer``, plain, delayed and with local updates."""
 
 from functools import partial
 from typing import Any
@@ -35,7 +35,7 @@ class HivemindPeer:
         self._dht, self.contact = start_dht(work.host, work.contact)
         section = work.run.optimizer
         is_local = work.engine.name == "hivemind-local"
-        is_delayed = bool(work.engine.delay) and not is_local
+        is_delayed = work.engine.name == "hivemind-delay"
         group = {"request_timeout": MATCHMAKING_S / 2, "target_group_size": 16, "bandwidth": work.up_mbit_per_s}
         averager = partial(hivemind.optim.grad_averager.GradientAverager, **group)
         self._optimizer = hivemind.Optimizer(

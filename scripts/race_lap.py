@@ -106,6 +106,7 @@ class Race:
             if self._course.churn:
                 self._disturb(self._course.churn, household, lab, trainers, contact, began_s)
             curve, last = self._follow(trainers[0])
+            print(f"  {last} {curve}", file=sys.stderr, flush=True)
             return Lap(
                 engine=self._engine,
                 curve=curve,

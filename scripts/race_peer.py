@@ -60,13 +60,13 @@ def enter(model: "torch.nn.Module", work: Work) -> Peer:
 
 
 def train(peer: Peer, task: "Task", model: Any, work: Work, over: threading.Event, out: TextIO) -> dict[str, Any]:
-    """The user's loop; what it came to."""
+    """The user's loop; what it came to. Trainer 0 says when the time is over: the others train on until their end."""
     from collab.data.sampling import SampleSampler
 
     sampler = SampleSampler(task.num_samples, seed=work.seed, peer_id=f"trainer-{work.index}")
     began_s = judged_s = time.monotonic()
     microbatches, judging_s, waited_s, epoch = 0, 0.0, 0.0, peer.epoch
-    while not over.is_set() and (now_s := time.monotonic()) - began_s - judging_s < work.seconds:
+    while not over.is_set() and ((now_s := time.monotonic()) - began_s - judging_s < work.seconds or work.index != 0):
         loss = task.loss(model, task.batch(sampler.next(work.batch)).tensors)
         loss.backward()  # type: ignore[no-untyped-call]
         time.sleep(max(0.0, now_s + work.pace_ms / 1e3 - time.monotonic()))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STRATEGIES = ("dedloc", "dts", "diloco")
-HIVEMIND = ("hivemind", "hivemind-local")
+HIVEMIND = ("hivemind", "hivemind-delay", "hivemind-local")
 ENGINES = (*HIVEMIND, "torchft", *STRATEGIES)
 RUN_TEXT = """\
 run_id: bench-race
