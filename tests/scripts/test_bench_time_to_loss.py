@@ -11,7 +11,7 @@ import bench_time_to_loss
 from bench_processes import BenchFailed
 from bench_time_to_loss import parse_arguments, race, report, tries_of
 from race_lap import Churn, Lap, Race
-from race_setup import ENGINES, Engine, Work
+from race_setup import ENGINES, HIVEMIND, Engine, Work
 
 TUNED = ["--rates", "0.001,0.004", "--delays", "0,1", "--tune-seconds", "5"]
 
@@ -28,8 +28,8 @@ def test_every_engine_is_tried_at_every_rate_and_those_with_a_delay_at_each() ->
     options = parse_arguments(TUNED)
     tried = {name: [(each.learning_rate, each.delay) for each in tries_of(name, options)] for name in ENGINES}
     grid = [(0.001, 0), (0.001, 1), (0.004, 0), (0.004, 1)]
-    assert {name for name in ENGINES if tried[name] == grid} == {"hivemind", "torchft", "dedloc", "diloco"}
-    assert all(tried[name] == [(0.001, 0), (0.004, 0)] for name in ("hivemind-local", "dts"))
+    assert {name for name in ENGINES if tried[name] == grid} == {"torchft", "dedloc", "diloco"}
+    assert all(tried[name] == [(0.001, 0), (0.004, 0)] for name in (*HIVEMIND, "dts"))
 
 
 def test_each_engines_settings_come_to_its_run_file() -> None:
