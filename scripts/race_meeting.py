@@ -1,6 +1,7 @@
-"""Where the peers of hivemind meet in bench_time_to_loss.py: a DHT peer without a model, until its input ends.
+"""Where the peers of hivemind or torchft meet in bench_time_to_loss.py, until its input ends.
 
-The address to listen at is the first argument; how to reach it is its one line of output.
+Its work is the first argument, as JSON: an auxiliary peer of ``hivemind.Optimizer``, which averages for the trainers,
+or torchft's lighthouse. How to reach it is its one line of output.
 """
 
 import json
@@ -9,25 +10,36 @@ import sys
 import threading
 
 from global_step_peer import watch_input
+from race_setup import HIVEMIND, Work
+
+ASSIST_EVERY_S = 0.1
 
 
 def main() -> None:
     """Body of the process."""
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    import hivemind
-
-    host = sys.argv[1]
+    os.dup2(2, 1)  # whatever libraries print goes to the log
+    work = Work.from_json(sys.argv[1])
     over = threading.Event()
     threading.Thread(target=watch_input, args=(threading.Event(), over), daemon=True).start()
-    dht = hivemind.DHT(
-        start=True, host_maddrs=[f"/ip4/{host}/tcp/0"], use_relay=False, use_auto_relay=False, auto_nat=False,
-        nat_port_map=False,
-    )
-    addresses = [str(address) for address in dht.get_visible_maddrs()]
-    print(json.dumps({"contact": " ".join(a for a in addresses if f"/{host}/" in a)}), file=out, flush=True)
-    over.wait()
-    dht.shutdown()
+    if work.engine.name in HIVEMIND:
+        import torch
+        from race_hivemind import HivemindPeer
+
+        torch.set_num_threads(1)
+        torch.manual_seed(work.seed)
+        peer = HivemindPeer(work.task().build_model(), work, is_auxiliary=True)
+        print(json.dumps({"contact": peer.contact}), file=out, flush=True)
+        while not over.wait(ASSIST_EVERY_S):
+            peer.assist()
+        peer.leave()
+    else:
+        from race_torchft import start_lighthouse
+
+        lighthouse, contact = start_lighthouse(work.host)
+        print(json.dumps({"contact": contact}), file=out, flush=True)
+        over.wait()
+        lighthouse.shutdown()
 
 
 if __name__ == "__main__":

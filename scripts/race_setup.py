@@ -3,8 +3,9 @@
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from collab.config import Run, parse_run
 from collab.tasks.base import Task
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STRATEGIES = ("dedloc", "dts", "diloco")
-ENGINES = ("hivemind", "hivemind-local", *STRATEGIES)
+HIVEMIND = ("hivemind", "hivemind-delay", "hivemind-local")
+ENGINES = (*HIVEMIND, "torchft", *STRATEGIES)
 RUN_TEXT = """\
 run_id: bench-race
 seed: {seed}
@@ -36,6 +38,22 @@ checkpoints: {{every_epochs: 1000000}}
 """
 
 
+def not_installed() -> list[str]:
+    """Engines whose library is not here: torchft is nothing that this project needs otherwise."""
+    return [] if find_spec("torchft") else ["torchft"]
+
+
+class Peer(Protocol):
+    """Whatever takes steps with the gradients that stand in a model."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    def step(self, loss: float) -> None: ...
+
+    def leave(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """One contestant with its settings."""
@@ -45,14 +63,23 @@ class Engine:
     target: int
     """Samples of all peers between two exchanges."""
     compression: str = "auto"
-    """Of collab; hivemind has float16."""
-    options: str = ""
-    """More fields of the strategy, as in a run file: ``, delay: 1``."""
+    """Of collab; hivemind has float16, torchft float32."""
+    delay: int = 0
+    """1: exchanges go on beside the next microbatches."""
+    outer_learning_rate: float = 0.7
+    outer_momentum: float = 0.9
+    """Of diloco and torchft."""
 
     @property
     def is_ours(self) -> bool:
         """Whether it is a strategy of this project."""
         return self.name in STRATEGIES
+
+    @property
+    def options(self) -> str:
+        """More fields of its strategy in a run file."""
+        outer = f", outer_learning_rate: {self.outer_learning_rate}, outer_momentum: {self.outer_momentum}"
+        return {"dedloc": f", delay: {self.delay}", "diloco": f", delay: {self.delay}{outer}"}.get(self.name, "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +88,21 @@ class Work:
 
     engine: Engine
     index: int
+    trainers: int
+    """That begin together."""
     host: str
     up_mbit_per_s: float
     """hivemind is told the truth."""
     seconds: float
     """To train for."""
+    pace_ms: float
+    """What a microbatch takes, whatever this machine needs for it."""
     batch: int
     layers: int
     width: int
     seed: int
     contact: str = ""
-    """An invite, or hivemind's multiaddresses separated by spaces."""
+    """An invite, hivemind's multiaddresses separated by spaces, or the URL of torchft's lighthouse."""
 
     @classmethod
     def from_json(cls, text: str) -> "Work":
@@ -84,8 +115,13 @@ class Work:
         return json.dumps(asdict(self))
 
     @property
+    def microbatches_between_exchanges(self) -> int:
+        """Of one trainer, when all are here and equally fast."""
+        return max(1, round(self.engine.target / self.trainers / self.batch))
+
+    @property
     def run_text(self) -> str:
-        """The run file; for hivemind its task and its optimiser alone count."""
+        """The run file; for others than this project's strategies its task and its optimiser alone count."""
         engine = self.engine
         return RUN_TEXT.format(
             seed=self.seed,
