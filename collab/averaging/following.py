@@ -44,6 +44,8 @@ class _Stander:
     """To which round, that was put off for it."""
     excused: History | None = None
     """From this one of these."""
+    is_gone: bool = False
+    """Its stream ended, and what it was called for last was not answered."""
 
     @property
     def is_answered(self) -> bool:
@@ -106,7 +108,7 @@ class Following:
 
         Raises:
             NetworkError: it does not answer.
-            KeyError: it does not stand with us.
+            KeyError: it does not stand with us, or does no more: it may be alive and stand with another leader.
         """
         stander = self._standers[peer]
         loop = asyncio.get_running_loop()
@@ -121,6 +123,8 @@ class Following:
                     reply = await asyncio.shield(stander.answer)
             except TimeoutError:
                 raise TimedOut(f"{peer} does not answer the call within {limit_s:.1f} s") from None
+        if stander.is_gone:
+            raise KeyError(peer)
         return reply.after(loop.time() - stander.answered_s)
 
     def forget_call(self, history: History) -> None:
@@ -161,6 +165,7 @@ class Following:
                 else:
                     raise BadMessage(f"{stream.remote} sends {message.kind} over a standing stream")
         finally:
+            stander.is_gone = not stander.is_answered
             stander.decline()
             if self._standers.get(stream.remote) is stander:
                 del self._standers[stream.remote]
