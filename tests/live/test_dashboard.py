@@ -1,6 +1,4 @@
-"""The dashboard over real sockets, and its page in a real browser, of an invented swarm; ``test_swarm_life`` has a real
-one.
-"""
+"""The dashboard over real sockets: the page of a real swarm in a real browser, and visitors of an invented one."""
 
 import asyncio
 import json
@@ -23,6 +21,8 @@ from peers.dashboard.overview import Overview
 from peers.dashboard.serving import serve_app
 from scripts.dashboard_swarm import InventedSwarm
 from tests.live.browser import Browser, browser
+from tests.live.processes import live_swarm, wait_until
+from tests.live.test_swarm_life import digits
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 NAMES = "[...document.querySelectorAll('#peers tbody tr')].map((row) => row.cells[0].textContent)"
@@ -77,35 +77,40 @@ def served(directory: Path, trainers: int = 4, steps: int = 30) -> Iterator[Serv
         dashboard.end()
 
 
-def test_the_page_lives_sorts_its_peers_and_sees_one_leave(tmp_path: Path) -> None:
-    with served(tmp_path) as dashboard, browser(tmp_path) as page:
-        swarm, first = dashboard.swarm, min(dashboard.swarm.names)
-        dashboard.do(lambda: swarm.names.update({first: HOSTILE}))
+@pytest.mark.timeout(120)
+def test_the_page_of_a_live_swarm_moves_sorts_its_peers_and_sees_a_killed_one_leave(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", digits(until=100000, every=1000)) as swarm, browser(tmp_path) as page:
+        backbone = swarm.backbone("--dashboard", f"{HERE}:0")
+        killed, _ = swarm.join("killed", "--name", HOSTILE), swarm.join("stays")
+        wait_until(lambda: bool(backbone.all("DashboardServed")), "its dashboard", backbone)
         page.look(width=1280, height=1300)
-        page.open(dashboard.url)
-        page.wait_for(f"{NAMES}.length === 5", "all peers in the table")
+        page.open(backbone.all("DashboardServed")[-1]["url"])
+        page.wait_for(f"{NAMES}.length === 3", "all peers in the table")
         page.wait_for("document.querySelectorAll('#chart-loss canvas').length === 1", "the curve")
-        _moves(page, dashboard)
+        _moves(page)
         page.wait_for(f"{LEVEL} === 'good'", "all to be well")
         _sorts(page)
         assert HOSTILE in page.value(NAMES), "as text"
         assert page.value("document.querySelectorAll('td img, td b, td script').length") == 0
-        dashboard.do(lambda: swarm.names.pop(first))
-        page.wait_for(f"{NAMES}.length === 4", "the one that has gone to leave the table")
+        killed.kill()
+        page.wait_for(f"{NAMES}.length === 2", "the one that was killed to leave the table")
+        assert "stays" in page.value(NAMES)
+        assert HOSTILE not in page.value(NAMES)
         for width, is_phone in ((1280, False), (390, True)):
             page.look(width=width, height=844, is_phone=is_phone, is_dark=is_phone)
             assert page.value(FITS), "nothing sticks out"
         assert page.complaints == []
-        dashboard.end()
+        backbone.kill()
         page.wait_for(f"{HEALTH}.includes('has not answered')", "the page to say that nobody answers")
 
 
-def _moves(page: Browser, dashboard: Served) -> None:
-    before = page.value(LOSS)
-    dashboard.do(dashboard.swarm.step)
-    page.wait_for(f"{LOSS} !== '{before}'", "the loss to move, without a reload")
-    page.wait_for(f"{LEGEND}.startsWith('step31')", "the curve to follow")
-    page.wait_for("document.querySelectorAll('#rounds tbody tr').length === 8", "the last rounds")
+def _moves(page: Browser) -> None:
+    """Without a reload: the figure, the curve, the last rounds."""
+    page.wait_for(f"Number.parseFloat({LOSS}) > 0", "a loss")
+    loss, legend = page.value(LOSS), page.value(LEGEND)
+    page.wait_for(f"{LOSS} !== {json.dumps(loss)}", "the loss to move")
+    page.wait_for(f"{LEGEND} !== {json.dumps(legend)}", "the curve to follow")
+    page.wait_for("document.querySelectorAll('#rounds tbody tr').length >= 3", "the last rounds")
 
 
 def _sorts(page: Browser) -> None:
