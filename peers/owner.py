@@ -20,7 +20,7 @@ from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.address_book import AddressBook
 from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
-from collab.swarm.crowd import CROWD_BELOW, heartbeat_s
+from collab.swarm.crowd import CROWD_FROM, heartbeat_s
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.last_seen import seen_in
 from collab.swarm.mandate import Mandate
@@ -161,7 +161,7 @@ class Session:
             return 1 if due_s > seconds else 2
         if self.board is None:
             return most
-        watch_s = max(WATCH_S, heartbeat_s(self.trainers) if self.trainers >= CROWD_BELOW else 0.0)
+        watch_s = max(WATCH_S, heartbeat_s(self.trainers) if self.trainers >= CROWD_FROM else 0.0)
         await asyncio.sleep(watch_s)
         self.view = await self.board.refresh()
         seen = self.epoch() - began + 1  # one more, of which the records do not tell yet

@@ -121,7 +121,7 @@ def heartbeat_s(trainers: int) -> float:
 
 def notice_s(trainers: int) -> float:
     """By when everybody has heard of an order in a swarm of so many."""
-    return NOTICE_S + (NOTICE_HEARTBEATS * heartbeat_s(trainers) if trainers >= CROWD_BELOW else 0.0)
+    return NOTICE_S + (NOTICE_HEARTBEATS * heartbeat_s(trainers) if trainers >= CROWD_FROM else 0.0)
 
 
 def level_for(trainers: int) -> int:
