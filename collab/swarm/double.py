@@ -1,5 +1,7 @@
 """Whether somebody else takes part with this peer's key, as when its directory was copied to another machine."""
 
+import math
+
 from collab.metrics.records import Notice
 from collab.ports import Ports
 from collab.swarm.records import PeerRecord
@@ -15,17 +17,17 @@ HINT = (
 
 
 class Double:
-    """Of one life of a peer. Tells once."""
+    """Of one life of a peer, as the board knows it that speaks for it. Tells once."""
 
     def __init__(self, me: PeerId, ports: Ports) -> None:
-        self._me, self._ports = me, ports
-        self._newest_s = ports.clock.now() + RESTART_S
-        """Swarm time; what bears our name and is younger was said by somebody else."""
+        self._me, self._ports, self._from_s = me, ports, ports.clock.now() + RESTART_S
+        self._newest_s = math.inf
+        """Swarm time; what bears our name and is younger was said by somebody else. Who only looks does not know."""
         self._is_told = False
 
     def said(self, record: PeerRecord) -> None:
         """This is a word of ours."""
-        self._newest_s = max(self._newest_s, record.said_at)
+        self._newest_s = max(self._from_s, record.said_at)
 
     def heard(self, record: PeerRecord) -> None:
         """This was in the directory, signed by whom it is about."""

@@ -62,3 +62,20 @@ def test_who_is_started_again_or_speaks_often_hears_nobody_but_itself() -> None:
             assert (before.told, now.told) == ([], [])
 
     run(main())
+
+
+def test_a_board_beside_the_one_that_speaks_takes_its_words_for_nobody_else_s() -> None:
+    """Whoever looks for a way past a router reads the swarm with a board of its own, for hours."""
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            directory = FakeDirectory()
+            machine = Machine(network, directory, 0)
+            looking = ProgressBoard(machine.ports, PEOPLE[0], F)
+            network.run(machine.membership.keep_alive())
+            for _ in range(4):
+                await asyncio.sleep(RESTART_S)
+                assert (await looking.refresh()).records
+            assert machine.told == []
+
+    run(main())
