@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import statistics
-import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -141,8 +140,8 @@ class Contestant:
             core=task.company.cores.get(index),
         )
         program = Path(__file__).with_name("averaging_peer.py")
-        command = ["nice", "-n", str(task.niceness), sys.executable, str(program), work.to_json()]
-        return Peer(self._household.start(self._network.command(index, command)))
+        words = [str(program), work.to_json()]
+        return Peer(self._household.start(words, place=self._network.place(index), niceness=task.niceness))
 
     def prepare(self, number: int) -> None:
         """Make the vectors of a round."""

@@ -76,7 +76,7 @@ def measure(engine: Engine, setup: Setup) -> Result:
         for index in range(setup.peers):
             work = Assignment(engine=engine, setup=setup, index=index, contact=contact)
             program = Path(__file__).with_name("global_step_peer.py")
-            peers.append(household.start([sys.executable, str(program), json.dumps(asdict(work))]))
+            peers.append(household.start([str(program), json.dumps(asdict(work))]))
             if not contact:
                 contact = str(peers[0].answer(START_LIMIT_S)["contact"])
         for peer in peers if engine.name == "collab" else peers[1:]:

@@ -69,12 +69,12 @@ class Swarm:
     def join(self, name: str) -> Child:
         """Start a newcomer."""
         options = [str(self._invite), "--name", name, "--data-dir", self._place(name), "--json"]
-        return self._household.start([sys.executable, "-m", "peers.cli", "join", *options], goodbye=SIGTERM)
+        return self._household.start(["-m", "peers.cli", "join", *options], goodbye=SIGTERM, is_fresh=True)
 
     def _volunteer(self, name: str) -> Child:
         invite, place = str(self._invite), self._place(name)
         work = Assignment(invite=invite, name=name, data_dir=place, pace_s=PACE_S, microbatch_size=MICROBATCH)
-        return self._household.start(work.command(), goodbye=SIGTERM)
+        return self._household.start(work.words(), goodbye=SIGTERM)
 
     def _place(self, name: str) -> str:
         return str(self._household.folder / name)

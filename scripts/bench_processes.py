@@ -9,14 +9,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forked_process import ForkedProcess, run_program
 from netlab_links import Loopback, Network
 
+os.environ["HIVEMIND_LOGLEVEL"] = "WARNING"  # before hivemind is loaded
 LEAVE_LIMIT_S = 7.0
 """A peer that is asked to leave does so within 5 s."""
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -27,30 +29,34 @@ class BenchFailed(Exception):
 
 
 class Child:
-    """A process of ours and all that it starts; its output is read line by line, its errors go to a log."""
+    """A program of ours and all that it starts; its output is read line by line, its errors go to a log."""
 
-    def __init__(self, command: list[str], log: Path, *, goodbye: signal.Signals | None = None) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        log: Path,
+        *,
+        place: str = "",
+        goodbye: signal.Signals | None = None,
+        niceness: int = 0,
+        is_fresh: bool = False,
+    ) -> None:
         """
         Args:
+            words: what follows ``python`` where somebody types it: a program's path, or ``-m`` and a module, and more.
+            place: network namespace that it runs in; empty: here.
             goodbye: signal that asks it to leave; None: it leaves when its input ends, with all that it started.
+                Should we be killed ourselves, who watches no input is sent that signal.
+            is_fresh: it loads everything itself, as when somebody types it; else it is forked from what is loaded.
         """
         self.log = log
         self.goodbye = goodbye
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HIVEMIND_LOGLEVEL": "WARNING"}
-        setpriv = shutil.which("setpriv")  # should we be killed ourselves: who watches no input is sent the signal
-        if goodbye is not None and setpriv is not None:
-            command = [setpriv, "--pdeathsig", goodbye.name.removeprefix("SIG"), *command]
-        with log.open("wb") as errors:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=log.parent,
-                env=environment,
-                start_new_session=True,
-                text=True,
-            )
+        self.process: subprocess.Popen[str] | ForkedProcess
+        if is_fresh:
+            self.process = _typed(words, log, place, goodbye, niceness)
+        else:
+            work = (list(words), str(log.parent), niceness)
+            self.process = ForkedProcess(run_program, work, log, listens=True, place=place, goodbye=goodbye)
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -100,6 +106,28 @@ class Child:
             self.process.stdin.close()
         if self.goodbye is not None and self.process.poll() is None:
             self.process.send_signal(self.goodbye)
+
+
+def _typed(
+    words: Sequence[str], log: Path, place: str, goodbye: signal.Signals | None, niceness: int
+) -> "subprocess.Popen[str]":
+    """A process of its own from the beginning."""
+    command = ["nice", "-n", str(niceness), sys.executable, *words]
+    setpriv = shutil.which("setpriv")
+    if goodbye is not None and setpriv is not None:
+        command = [setpriv, "--pdeathsig", goodbye.name.removeprefix("SIG"), *command]
+    if place:
+        command = ["ip", "netns", "exec", place, *command]
+    with log.open("wb") as errors:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=log.parent,
+            start_new_session=True,
+            text=True,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,21 +190,32 @@ class Household:
         self.folder = folder
         self._children: list[Child] = []
 
-    def start(self, command: list[str], *, goodbye: signal.Signals | None = None) -> Child:
-        """Start a process; see ``Child``."""
-        child = Child(command, self.folder / f"{len(self._children)}.log", goodbye=goodbye)
+    def start(
+        self,
+        words: Sequence[str],
+        *,
+        place: str = "",
+        goodbye: signal.Signals | None = None,
+        niceness: int = 0,
+        is_fresh: bool = False,
+    ) -> Child:
+        """Start a program; see ``Child``."""
+        log = self.folder / f"{len(self._children)}.log"
+        child = Child(words, log, place=place, goodbye=goodbye, niceness=niceness, is_fresh=is_fresh)
         self._children.append(child)
         return child
 
-    def start_backbone(self, run_text: str, *options: str, network: Network | None = None) -> tuple[Path, Child]:
+    def start_backbone(
+        self, run_text: str, *options: str, network: Network | None = None, is_fresh: bool = False
+    ) -> tuple[Path, Child]:
         """Start a backbone, as the network's first peer; where its invite will be, see ``await_invite``."""
         network = network or Loopback()
         run, invite = self.folder / "run", self.folder / "invite.txt"
         run.mkdir()
         (run / "run.yaml").write_text(run_text)
-        place = ["--host", network.host(0), "--invite-file", str(invite)]
-        command = [sys.executable, "-m", "peers.cli", "backbone", str(run), *place, *options]
-        return invite, self.start(network.command(0, command), goodbye=signal.SIGTERM)
+        where = ["--host", network.host(0), "--invite-file", str(invite)]
+        words = ["-m", "peers.cli", "backbone", str(run), *where, *options]
+        return invite, self.start(words, place=network.place(0), goodbye=signal.SIGTERM, is_fresh=is_fresh)
 
     def cpu_s(self) -> float:
         """CPU seconds of everybody so far."""

@@ -82,7 +82,7 @@ class Donors:
         work = Assignment(
             invite=str(self._invite), name=name, data_dir=place, pace_s=PACE_S, microbatch_size=MICROBATCH
         )
-        return self._household.start(self._lab.command(index, work.command()), goodbye=SIGTERM)
+        return self._household.start(work.words(), place=self._lab.place(index), goodbye=SIGTERM)
 
     def listen(self) -> None:
         """Take note of the rounds that the trainers have ended."""

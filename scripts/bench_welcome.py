@@ -173,7 +173,7 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, float]
         invite, backbone = household.start_backbone(RUN_FILE, "--dashboard", "none", "--json")
         await_invite(invite, backbone, LIMIT_S)
         place = ["--name", "volunteer", "--data-dir", str(folder / "volunteer"), "--json"]
-        household.start([sys.executable, "-m", "peers.cli", "join", str(invite), *place], goodbye=signal.SIGTERM)
+        household.start(["-m", "peers.cli", "join", str(invite), *place], goodbye=signal.SIGTERM)
         time.sleep(1.0)
         return bare, [join(program, invite, folder / f"newcomer-{number}") for number in range(options.joins)]
     finally:

@@ -62,8 +62,8 @@ def measure(work: Work, sites: Sites, options: argparse.Namespace, *, is_far: bo
         for index in range(len(sites.names)):
             own = replace(work, index=index, invite=told)
             program = str(Path(__file__).with_name("world_peer.py"))
-            command = [sys.executable, program, own.to_json(), str(options.learning_rate)]
-            peers.append(household.start(network.command(index + 1, command)))
+            words = [program, own.to_json(), str(options.learning_rate)]
+            peers.append(household.start(words, place=network.place(index + 1)))
         for peer in peers:
             peer.answer(START_LIMIT_S)
         for peer in peers:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -92,8 +91,8 @@ class Crew:
             seed=self._setup.seed,
         )
         self._lives += 1
-        command = [sys.executable, str(Path(__file__).with_name("faults_peer.py")), place.to_json()]
-        return Peer(self._household.start(self._lab.command(slot, command)))
+        words = [str(Path(__file__).with_name("faults_peer.py")), place.to_json()]
+        return Peer(self._household.start(words, place=self._lab.place(slot)))
 
     def replace(self, slots: Iterable[int]) -> None:
         """Strangers in the place of peers that are dead, or are killed now; they have yet to enter the history.

@@ -79,7 +79,11 @@ class Lab:
     def host(self, index: int) -> str:
         return f"10.88.{index // 250}.{index % 250 + 1}"
 
+    def place(self, index: int) -> str:
+        return self._name(index)
+
     def command(self, index: int, arguments: Sequence[str]) -> list[str]:
+        """What to start, so that ``arguments`` run at peer ``index``."""
         return ["ip", "netns", "exec", self._name(index), *arguments]
 
     def set_link(self, index: int, link: Link) -> None:

@@ -1,6 +1,5 @@
 """Links and networks: what the peers of a benchmark stand on."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -74,8 +73,8 @@ class Network(Protocol):
 
     def host(self, index: int) -> str: ...
 
-    def command(self, index: int, arguments: Sequence[str]) -> list[str]:
-        """What to start, so that ``arguments`` run at peer ``index``."""
+    def place(self, index: int) -> str:
+        """The network namespace of peer ``index`` by its name; empty: the one we are in."""
         ...
 
     def wire_bytes(self) -> int:
@@ -91,8 +90,8 @@ class Loopback:
     def host(self, index: int) -> str:
         return "127.0.0.1"
 
-    def command(self, index: int, arguments: Sequence[str]) -> list[str]:
-        return list(arguments)
+    def place(self, index: int) -> str:
+        return ""
 
     def wire_bytes(self) -> int:
         return int(Path("/sys/class/net/lo/statistics/tx_bytes").read_text())

@@ -144,13 +144,13 @@ class Race:
             await_invite(invite, backbone, START_LIMIT_S)
             return invite.read_text().strip()
         program = str(Path(__file__).with_name("race_meeting.py"))
-        meeting = household.start(lab.command(0, [sys.executable, program, work.to_json()]))
+        meeting = household.start([program, work.to_json()], place=lab.place(0))
         return str(meeting.answer(START_LIMIT_S)["contact"])
 
     def _start(self, household: Household, lab: Lab, index: int, contact: str) -> Child:
         program = str(Path(__file__).with_name("race_peer.py"))
-        command = [sys.executable, program, self._work(lab, index, contact).to_json()]
-        return household.start(lab.command(index + 1, command))
+        words = [program, self._work(lab, index, contact).to_json()]
+        return household.start(words, place=lab.place(index + 1))
 
     def _disturb(
         self, churn: Churn, household: Household, lab: Lab, trainers: list[Child], contact: str, began_s: float

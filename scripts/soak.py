@@ -30,7 +30,7 @@ import httpx
 from bench_processes import BenchFailed, Child, Household, await_invite, family
 from soak_figures import Reading, descriptors_of, figures, rss_of, size_of
 from storm_peer import Assignment
-from vcasgd_live import CONTEXT, LOADED, Client, Told
+from vcasgd_live import Client, Told
 
 RUN = """\
 run_id: soak
@@ -111,10 +111,10 @@ class Company:
         if is_killed:
             client.kill()
         else:
-            client.process.terminate()
+            client.process.send_signal(signal.SIGTERM)
         self.counts["killed" if is_killed else "left"] += 1
         if self._dice.random() < 0.5 and is_killed:
-            client.process.join()  # its directory is free then
+            client.process.wait()  # its directory is free then
             self.counts["came_back"] += 1
         else:
             self.counts["strangers"] += 1
@@ -187,12 +187,11 @@ class Watched:
 
 def soak(setup: Setup) -> dict[str, Any]:
     """Run it, and say what was seen."""
-    CONTEXT.set_forkserver_preload(LOADED)
     with tempfile.TemporaryDirectory(prefix="collab-soak-") as directory:
         folder = Path(directory)
         with closing(Household(folder)) as household:
             options = ("--json", "--track", "none", "--dashboard", "127.0.0.1:0")
-            invite, child = household.start_backbone(setup.run_text(), *options)
+            invite, child = household.start_backbone(setup.run_text(), *options, is_fresh=True)
             await_invite(invite, child, START_LIMIT_S)
             watched = Watched(child, folder / "run")
             alone = watched.read()

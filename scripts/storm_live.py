@@ -4,7 +4,6 @@ import heapq
 import os
 import queue
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -58,8 +57,8 @@ class LiveStage:
         slot = self._setup.backbone
         life = self._ledger.new_life(slot, "backbone", is_backbone=True)
         place = ["--host", self._lab.host(slot), "--port", str(BACKBONE_PORT)]
-        command = [sys.executable, "-m", "peers.cli", "backbone", str(folder), *place]
-        self._start(life, [*command, "--invite-file", str(self._invite), "--json"])
+        words = ["-m", "peers.cli", "backbone", str(folder), *place]
+        self._start(life, [*words, "--invite-file", str(self._invite), "--json"])
         self._ledger.note(life, "Up", {"at_s": self.now_s()})
 
     def start_trainer(self, slot: int, name: str | None = None) -> None:
@@ -72,10 +71,10 @@ class LiveStage:
             pace_s=self._setup.pace_s,
             microbatch_size=self._setup.microbatch,
         )
-        self._start(life, work.command())
+        self._start(life, work.words())
 
-    def _start(self, life: Life, command: list[str]) -> None:
-        child = self._household.start(self._lab.command(life.slot, command), goodbye=signal.SIGTERM)
+    def _start(self, life: Life, words: list[str]) -> None:
+        child = self._household.start(words, place=self._lab.place(life.slot), goodbye=signal.SIGTERM)
         self._children[life.slot] = life, child
         reader = threading.Thread(target=self._read, args=(life, child), daemon=True)
         reader.start()

@@ -38,9 +38,9 @@ class Assignment:
     """What a microbatch takes, mostly asleep."""
     microbatch_size: int
 
-    def command(self) -> list[str]:
-        """That starts this trainer."""
-        return [sys.executable, str(Path(__file__).resolve()), json.dumps(asdict(self))]
+    def words(self) -> list[str]:
+        """That start this trainer, after ``python``."""
+        return [str(Path(__file__).resolve()), json.dumps(asdict(self))]
 
 
 class Paced:
@@ -132,10 +132,16 @@ def say(out: TextIO, event: str, fields: dict[str, Any]) -> None:
     print(json.dumps({"event": event, "at_s": time.time(), **fields}), file=out, flush=True)
 
 
+def own_output() -> TextIO:
+    """What standard output was; whatever libraries print there goes to the log from now on."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return out
+
+
 def main() -> int:
     """Body of the process; the exit code."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever libraries print goes to the log
+    out = own_output()
     import torch
 
     import peers.joining

@@ -4,12 +4,9 @@ Units are paced, so that more clients fit a machine than it has cores. Clients a
 everything: loading takes longer than a unit.
 """
 
-import ctypes
 import heapq
 import json
 import math
-import multiprocessing
-import os
 import queue
 import random
 import signal
@@ -21,12 +18,12 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from bench_processes import BenchFailed, Household, await_invite
-from storm_peer import Assignment, live
+from forked_process import ForkedProcess
+from storm_peer import Assignment, live, own_output
 
 from collab.fleet_cost import Fleet, compare
 from peers.process import run_peer
@@ -50,9 +47,6 @@ SLOWEST = 3.0
 EARLIEST, LATEST = 0.1, 0.8
 """Share of a unit after which its client is killed, at random between these."""
 START_LIMIT_S, END_LIMIT_S = 120.0, 60.0
-LOADED = ["hivemind", "peers.joining", "peers.machine", "collab.training.trainer", "sklearn.datasets"]
-PR_SET_PDEATHSIG = 1
-CONTEXT = multiprocessing.get_context("forkserver")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,20 +95,14 @@ class Client:
 
     def __init__(self, place: int, work: Assignment, begins_at_s: float, told: "queue.SimpleQueue[Told]") -> None:
         self.place, self.log, self._told = place, f"{work.data_dir}.log", told
-        reader, writer = CONTEXT.Pipe(duplex=False)
-        self.process = CONTEXT.Process(target=_be, args=(work, writer, self.log, begins_at_s))
-        self.process.start()
-        writer.close()
-        self._output = os.fdopen(os.dup(reader.fileno()), encoding="utf-8")
-        reader.close()
+        self.process = ForkedProcess(_be, (work, begins_at_s), Path(self.log), goodbye=signal.SIGKILL)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        with self._output as said:
-            for line in said:
-                if line.startswith("{"):
-                    self._told.put(Told(self, json.loads(line)))
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                self._told.put(Told(self, json.loads(line)))
         self._told.put(Told(self, {"event": "Gone"}))
 
     def kill(self) -> None:
@@ -124,8 +112,9 @@ class Client:
     def close(self) -> None:
         """It is gone, and all that it said is read."""
         self.process.kill()
-        self.process.join(END_LIMIT_S)
+        self.process.wait(END_LIMIT_S)
         self._reader.join(END_LIMIT_S)
+        self.process.stdout.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +125,9 @@ class Told:
     event: dict[str, Any]
 
 
-def _be(work: Assignment, writer: Connection, log: str, begins_at_s: float) -> None:
+def _be(work: Assignment, begins_at_s: float) -> None:
     """The whole life of a client's process."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(errors, 1)
-    os.dup2(errors, 2)
-    out = os.fdopen(os.dup(writer.fileno()), "w", encoding="utf-8")
-    writer.close()
-    import torch
-
-    torch.set_num_threads(1)
+    out = own_output()
     time.sleep(max(begins_at_s - time.time(), 0.0))
     run_peer(lambda stop: live(work, out, stop))
 
@@ -330,7 +311,6 @@ def preempted_live(calm: Course, rows: list[tuple[float, bool]]) -> list[dict[st
     Raises:
         BenchFailed: see ``work_through``.
     """
-    CONTEXT.set_forkserver_preload(LOADED)
     found = [work_through(calm)]
     print(found[0], file=sys.stderr, flush=True)
     for preemption, waits in rows:

@@ -11,8 +11,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 PROGRAM = """\
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from vcasgd_live import CONTEXT, LOADED, Course, work_through
-CONTEXT.set_forkserver_preload(LOADED)
+from vcasgd_live import Course, work_through
 print(json.dumps(work_through(Course(places=2, turns=10, unit_s=0.6, preemption=0.3, waits=True, seed=3))))
 """
 

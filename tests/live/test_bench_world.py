@@ -27,7 +27,8 @@ def test_steps_go_on_beside_rounds_that_synchronous_training_waits_for() -> None
     assert rows["alone"]["steps_per_s"] == pytest.approx(1 / 0.03, rel=0.1)
     assert rows["dts"]["efficiency"] > 0.5
     assert rows["dts"]["over_dedloc"] > 5
-    assert rows["dedloc"]["delay"] == 0 < 5 < rows["dts"]["delay"] < rows["dts"]["window"]
+    assert rows["dedloc"]["delay"] <= 1, "one microbatch may be under way when the leader calls"
+    assert 5 < rows["dts"]["delay"] < rows["dts"]["window"]
 
 
 @pytest.mark.live
