@@ -14,7 +14,7 @@ SCHEDULES: dict[str, list[Fault]] = {
 }
 SWARM = {
     "seed": 4,
-    "minutes": 0.6,
+    "minutes": 0.4,
     "microbatch_size": 8,
     "task": {"name": "none", "num_elements": 200_000, "samples": 4000},
     "optimizer": {"name": "sgd", "learning_rate": 1e-6},
@@ -28,7 +28,7 @@ SWARM = {
         {"name": "steady", "count": 2, "samples_per_s": 8},
         {
             "name": "mortal",
-            "count": 5,
+            "count": 4,
             "samples_per_s": 8,
             "churn": {"kind": "sessions", "mean_session_s": 12, "mean_absence_s": 6, "killed": 0.7},
         },
