@@ -33,7 +33,7 @@ def test_those_who_are_out_of_a_round_hear_it_in_the_order_of_their_names() -> N
     async def main() -> None:
         async with FakeNetwork() as network:
             course, clock = Course.of(make_group()), asyncio.get_running_loop().time
-            course.gone.update({peer: ("late", "it is") for peer in LATE})
+            course.gone.update(dict.fromkeys(LATE, ("late", "it is")))
             streams = {peer: cast(Stream, Ear(peer, told)) for peer in LATE}
             notary, timeouts = make_notary(make_ports(network.join(A))), MeasuredTimeouts(clock, FIRST)
             await Conductor(course, streams, timeouts, Silence(clock, 3.0), notary)._tell_dropped()
