@@ -4,12 +4,14 @@ import asyncio
 
 import pytest
 
+from collab.averaging.base import Committed
 from collab.averaging.messages import PARTS_PROTOCOL
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
 from collab.simulation.links import PIECE_BYTES, Link
 from collab.simulation.world import World
+from tests.simulation.rounds import SimRounds, link
 
 WEIGHT = 1000
 UP_BYTES_PER_S = 2.5e6
@@ -64,3 +66,17 @@ def test_what_is_no_vector_weighs_what_it_is_also_beside_a_vector() -> None:
     pair = Pair((PARTS_PROTOCOL, acknowledgement))
     assert pair.sent_bytes < 1000
     assert pair.came_s["ack"] < 0.04
+
+
+def test_homes_that_send_a_thinned_vector_at_once_do_not_fall_silent_for_their_leader() -> None:
+    homes = 20
+    rounds = SimRounds(
+        [link(1000, delay_ms=10), link(200, delay_ms=15), *[link(20, 100, delay_ms=15)] * homes],
+        roles={0: "aux", **dict.fromkeys(range(2, homes + 2), "client")},
+        mb=0.004,
+        rounds=2,
+    )
+    rounds.world.network.bulk_weight = WEIGHT
+    rounds.run()
+    lost = {key: outcome for key, outcome in rounds.outcomes.items() if not isinstance(outcome, Committed)}
+    assert not lost
