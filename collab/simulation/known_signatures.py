@@ -7,7 +7,7 @@ from collab.ports import Keys
 from collab.types import PeerId
 
 REMEMBERED = 1 << 15
-"""10 MB: some words each of a thousand peers, and the votes of a round."""
+"""Some 13 MB: a few words each of a thousand peers, and the votes of a round."""
 
 
 class KnownSignatures:

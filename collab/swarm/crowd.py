@@ -131,7 +131,8 @@ def idle_s(crowd: Crowd | None, now: float, due_s: float, *, step_s: float) -> f
     """
     if crowd is None:
         return step_s
-    return step_s * max(math.ceil(min(due_s, crowd.said_at + crowd.life_s - now) / step_s), 1)
+    due_s = max(min(due_s, crowd.said_at + crowd.life_s - now), 0.0)
+    return step_s * max(math.ceil(due_s / step_s), 1)
 
 
 def notice_s(trainers: int) -> float:

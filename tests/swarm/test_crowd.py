@@ -85,7 +85,8 @@ def test_among_few_there_may_be_news_at_any_time_and_in_a_crowd_one_sleeps_until
     crowd = summed_up(view_of(*(word(who) for who in MANY), helper()))
     assert idle_s(None, NOW, 7.9, step_s=0.5) == 0.5
     assert idle_s(crowd, NOW, 7.9, step_s=0.5) == 8.0
-    assert idle_s(crowd, NOW, -3.0, step_s=0.5) == 0.5
+    for overdue_s in (-3.0, -math.inf):
+        assert idle_s(crowd, NOW, overdue_s, step_s=0.5) == 0.5
     assert idle_s(crowd, NOW + 18.1, 7.9, step_s=0.5) == 2.0, "its word is too old by then"
 
 
