@@ -89,7 +89,7 @@ class Conductor:
             if self._verdict is not None:
                 await self._announce()
                 await self._hear_thanks()
-            for peer in self._listening:
+            for peer in sorted(self._listening):
                 self._streams[peer].close()
         return self._verdict.record if isinstance(self._verdict, Certified) else self._verdict
 
@@ -258,13 +258,13 @@ class Conductor:
 
     async def _tell_dropped(self) -> None:
         """Those who are there, and not in the round any more, need not go on."""
-        for peer in (self.course.gone.keys() & self._streams.keys()) - self._dropped:
+        for peer in sorted((self.course.gone.keys() & self._streams.keys()) - self._dropped):
             self._dropped.add(peer)
             reason, text = self.course.gone[peer]
             await self._send(peer, Message("dropped", {"reason": reason, "text": text}))
 
     def _log_relieved(self) -> None:
-        for peer in self.course.relieved.keys() - self._relieved:
+        for peer in sorted(self.course.relieved.keys() - self._relieved):
             self._relieved.add(peer)
             reason, text = self.course.relieved[peer]
             epoch = self.course.group.epoch

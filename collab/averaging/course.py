@@ -261,7 +261,7 @@ class Course:
         }
         reducers = {
             peer: float(sum(span.num_elements for span in self.group.spans if span.reducer == peer))
-            for peer in self.live & set(self.group.reducers)
+            for peer in sorted(self.live & set(self.group.reducers))
             if peer not in self.relieved
         }
         division = self.division.mended(self._broken, held, reducers)

@@ -9,7 +9,7 @@ from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.claims import believed
 from collab.averaging.courtesy import Courtesy
 from collab.averaging.deadlines import Arrivals
-from collab.averaging.forecast import FAR_S, Pace, batch_due_s
+from collab.averaging.forecast import FAR_S, HORIZON, Pace, Together, batch_due_s
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import IDLE_S, STANDING_PROTOCOL, Awaited, Heard, History, Word
 from collab.averaging.timeouts import MeasuredTimeouts
@@ -81,6 +81,7 @@ class Following:
         self._preparing: tuple[History, float, asyncio.Handle] | None = None
         """For which step, when (loop time), and the call that will be made then."""
         self._standers: dict[PeerId, _Stander] = {}
+        self._together: dict[History, Together] = {}
         self._timeouts = timeouts
         self.patience = Arrivals(timeouts.fixed.gather_limit_s)
         """How long trainers compute after a call before they can come."""
@@ -153,11 +154,7 @@ class Following:
             while True:
                 message = await stream.receive(timeout_s=IDLE_S)
                 if message.kind == "word":
-                    stander.word, stander.spoke_s = Word.from_message(message), asyncio.get_running_loop().time()
-                    self._courtesy.heard_of(stander.word.history)
-                    if stander.called != stander.word.history:
-                        stander.decline()  # it has gone on since it was called
-                    await self._consider(stander, stander.word)
+                    await self._take_word(stander, Word.from_message(message))
                 elif message.kind == "coming":
                     self._take_answer(stander, message)
                 elif message.kind == "sorry":
@@ -167,8 +164,40 @@ class Following:
         finally:
             stander.is_gone = not stander.is_answered
             stander.decline()
+            self._forget_word(stander)
             if self._standers.get(stream.remote) is stander:
                 del self._standers[stream.remote]
+
+    async def _take_word(self, stander: _Stander, word: Word) -> None:
+        self._forget_word(stander)
+        stander.word, stander.spoke_s = word, asyncio.get_running_loop().time()
+        there = self._together.setdefault(word.history, Together())
+        there.add(word.samples, word.samples_per_s, stander.spoke_s)
+        self._courtesy.heard_of(word.history)
+        if stander.called != word.history:
+            stander.decline()  # it has gone on since it was called
+        if self._is_far(word, there):
+            heard = Heard(word.epoch, word.lineage, FAR_S).to_message()
+            await stander.stream.send(heard, timeout_s=self._timeouts.answer_s())
+        else:
+            await self._consider(stander, word)
+
+    def _forget_word(self, stander: _Stander) -> None:
+        """Something else is true of it by now."""
+        if (word := stander.word) is None:
+            return
+        there = self._together[word.history]
+        there.add(word.samples, word.samples_per_s, stander.spoke_s, trainers=-1)
+        if not there.trainers:
+            del self._together[word.history]
+        stander.word = None
+
+    def _is_far(self, word: Word, there: Together) -> bool:
+        """Whether all together cannot have a batch within the time for which who has just spoken wants to know it."""
+        out = [self._standers[peer].word for peer in self.left_out if peer in self._standers]
+        counted = there.trainers - sum(one is not None and one.history == word.history for one in out)
+        target = self._settings.batch_size(word.epoch, counted or there.trainers)
+        return there.most(asyncio.get_running_loop().time() + min(HORIZON * word.microbatch_s, FAR_S)) < target
 
     def _take_answer(self, stander: _Stander, message: Message) -> None:
         history = message.get("epoch", int), Lineage(message.get("lineage", str))

@@ -14,6 +14,8 @@ HALVINGS = 12
 """Of the horizon: a two-thousandth of a microbatch is exact enough."""
 OVERDUE = 2.0
 """Microbatches after which a trainer that says nothing more has stopped."""
+UNITS = 1 << 20
+"""Of a sample, of one a second, and of a second: whole numbers, whose sums a liar's 2^53 leaves exact when it goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,27 @@ class Pace:
     def has_stopped(self) -> bool:
         """Or has said nothing of its speed, or that it computes no more."""
         return not self.samples_per_s or self.age_s >= OVERDUE * self.microbatch_s
+
+
+class Together:
+    """Trainers at one point of history, added up as they speak: no look at each is needed while a batch is far off."""
+
+    def __init__(self) -> None:
+        self.trainers = 0
+        self._samples = self._speed = self._speed_by_time = 0
+
+    def add(self, samples: float, samples_per_s: float, spoke_s: float, *, trainers: int = 1) -> None:
+        """A trainer has spoken; ``trainers=-1``: what it said does not count any more."""
+        speed = math.ceil(samples_per_s * UNITS)
+        self.trainers += trainers
+        self._samples += trainers * math.ceil(samples * UNITS)
+        self._speed += trainers * speed
+        self._speed_by_time += trainers * speed * math.floor(spoke_s * UNITS)
+
+    def most(self, until_s: float) -> float:
+        """Samples that they can have reported by then, at most: if nobody stopped, and each were told of at once."""
+        computed = self._speed * math.ceil(until_s * UNITS) - self._speed_by_time
+        return (self._samples * UNITS + computed) / UNITS**2
 
 
 def batch_due_s(others: Sequence[Pace], asker: Pace, *, target: float, max_share: float) -> float:

@@ -130,7 +130,7 @@ class Rendezvous:
         if self._transport.peer_id in contributors or expected.ahead:
             return known
         holders = set(contributors) - {joiner, self._transport.peer_id}
-        found, silent = await self._verdicts.ask(holders, *key)
+        found, silent = await self._verdicts.ask(sorted(holders), *key)
         excused = {peer for peer in silent if self._electors.is_gone(peer, expected)}
         if found is not None or silent - excused:
             return known

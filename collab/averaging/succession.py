@@ -170,7 +170,7 @@ class Succession:
                 while not takeover.is_complete:
                     if takeover.has_most and not has_called:  # fewer may be wrong about the leader
                         has_called = True
-                        for peer in takeover.missing:
+                        for peer in sorted(takeover.missing):
                             tasks.create_task(self._call(peer, takeover.group))
                     takeover.changed.clear()
                     await takeover.changed.wait()

@@ -76,12 +76,14 @@ def pack_entry(entry: PageEntry, keys: Keys) -> bytes:
     return ENVELOPE.pack(values, keys)
 
 
+_READ: Newest[PageEntry] = Newest(REMEMBERED)
+
+
 class EntryReader:
     """Reads entries; what was verified once is remembered, since most are as they were when they were read before."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
-        self._read: Newest[PageEntry] = Newest(REMEMBERED)
 
     def read(self, data: bytes, peer: PeerId, page: Page) -> PageEntry:
         """Entry of ``peer`` under the key of ``page``.
@@ -89,12 +91,12 @@ class EntryReader:
         Raises:
             BadMessage: too large, malformed, of another page, impossible, or not signed by ``peer``.
         """
-        if (known := self._read.get((peer, page), data)) is not None:
+        if (known := _READ.get((peer, page), data)) is not None:
             return known
         entry = ENVELOPE.unpack(data, peer, _checked, self._keys.is_signed_by)
         if entry.page != page:
             raise BadMessage("lease entry is of another page")
-        return self._read.put((peer, page), data, entry)
+        return _READ.put((peer, page), data, entry)
 
 
 def _checked(values: Any) -> PageEntry:

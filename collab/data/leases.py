@@ -17,8 +17,10 @@ from collab.data.holders import Holders
 from collab.data.lease_board import LeaseBoard
 from collab.data.lease_records import ENTRY_BYTES
 from collab.data.ledger import Ledger
+from collab.data.pace import KNOWN_S
 from collab.data.surroundings import Surroundings
 from collab.errors import NetworkError
+from collab.swarm.progress import SwarmView
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,9 @@ RETRY_S = 5.0
 TICK_S = 1.0
 """Between two looks at what is due."""
 SHORTEST_PATIENCE_S = 0.3
+RECKON_S = KNOWN_S
+"""Between two times that speeds are reckoned while nobody has said anything new, and no round has committed: what the
+rounds before have shown counts for less and less."""
 
 
 class Leases:
@@ -63,6 +68,10 @@ class Leases:
         self.unleased = 0
         """Blocks that were taken without a lease."""
         self._unleased: set[BlockId] = set()
+        self._reckoned: tuple[SwarmView, int, float] | None = None
+        """From what, of how many changes of the ledger, and when (swarm time) it was reckoned how fast everybody is."""
+        self._usual_pass = 0
+        """Of the others."""
 
     # -- the trainer's side --------------------------------------------------------------------------------------------
 
@@ -169,17 +178,28 @@ class Leases:
 
     def _look_around(self) -> None:
         """Who is there, how fast, and in which pass."""
-        ours = self._around.trainers(self._plan.data, self._me)
         now = self._board.now()
-        self._holders.look(self._around.pace(ours, self._me, self._ledger.rates(now)), now)
+        if self._has_news(now):
+            ours = self._around.trainers(self._plan.data, self._me)
+            self._holders.look(self._around.pace(ours, self._me, self._ledger.rates(now)), now)
+            others = sorted(record.data_pass for record in ours if record.peer != self._me)
+            self._usual_pass = others[(len(others) - 1) // 2] if others else 0
         self._choice.look(now)
         self._claims.shed()
-        others = sorted(record.data_pass for record in ours if record.peer != self._me)
-        most = others[(len(others) - 1) // 2] if others else 0
-        if most > self.newest:
-            self._begin(most)
+        if self._usual_pass > self.newest:
+            self._begin(self._usual_pass)
         elif self._coverage.is_complete(self.newest):
             self._begin(self.newest + 1)
+
+    def _has_news(self, now: float) -> bool:
+        """Whether anybody may be faster or slower than when it was reckoned last: in a crowd that is seldom so."""
+        view, changes = self._around.view(), self._ledger.changes
+        if self._reckoned is not None:
+            seen, known, at_s = self._reckoned
+            if seen is view and known == changes and (not changes or now - at_s < RECKON_S):
+                return False
+        self._reckoned = view, changes, now
+        return True
 
     def _begin(self, pass_number: int) -> None:
         self.newest = pass_number

@@ -96,6 +96,8 @@ class Ledger:
         self._most = most_per_round
         self._accounts: OrderedDict[PeerId, Account] = OrderedDict()
         self._rounds: deque[str] = deque(maxlen=REMEMBERED_ROUNDS)
+        self.changes = 0
+        """How often we have learned of samples that were committed."""
 
     @classmethod
     def for_batches_of(cls, target_samples: int) -> "Ledger":
@@ -111,6 +113,7 @@ class Ledger:
         if round_id in self._rounds:
             return
         self._rounds.append(round_id)
+        self.changes += 1
         for peer, samples in contributors:
             account = self._account(peer)
             believed = min(samples, self._most)
@@ -147,6 +150,7 @@ class Ledger:
 
         Which blocks all of that was for we find out as we read what they say; what was for earlier passes is not told.
         """
+        self.changes += 1
         rates = math.fsum(max(rate, 0.0) for _, rate in rows.values())
         for peer, (samples, rate) in rows.items():
             account = self._account(peer)
@@ -163,6 +167,7 @@ class Ledger:
 
     def restore(self, accounts: Mapping[PeerId, Account]) -> None:
         """Take over what an earlier life has written, and what was committed since with it."""
+        self.changes += 1
         for peer, account in accounts.items():
             if (since := self._accounts.get(peer)) is not None:  # a round was quicker than the disk
                 account.samples += since.samples

@@ -74,7 +74,7 @@ class MemoryNetwork:
         return endpoint
 
     def weight_of(self, protocol: str) -> int:
-        """Bytes on the links for each byte of a stream."""
+        """Bytes on the links for each byte of a stream's payloads."""
         return self.bulk_weight if protocol in BULK else 1
 
     def split(self, groups: list[list["MemoryTransport"]]) -> None:

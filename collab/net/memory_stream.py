@@ -29,6 +29,7 @@ class _Frame:
     head: bytes
     payload: bytes
     unsent_bytes: int
+    """On the links, where a byte of a vector may stand for many: they take turns with others' pieces all the same."""
     uncredited_bytes: int = 0
     sender: asyncio.Future[bool] | None = None
 
@@ -53,6 +54,7 @@ class MemoryStream:
         "_owed_bytes",
         "_partial_bytes",
         "_reader",
+        "_weight",
         "far",
         "flow",
         "near",
@@ -76,7 +78,8 @@ class MemoryStream:
         self.far = far
         self.protocol = protocol
         self._largest = largest
-        self.flow = Flow(near.access, far.access, network.weight_of(protocol))
+        self.flow = Flow(near.access, far.access)
+        self._weight = network.weight_of(protocol)
         self._other: MemoryStream | None = None
         self._opening: asyncio.Future[Any] | None = None
         self._frames: deque[_Frame] = deque()
@@ -125,7 +128,7 @@ class MemoryStream:
         body = bytes(payload)
         if self.near.tamper is not None:
             body = self.near.tamper(self.protocol, body)
-        frame = _Frame(message.kind, head, body, len(head) + len(body))
+        frame = _Frame(message.kind, head, body, len(head) + self._weight * len(body))
         self._frames.append(frame)
         self._fill_window(None)
         if not frame.unsent_bytes:

@@ -62,16 +62,11 @@ class Access:
 class Flow:
     """Pieces from one peer to another that stay in order."""
 
-    __slots__ = ("dst", "is_waiting", "last_arrival_s", "pieces", "src", "weight")
+    __slots__ = ("dst", "is_waiting", "last_arrival_s", "pieces", "src")
 
-    def __init__(self, src: Access, dst: Access, weight: int = 1) -> None:
-        """
-        Args:
-            weight: bytes on the links for each byte of a piece.
-        """
+    def __init__(self, src: Access, dst: Access) -> None:
         self.src = src
         self.dst = dst
-        self.weight = weight
         self.pieces: deque[tuple[int, Callable[[Any], None], Any]] = deque()
         self.is_waiting = False
         self.last_arrival_s = 0.0
@@ -163,7 +158,6 @@ class Fabric:
 
     def _put_on_wire(self, flow: Flow, size_bytes: int, deliver: Callable[[Any], None], what: Any) -> None:
         src, here, there = flow.src, flow.src.link, flow.dst.link
-        size_bytes *= flow.weight
         at_s = self._loop.time()
         airtime_s = size_bytes / here.up_bytes_per_s
         if size_bytes:

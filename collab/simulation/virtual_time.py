@@ -35,17 +35,31 @@ class Livelock(RuntimeError):
     """Callbacks keep running without the clock ever moving: somebody retries without waiting."""
 
 
+class _Task(asyncio.Task[Any]):
+    """One whose place in a set follows from its number and not from where it is in the memory: who ends tasks of a set,
+    or takes those that are done, then does so in the same order in every process.
+    """
+
+    def __init__(self, number: int, *args: Any, **kwargs: Any) -> None:
+        self._number = number  # first: while it is made it is put into a set already
+        super().__init__(*args, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """Runs callbacks in order of their virtual time, equal times in order of arrival."""
 
     _stopping: bool  # the base class's: somebody called stop()
+    _check_closed: Callable[[], None]
 
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 0.0
         self._runnable: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle | None, Callable[..., object], tuple[Any, ...]]] = []
-        self._timers_made = 0
+        self._timers_made = self._tasks_made = 0
         self._timers_cancelled = 0
         self._turns_at_this_instant = 0
         self._parked: dict[int, list[asyncio.Handle]] = {}
@@ -88,7 +102,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.Task[T]:
         """As asyncio's, and remembered under the peer that it belongs to."""
-        task: asyncio.Task[T] = super().create_task(coro, name=name, context=context)
+        self._check_closed()
+        self._tasks_made += 1
+        task: asyncio.Task[T] = _Task(self._tasks_made, coro, loop=self, name=name, context=context)
         owner = OWNER.get() if context is None else context.get(OWNER)
         if owner is not None:
             self._tasks.setdefault(owner, WeakKeyDictionary())[task] = None

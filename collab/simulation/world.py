@@ -23,6 +23,7 @@ from collab.net.loopback import LoopbackTransport
 from collab.net.memory_net import MemoryDirectory, MemoryNetwork, MemoryTransport
 from collab.net.quotas import LIMITS
 from collab.ports import Ports
+from collab.simulation.known_signatures import KnownSignatures, SharingKeys
 from collab.simulation.links import Link
 from collab.simulation.peer import Main, SimPeer
 from collab.simulation.virtual_time import VirtualClock, VirtualCompute, VirtualLoop
@@ -65,6 +66,7 @@ class World:
         """A path of this machine, which is left out of the digest; empty: none is in any event."""
         self._listeners: list[Listener] = []
         self._trace = hashlib.sha256()
+        self._known_signatures = KnownSignatures()
         self._num_running = 0
         self._failure: BaseException | None = None
         self._over: asyncio.Future[None] | None = None
@@ -228,7 +230,7 @@ class World:
             compute=compute,
             transport=transport,
             directory=MemoryDirectory(self.network, transport),
-            keys=Identity.from_seed(self._derive("key", index)),
+            keys=SharingKeys(Identity.from_seed(self._derive("key", index)), self._known_signatures),
             observer=_Recorder(self, index, transport),
             rng=random.Random(int.from_bytes(self._derive(f"rng {life}", index), "big")),
         )

@@ -119,6 +119,22 @@ def heartbeat_s(trainers: int) -> float:
     return min(HEARTBEAT_S * max(trainers / MANY, 1.0), LONGEST_HEARTBEAT_S)
 
 
+def idle_s(crowd: Crowd | None, now: float, due_s: float, *, step_s: float) -> float:
+    """How long a peer need not look whether there is something to say or to read.
+
+    Among few there may be at any time, so that it looks each ``step_s``. In a crowd nothing is urgent, and what is due
+    is known before, unless the word on which that rests is too old by then.
+
+    Args:
+        now: swarm time.
+        due_s: until it speaks or reads next.
+    """
+    if crowd is None:
+        return step_s
+    due_s = max(min(due_s, crowd.said_at + crowd.life_s - now), 0.0)
+    return step_s * max(math.ceil(due_s / step_s), 1)
+
+
 def notice_s(trainers: int) -> float:
     """By when everybody has heard of an order in a swarm of so many."""
     return NOTICE_S + (NOTICE_HEARTBEATS * heartbeat_s(trainers) if trainers >= CROWD_FROM else 0.0)

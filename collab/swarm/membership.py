@@ -11,6 +11,7 @@ from collab.averaging.assembly import Expected
 from collab.averaging.deadlines import Arrivals
 from collab.ports import Clock
 from collab.swarm.board import ProgressBoard
+from collab.swarm.crowd import idle_s
 from collab.swarm.presence import Presence
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
@@ -77,11 +78,7 @@ class Membership:
         return await self.look()
 
     async def look(self, *, brief: bool = False) -> SwarmView:
-        """Read everybody's records, and say nothing.
-
-        Args:
-            brief: in a crowd, trainers need not know everybody.
-        """
+        """Read everybody's records, and say nothing; ``brief``: of a crowd as much as trainers need to know."""
         began_s, is_trainer = self._clock.monotonic(), self._our_record().role is Role.TRAINER
         view = await self._board.refresh(brief=brief and is_trainer)
         self._reading.add(self._clock.monotonic() - began_s)
@@ -89,13 +86,11 @@ class Membership:
             self._looked_s = began_s
         if self._our_record().role is Role.BACKBONE:
             await self._board.sum_up()
-        seated = [record.peer for record in view.records if record.has_seat]
-        seatless = [record.peer for record in view.records if not record.has_seat]
-        if self.backbones():
+        if backbones := [record.peer for record in self.backbones()]:
             self._backbone_s = self._clock.monotonic()
-        if view.crowd is not None:
-            return view  # who is not in it is not missing
-        self._presence.looked(seated, view.left, [record.peer for record in self.backbones()], seatless)
+        if view.crowd is None:  # else who is not in it is not missing
+            seated, seatless = ([r.peer for r in view.records if r.has_seat is has_seat] for has_seat in (True, False))
+            self._presence.looked(seated, view.left, backbones, seatless)
         return view
 
     def vouched_backbones(self) -> list[PeerId]:
@@ -150,8 +145,13 @@ class Membership:
                 self._answer.set()
                 self._has_waited_in_vain = False
             with suppress(TimeoutError):
-                async with asyncio.timeout(REPORT_S):
+                async with asyncio.timeout(self._idle_s()):
                     await self._question.wait()
+
+    def _idle_s(self) -> float:
+        board, now = self._board, self._clock.now()
+        reads_s = max(REFRESH_S, board.rest_s) - (now - board.view.at_s)
+        return idle_s(board.crowd, now, min(board.heartbeat_s - board.since_published_s, reads_s), step_s=REPORT_S)
 
     # -- strategies' Progress ----------------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class Membership:
         return [record.peer for record in sorted(able, key=lambda record: record.role is not Role.BACKBONE)]
 
     def trainers_ahead(self, epoch: int) -> list[PeerId]:
-        """Other trainers that have gone on from ``epoch``, nearest first, and a few that may have by now."""
+        """See ``SwarmView``."""
         return self.view.trainers_ahead(epoch, self._our_record().peer)
 
     def is_last_trainer(self) -> bool:

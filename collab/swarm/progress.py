@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from collab.averaging.claims import believed
 from collab.swarm.crowd import Crowd
@@ -23,7 +24,7 @@ HEARTBEAT_S = 4.0
 """A third of the life: two lost stores in a row do not make a peer look dead."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, which would leave no place for what is computed once
 class SwarmView:
     """All fresh records at one moment; of a crowd some, and what a backbone tells of all."""
 
@@ -71,6 +72,10 @@ class SwarmView:
 
     def all_trainers(self) -> tuple[PeerRecord, ...]:
         """Records of trainers that hold a state."""
+        return self._trainers
+
+    @cached_property
+    def _trainers(self) -> tuple[PeerRecord, ...]:
         return tuple(r for r in self.records if r.role is Role.TRAINER and r.state is PeerState.TRAINING)
 
     def helpers(self) -> tuple[PeerRecord, ...]:

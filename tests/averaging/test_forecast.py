@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from collab.averaging.claims import believed
-from collab.averaging.forecast import FAR_S, Pace, batch_due_s
+from collab.averaging.forecast import FAR_S, HORIZON, Pace, Together, batch_due_s
 from collab.types import PeerId
 
 
@@ -92,3 +92,40 @@ def test_it_is_when_what_is_believed_of_all_reports_reaches_the_target(
     else:
         assert reported(due_s) >= target or math.isclose(reported(due_s), target)
         assert due_s < 0.001 or reported(due_s - 0.001) < target
+
+
+@given(
+    paces=st.lists(
+        st.builds(
+            Pace,
+            samples=st.floats(0, 2.0**53),
+            samples_per_s=st.floats(0, 2.0**53),
+            microbatch_s=st.floats(0, 100),
+            age_s=st.floats(0, 300),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    target=st.floats(1, 1e6),
+    now_s=st.floats(300, 1e7),
+)
+def test_what_is_added_up_says_that_a_batch_is_far_off_only_where_it_is(
+    paces: list[Pace], target: float, now_s: float
+) -> None:
+    together = Together()
+    for each in paces:
+        together.add(each.samples, each.samples_per_s, now_s - each.age_s)
+    asker = paces[-1]
+    most = together.most(now_s + min(HORIZON * asker.microbatch_s, FAR_S))
+    if most < target * (1 - 1e-9):  # by so much the sums of the one that looks at each may be off
+        assert batch_due_s(paces[:-1], asker, target=target, max_share=1.0) == FAR_S
+        assert sum(each.samples for each in paces) < target
+
+
+def test_a_liar_that_has_gone_leaves_sums_as_they_were() -> None:
+    together = Together()
+    together.add(10.0, 2.0, 1000.0)
+    for trainers in (1, -1):
+        together.add(2.0**53, 2.0**53, 1003.25, trainers=trainers)
+    assert together.trainers == 1
+    assert together.most(1005.0) == pytest.approx(20.0, abs=1e-4)

@@ -13,6 +13,7 @@ from collab.data.coverage import Coverage
 from collab.data.lease_board import LeaseBoard, Said
 from collab.data.leases import Leases
 from collab.data.ledger import Ledger
+from collab.data.pace import KNOWN_S
 from collab.data.surroundings import Surroundings
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
@@ -251,3 +252,33 @@ def test_a_clock_that_is_put_back_a_little_takes_no_word_from_anybody() -> None:
             assert (await board.read((0, 0)))[PeerId("a")].held == 3
 
     run(main())
+
+
+def test_speeds_are_reckoned_when_somebody_has_said_something_or_a_round_has_committed_and_else_seldom() -> None:
+    reckoned: list[float] = []
+
+    async def main(peer: Peer) -> None:
+        loop, rates, said = asyncio.get_running_loop(), peer.ledger.rates, [peer.view()]
+
+        def noted(now_s: float) -> dict[PeerId, float]:
+            reckoned.append(loop.time())
+            return rates(now_s)
+
+        await peer.take(1)
+        peer.ledger.rates = noted  # type: ignore[method-assign]
+        peer.view = lambda: said[0]  # type: ignore[method-assign]
+        peer.leases._around = Surroundings(view=peer.view, look=peer.look, target_samples=64)
+        await asyncio.sleep(1.5)
+        reckoned.clear()
+        await asyncio.sleep(20.0)
+        assert not reckoned, "nobody has said anything"
+        said[0] = SwarmView(said[0].records, NOW)
+        await asyncio.sleep(1.1)
+        assert len(reckoned) == 1, "a new word"
+        peer.ledger.note_round("a round", [(PeerId("anna"), 8.0)], NOW)
+        await asyncio.sleep(1.1)
+        assert len(reckoned) == 2, "a round"
+        await asyncio.sleep(20.0)
+        assert len(reckoned) - 2 == 20.0 // KNOWN_S, "what it has shown fades"
+
+    with_peers(["anna"], main, FakeDirectory())

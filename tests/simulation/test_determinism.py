@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -9,16 +10,26 @@ from tests.simulation.traffic import digest
 ROOT = Path(__file__).parents[2]
 
 
-def digest_in_a_process(seed: int, hash_seed: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "tests.simulation.traffic", str(seed)], cwd=ROOT, check=True,
-                          capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": hash_seed})
+def said_in_a_process(hash_seed: str, module: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=True, capture_output=True,
+                          text=True, env={**os.environ, "PYTHONHASHSEED": hash_seed})
     return done.stdout
+
+
+def digest_in_a_process(seed: int, hash_seed: str) -> str:
+    return said_in_a_process(hash_seed, "tests.simulation.traffic", str(seed))
 
 
 def test_same_seed_gives_the_same_digest_in_every_run_and_process() -> None:
     digests = {digest(1), digest(1), digest_in_a_process(1, "0"), digest_in_a_process(1, "4711")}
     assert len(digests) == 1
     assert len(digests.pop()) == 64
+
+
+def test_swarms_in_which_peers_die_have_the_same_digests_whatever_the_seed_of_hashes() -> None:
+    one, other = (json.loads(said_in_a_process(hash_seed, "tests.simulation.mortals")) for hash_seed in ("0", "4711"))
+    assert one == other
+    assert len(set(one.values())) == 5
 
 
 def test_another_seed_gives_another_digest() -> None:

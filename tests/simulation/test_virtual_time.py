@@ -43,6 +43,20 @@ def test_timers_fire_in_order_of_time_and_equal_ones_in_order_of_making() -> Non
     assert run(main()) == [3, 1, 2, 4, 0]
 
 
+def test_tasks_of_a_set_are_in_one_order_wherever_they_are_in_the_memory() -> None:
+    kept: list[object] = []
+
+    async def main() -> list[str]:
+        kept.append(tasks := {asyncio.create_task(asyncio.sleep(1), name=str(number)) for number in range(100)})
+        done, _ = await asyncio.wait(tasks)
+        return [task.get_name() for task in done]
+
+    first = run(main)
+    kept.append([bytearray(1000) for _ in range(1000)])
+    assert run(main) == first
+    assert sorted(first, key=int) == [str(number) for number in range(100)]
+
+
 def test_what_asyncio_offers_for_waiting_works() -> None:
     async def after(delay_s: float, value: int) -> int:
         await asyncio.sleep(delay_s)

@@ -28,6 +28,7 @@ from collab.swarm.crowd import (
     copy_key,
     copy_keys,
     heartbeat_s,
+    idle_s,
     level_for,
     pack_crowd,
     page_key,
@@ -75,6 +76,18 @@ def summed_up(view: SwarmView) -> Crowd:
     keys = {who.peer_id: who for who in (*MANY, BACKBONE)}
     raw = {record.peer: pack_record(record, keys[record.peer]) for record in view.records}
     return sum_up(view, raw, fingerprint=F, now=NOW, life_s=20.0)
+
+
+# -- when one looks ----------------------------------------------------------------------------------------------------
+
+
+def test_among_few_there_may_be_news_at_any_time_and_in_a_crowd_one_sleeps_until_something_is_due() -> None:
+    crowd = summed_up(view_of(*(word(who) for who in MANY), helper()))
+    assert idle_s(None, NOW, 7.9, step_s=0.5) == 0.5
+    assert idle_s(crowd, NOW, 7.9, step_s=0.5) == 8.0
+    for overdue_s in (-3.0, -math.inf):
+        assert idle_s(crowd, NOW, overdue_s, step_s=0.5) == 0.5
+    assert idle_s(crowd, NOW + 18.1, 7.9, step_s=0.5) == 2.0, "its word is too old by then"
 
 
 # -- what is told ------------------------------------------------------------------------------------------------------
