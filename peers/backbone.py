@@ -26,7 +26,7 @@ from collab.swarm.lease import Claim, Tenure
 from collab.swarm.lease_keeper import LeaseKeeper
 from collab.swarm.membership import Membership
 from collab.swarm.order_exchange import OrderExchange
-from collab.swarm.parameter_store.base import ParameterStore
+from collab.swarm.parameter_store.eras import EraStores
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.statutes import Statutes
@@ -50,7 +50,7 @@ class BackboneSettings:
     name: str
     data_dir: DataDir
     """Where it keeps its checkpoints, and what belongs to them."""
-    store: ParameterStore | None = None
+    stores: EraStores | None = None
     """Where the parameters of a run with parameter servers are; None: this backbone is none."""
     owner: Identity | None = None
     """Whose word ends a run that has reached its goal; None: another machine has the owner's key."""
@@ -99,10 +99,10 @@ class Backbone:
         company = Company(self.membership, self._engine.links, self.lease, mandate, last_seen, self._settings.off)
         if not isinstance(bundle.run.strategy, VcAsgd):
             return StateKeeper(self._ports, bundle, workshop, publisher, company)
-        if self._settings.store is None:
+        if self._settings.stores is None:
             return StorelessKeeper(self._ports, bundle, workshop, publisher, company)
         storeroom = Storeroom(
-            store=self._settings.store, copied_names=workshop.copied_names(), is_vouched=self._is_vouched
+            stores=self._settings.stores, copied_names=workshop.copied_names(), is_vouched=self._is_vouched
         )
         return ParameterKeeper(self._ports, bundle, workshop, publisher, company, storeroom)
 

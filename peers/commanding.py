@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collab.checkpoints.local import list_checkpoints, load_checkpoint
-from collab.config import VcAsgd, load_run
 from collab.errors import ConfigError
 from collab.swarm.crowd import notice_s
 from collab.swarm.snapshots import Snapshot
@@ -12,7 +11,6 @@ from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Rollback, 
 from collab.types import PeerId
 from peers.inviting import invited
 from peers.owner import Session, find_peer, open_session
-from peers.places import RUN_FILE
 from peers.process import announce
 
 DAY_S = 86400.0
@@ -76,11 +74,6 @@ async def rollback(directory: Path, epoch: int) -> None:
     Raises:
         ConfigError: there is no such checkpoint, or no one history to go back in.
     """
-    if isinstance(load_run(directory / RUN_FILE).strategy, VcAsgd):
-        raise ConfigError(
-            "a run with parameter servers has no one history to go back in",
-            hint="end it, and carry on from a checkpoint: collab-peer backbone DIR --from CHECKPOINT --new-owner",
-        )
     root = directory / "backbone" / "checkpoints"
     async with open_session(directory) as session:
         era, found = session.mandate.era, dict[int, Snapshot]()

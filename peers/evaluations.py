@@ -43,6 +43,8 @@ class Evaluations:
         self._evaluate = evaluate if self._has_goal or isinstance(run.strategy, config.VcAsgd) else None
         self.newest: tuple[int, Evaluation] | None = None
         """Epoch and worth of what was measured here last."""
+        self._newest_digest = ""
+        """Of that: after a rollback the same epoch is another state."""
         self.on_measured: Callable[[int, Evaluation], None] = lambda _epoch, _found: None
 
     def now(self, epoch: int) -> float:
@@ -69,7 +71,7 @@ class Evaluations:
 
     async def _measured(self, packed: PackedSnapshot, evaluate: Evaluate) -> float:
         epoch, clock = packed.manifest.epoch, self._ports.clock
-        if self.newest is not None and self.newest[0] == epoch:
+        if self.newest is not None and self._newest_digest == packed.manifest.digest:
             return self.newest[1].loss
         started_s = clock.monotonic()
         try:
@@ -80,6 +82,6 @@ class Evaluations:
         seconds = clock.monotonic() - started_s
         event = EvaluationDone(at_s=clock.now(), epoch=epoch, loss=found.loss, accuracy=found.accuracy, seconds=seconds)
         self._ports.observer.observe(event)
-        self.newest = epoch, found
+        self.newest, self._newest_digest = (epoch, found), packed.manifest.digest
         self.on_measured(epoch, found)
         return found.loss

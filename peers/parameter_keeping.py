@@ -14,11 +14,13 @@ from collab.strategies.vc_asgd import alpha_of
 from collab.swarm.bundle import Bundle
 from collab.swarm.lease import Tenure
 from collab.swarm.parameter_server import ParameterServer, Rules
-from collab.swarm.parameter_store.base import ParameterStore, lineage_of
+from collab.swarm.parameter_store.base import lineage_of
+from collab.swarm.parameter_store.eras import EraStores
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, unpack
 from collab.swarm.unit_scheduler import Plan, UnitScheduler
 from collab.types import PeerId, Vector
 from peers.company import Company
+from peers.due import Due
 from peers.keeping import StateKeeper
 from peers.unit_ledger import UnitLedger
 from peers.workshop import Workshop
@@ -28,7 +30,7 @@ from peers.workshop import Workshop
 class Storeroom:
     """Where parameters are kept, and in which order."""
 
-    store: ParameterStore
+    stores: EraStores
     copied_names: tuple[str, ...]
     """As they follow each other in the vector."""
     is_vouched: Callable[[PeerId], bool]
@@ -50,26 +52,29 @@ class ParameterKeeper(StateKeeper):
         super().__init__(ports, bundle, workshop, publisher, company)
         if not isinstance(section := bundle.run.strategy, config.VcAsgd):
             raise ValueError("only runs with vc_asgd have parameter servers")
-        fingerprint, store = bundle.fingerprint, storeroom.store
+        fingerprint, stores, mandate = bundle.fingerprint, storeroom.stores, company.mandate
         plan = Plan(
             fingerprint=fingerprint,
+            era=lambda: mandate.era,
             shards=section.shards,
             first_lease_s=section.first_lease_s,
-            last_version=lambda: company.mandate.until_epoch,
+            last_version=lambda: mandate.until_epoch,
         )
         rules = Rules(
             fingerprint=fingerprint,
+            era=lambda: mandate.era,
             alpha=lambda number: alpha_of(section, number),
             max_staleness=section.max_staleness,
             is_scheduler=storeroom.is_vouched,
         )
         self._trouble = ""
         """What the store complained of last."""
-        self._store, self._names = store, storeroom.copied_names
-        self._ledger = UnitLedger(store, section.shards)
+        self._stores, self._names, self._shards = stores, storeroom.copied_names, section.shards
+        self._ledgers: dict[str, UnitLedger] = {}
+        """By era."""
         self._every = bundle.run.checkpoints.every_epochs
-        self._scheduler = UnitScheduler(ports, plan, store, company.links.timeouts, self._in_charge)
-        self._server = ParameterServer(ports, rules, store, company.links.timeouts)
+        self._scheduler = UnitScheduler(ports, plan, stores, company.links.timeouts, self._in_charge)
+        self._server = ParameterServer(ports, rules, stores, company.links.timeouts)
 
     @property
     def pushes_taken(self) -> int:
@@ -104,13 +109,15 @@ class ParameterKeeper(StateKeeper):
             self._trouble = ""
 
     async def _follow_store(self) -> None:
-        packed, version = self.packed, await self._ports.compute.beside(self._store.version)
-        if packed is None:
+        packed = self.packed
+        if packed is None:  # the checkpoint of a rollback is not here
+            await self._fetch_and_adopt(Due(None, tuple(self._membership.donors())))
             return
+        ledger, version = await self._ports.compute.beside(lambda: self._kept_since(self.era))
         if version is None:
-            await self._begin(packed)
+            await self._begin(ledger, packed)
         elif self._is_due(version):
-            made = await self._ports.compute.beside(lambda: self._made_of(unpack(packed)))
+            made = await self._ports.compute.beside(lambda: self._made_of(ledger, unpack(packed)))
             async with self._saving:
                 due = await self._pack(made)
                 await self._adopt(due, await self.evaluations.of(due))
@@ -118,14 +125,19 @@ class ParameterKeeper(StateKeeper):
             async with self._saving:
                 await self._adopt(packed, self.evaluations.now(self.epoch))
 
-    async def _begin(self, packed: PackedSnapshot) -> None:
-        """Have something in the store: the run's first state, or, when it was lost, what the checkpoint has."""
+    def _kept_since(self, era: str) -> tuple[UnitLedger, int | None]:
+        """The units of an era, and the version of its parameters; None: there are none yet. Blocks."""
+        store = self._stores.of(era)
+        return self._ledgers.setdefault(era, UnitLedger(store, self._shards)), store.version()
+
+    async def _begin(self, ledger: UnitLedger, packed: PackedSnapshot) -> None:
+        """Have something in the store: the run's first state, that of a rollback, or, if it was lost, a checkpoint."""
         snapshot = await self._ports.compute.run(lambda: unpack(packed))
         vector = await self._ports.compute.run(lambda: self._vector_of(snapshot))
-        if not await self._ports.compute.beside(lambda: self._ledger.begin(snapshot, vector)):
+        if not await self._ports.compute.beside(lambda: ledger.begin(snapshot, vector)):
             return
         self._scheduler.forget()
-        if snapshot.epoch:
+        if snapshot.epoch and snapshot.lineage == lineage_of(snapshot.epoch, snapshot.era):  # it was made of a store
             text = f"the parameter store was empty; it goes on from the checkpoint of push {snapshot.epoch}"
             self._warn(text, "what clients have pushed after that is lost, and those units are handed out again")
 
@@ -143,13 +155,13 @@ class ParameterKeeper(StateKeeper):
             raise StateError(f"the state lacks {error}", hint="it belongs to another model") from error
         return np.concatenate(pieces).astype(np.float32)
 
-    def _made_of(self, before: Snapshot) -> Snapshot:
+    def _made_of(self, ledger: UnitLedger, before: Snapshot) -> Snapshot:
         """The state with the parameters that are stored now; what is not in the vector stays as it was.
 
         Raises:
             StateError: there are none any more.
         """
-        kept = self._ledger.kept()
+        kept = ledger.kept()
         stored, tensors, start = kept.stored, dict(before.tensors), 0
         for name in self._names:
             shape = tensors[f"model.{name}"].shape
@@ -158,9 +170,9 @@ class ParameterKeeper(StateKeeper):
             start = stop
         return Snapshot(
             epoch=stored.version,
-            lineage=lineage_of(stored.version),
+            lineage=lineage_of(stored.version, before.era),
             tensors=tensors,
-            scalars=self._ledger.scalars(kept),
+            scalars=ledger.scalars(kept),
             era=before.era,
         )
 

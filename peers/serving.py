@@ -25,7 +25,7 @@ from peers.joining import Relay
 from peers.places import DataDir, cache_dir
 from peers.process import announce, settle_heap
 from peers.screen import LivePanel, choose_screen
-from peers.stores import open_store
+from peers.stores import open_stores
 from peers.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -74,12 +74,12 @@ async def serve_backbone(
         listening = listen(place.dashboard if does_record else NOWHERE)
         if listening is not None:
             stack.callback(listening.close)
-        store = await ports.compute.beside(lambda: open_store(bundle, place.store))
-        if store is not None:
-            stack.callback(store.close)
+        stores = await ports.compute.beside(lambda: open_stores(bundle, place.store))
+        if stores is not None:
+            stack.callback(stores.close)
         kept = await keep_record(ports, place.data_dir, stack) if does_record else None
         settings = BackboneSettings(
-            name=place.name, data_dir=place.data_dir, store=store, owner=place.owner, off=place.off
+            name=place.name, data_dir=place.data_dir, stores=stores, owner=place.owner, off=place.off
         )
         backbone = Backbone(ports, started.identity, bundle, workshop, settings)
         url = url_of(listening) if listening is not None else ""

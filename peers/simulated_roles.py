@@ -15,7 +15,7 @@ from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.bundle import Bundle
 from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import Identity
-from collab.swarm.parameter_store.base import ParameterStore
+from collab.swarm.parameter_store.eras import EraStores
 from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.tasks.base import Task
 from collab.training.copy_layout import CopyLayout
@@ -66,7 +66,7 @@ class SimulatedRoles:
         self.participants: dict[int, Participant] = {}
         self.backbones: dict[int, Backbone] = {}
         self.auxiliaries: dict[int, Auxiliary] = {}
-        self.store: ParameterStore = InProcessStore()
+        self.stores = EraStores(lambda _era: InProcessStore())
         """Of all backbones, if the run has parameter servers."""
         self.stops: dict[int, asyncio.Event] = {}
         self.pauses: dict[int, Pause] = {}
@@ -92,7 +92,7 @@ class SimulatedRoles:
             show(ports, self.papers("backbone", key=identity, role=Role.BACKBONE))
         place = DataDir(self.directory / f"backbone-{index}")
         settings = BackboneSettings(
-            name="backbone", data_dir=place, store=self.store if has_store else None, owner=owner, off=off
+            name="backbone", data_dir=place, stores=self.stores if has_store else None, owner=owner, off=off
         )
         workshop = Workshop(
             make_first_state=None if has_joined else lambda: make_genesis(self.bundle, self.task),

@@ -224,7 +224,7 @@ class Simulation:
         if isinstance(self._swarm.task, NoTask):
             return Evaluation(math.nan)
         if isinstance(self._contender.strategy, config.VcAsgd):
-            stored = self.roles.store.read()
+            stored = self.roles.stores.of("").read()
             if stored is None:
                 return Evaluation(math.nan)
             model = self._task.build_model()

@@ -21,6 +21,7 @@ from collab.simulation.peer import SimPeer
 from collab.simulation.world import World
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity
+from collab.swarm.parameter_store.eras import EraStores
 from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.tasks.base import Evaluation
 from collab.tasks.registry import build_task
@@ -149,7 +150,8 @@ class Fleet:
                 copied_names=lambda: CopyLayout(self._task.build_model()).names,
             )
             place = DataDir(self._folder / f"server-{index}")
-            settings = BackboneSettings(name=f"server-{index}", data_dir=place, store=self.store)
+            stores = EraStores(lambda _era: self.store)
+            settings = BackboneSettings(name=f"server-{index}", data_dir=place, stores=stores)
             backbone = Backbone(ports, self._identity(index), self._bundle, workshop, settings)
             self._stops[index] = asyncio.Event()
             await backbone.begin()

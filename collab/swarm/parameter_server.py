@@ -15,7 +15,8 @@ from collab.net.pieces import receive_bytes, send_bytes
 from collab.net.wire import Message
 from collab.ports import Ports
 from collab.swarm.parameter_store.base import Assimilated, ParameterStore, Push, Verdict
-from collab.swarm.unit_leases import LARGEST_NUMBER, PARAMETERS_PROTOCOL, Permit, unpack_permit
+from collab.swarm.parameter_store.eras import EraStores
+from collab.swarm.unit_leases import LARGEST_NUMBER, OTHER_ERA, PARAMETERS_PROTOCOL, Permit, unpack_permit
 from collab.types import PeerId
 
 MOST_PUSHES = 4
@@ -27,6 +28,8 @@ class Rules:
     """What a run makes of pushes."""
 
     fingerprint: str
+    era: Callable[[], str]
+    """Mark of the last rollback that we know of."""
     alpha: Callable[[int], float]
     """What is kept of what is stored, by pass."""
     max_staleness: int | None
@@ -37,8 +40,8 @@ class Rules:
 class ParameterServer:
     """Of one backbone."""
 
-    def __init__(self, ports: Ports, rules: Rules, store: ParameterStore, timeouts: MeasuredTimeouts) -> None:
-        self._ports, self._rules, self._store, self._timeouts = ports, rules, store, timeouts
+    def __init__(self, ports: Ports, rules: Rules, stores: EraStores, timeouts: MeasuredTimeouts) -> None:
+        self._ports, self._rules, self._stores, self._timeouts = ports, rules, stores, timeouts
         self._pushes = asyncio.Semaphore(MOST_PUSHES)
         self._bytes = 0
         self.taken = 0
@@ -55,7 +58,8 @@ class ParameterServer:
             return
         try:
             if request.kind == "pull":
-                await self._give(stream, request.get("known", int))
+                store = await self._store_of(request.get("era", str))
+                await self._give(stream, store, request.get("known", int))
             elif request.kind == "push":
                 async with self._pushes:
                     await self._take(stream, request)
@@ -64,8 +68,18 @@ class ParameterServer:
         except StateError as error:
             await self._refuse(stream, error.message)
 
-    async def _give(self, stream: Stream, known: int) -> None:
-        stored = await self._ports.compute.beside(partial(self._store.read, known if known >= 0 else None))
+    async def _store_of(self, era: str) -> ParameterStore:
+        """That of an era. What comes late goes into the one that it was begun with, also after a rollback.
+
+        Raises:
+            StateError: it is not the present one, as far as we know; or it does not answer.
+        """
+        if era != self._rules.era():
+            raise StateError(OTHER_ERA)
+        return await self._ports.compute.beside(partial(self._stores.of, era))
+
+    async def _give(self, stream: Stream, store: ParameterStore, known: int) -> None:
+        stored = await self._ports.compute.beside(partial(store.read, known if known >= 0 else None))
         if stored is None:
             await stream.send(Message("unchanged"), timeout_s=self._timeouts.answer_s())
             return
@@ -79,13 +93,14 @@ class ParameterServer:
         permit, based_on = self._permit(request, stream.remote), request.get("based_on", int)
         if not 0 <= based_on <= LARGEST_NUMBER:
             raise BadMessage(f"a push based on version {based_on}")
-        done = await self._ports.compute.beside(partial(self._store.done, permit.unit.pass_number))
+        store = await self._store_of(permit.era)
+        done = await self._ports.compute.beside(partial(store.done, permit.unit.pass_number))
         if (lease := done.get(permit.unit.shard)) is not None:
             verdict = Verdict.AGAIN if lease == permit.lease else Verdict.DONE
-            version = await self._ports.compute.beside(self._store.version)
+            version = await self._ports.compute.beside(store.version)
             await self._tell(stream, Assimilated(verdict, version or 0, 0))
             return
-        num_bytes = await self._num_bytes()
+        num_bytes = await self._num_bytes(store)
         await stream.send(Message("send", {"num_bytes": num_bytes}), timeout_s=self._timeouts.answer_s())
         data = await receive_bytes(stream, num_bytes, timeout_s=self._timeouts.part_s)
         values = np.frombuffer(data, "<f4")
@@ -101,18 +116,18 @@ class ParameterServer:
             max_staleness=self._rules.max_staleness,
         )
         async with kept_alive(stream, self._timeouts):
-            answer = await self._ports.compute.beside(partial(self._store.assimilate, push))
+            answer = await self._ports.compute.beside(partial(store.assimilate, push))
         self.taken += answer.verdict is Verdict.TAKEN
         await self._tell(stream, answer)
 
-    async def _num_bytes(self) -> int:
+    async def _num_bytes(self, store: ParameterStore) -> int:
         """Of the vector, which never changes.
 
         Raises:
             StateError: there is nothing yet.
         """
         if not self._bytes:
-            stored = await self._ports.compute.beside(self._store.read)
+            stored = await self._ports.compute.beside(store.read)
             if stored is None:
                 raise StateError("no parameters yet")
             self._bytes = stored.values.nbytes

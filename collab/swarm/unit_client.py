@@ -32,6 +32,8 @@ class Granted:
     """Until others get it, unless we ask for longer."""
     permit: bytes
     scheduler: PeerId
+    era: str
+    """Mark of the last rollback that both knew of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +55,14 @@ class UnitClient:
         num_elements: int,
         servers: Callable[[], Sequence[PeerId]],
         timeouts: MeasuredTimeouts,
+        era: Callable[[], str] = lambda: "",
     ) -> None:
+        """
+        Args:
+            era: mark of the last rollback that we know of.
+        """
         self._ports, self._fingerprint, self._num_elements = ports, fingerprint, num_elements
-        self._servers, self._timeouts = servers, timeouts
+        self._servers, self._timeouts, self.era = servers, timeouts, era
         self._chief: PeerId | None = None
         """Who handed out the last unit."""
 
@@ -67,7 +74,8 @@ class UnitClient:
         Raises:
             NetworkError: nobody who hands out units answers.
         """
-        scheduler, answer = await self._ask("take")
+        era = self.era()
+        scheduler, answer = await self._ask("take", era)
         if answer.kind == "nothing":
             again_s = min(max(answer.get("again_s", float), 0.1), 60.0)
             return NothingNow(is_over=answer.get("is_over", bool), again_s=again_s)
@@ -82,18 +90,19 @@ class UnitClient:
             seconds=answer.get("seconds", float),
             permit=answer.get("permit", bytes),
             scheduler=scheduler,
+            era=era,
         )
 
     async def give_back(self, granted: Granted) -> None:
         """Somebody else may have it at once. Raises ``NetworkError`` as ``take`` does."""
-        await self._ask("return", lease=granted.lease)
+        await self._ask("return", granted.era, lease=granted.lease)
 
     async def extend(self, granted: Granted) -> float:
         """Seconds for which it is still ours; 0: it is not any more. Raises ``NetworkError`` as ``take`` does."""
-        _, answer = await self._ask("extend", lease=granted.lease)
+        _, answer = await self._ask("extend", granted.era, lease=granted.lease)
         return answer.get("seconds", float)
 
-    async def _ask(self, kind: str, **fields: str) -> tuple[PeerId, Message]:
+    async def _ask(self, kind: str, era: str, **fields: str) -> tuple[PeerId, Message]:
         """The answer of whoever is in charge, and who that is."""
         reasons, asked = ["no backbone is there"], set[PeerId]()
         wanted = [*([self._chief] if self._chief is not None else []), *self._shuffled()]
@@ -103,7 +112,7 @@ class UnitClient:
                 continue
             asked.add(peer)
             try:
-                question = Message(kind, {"fingerprint": self._fingerprint, **fields})
+                question = Message(kind, {"fingerprint": self._fingerprint, "era": era, **fields})
                 with self._timeouts.asking(peer) as limit_s:
                     async with self._stream(peer, UNITS_PROTOCOL) as stream:
                         await stream.send(question, timeout_s=limit_s)
@@ -125,16 +134,16 @@ class UnitClient:
 
     # -- parameters --------------------------------------------------------------------------------------------------
 
-    async def pull(self, known: int | None) -> Stored | None:
-        """The servers' parameters; None: they are still of version ``known``.
+    async def pull(self, known: int | None, era: str) -> Stored | None:
+        """The servers' parameters since the rollback of this mark; None: they are still of version ``known``.
 
         Raises:
             NetworkError: no server gives them.
         """
 
         async def ask(stream: Stream) -> Stored | None:
-            known_version = -1 if known is None else known
-            await self._send(stream, Message("pull", {"fingerprint": self._fingerprint, "known": known_version}))
+            which = {"era": era, "known": -1 if known is None else known}
+            await self._send(stream, Message("pull", {"fingerprint": self._fingerprint, **which}))
             answer = await self._answer(stream)
             if answer.kind == "unchanged":
                 return None

@@ -12,6 +12,8 @@ from collab.types import PeerId
 UNITS_PROTOCOL = "collab/units/1"
 PARAMETERS_PROTOCOL = "collab/parameters/1"
 PERMIT = Envelope(name="unit lease", max_bytes=1 << 10, purpose=b"collab/unit-lease/1:")
+OTHER_ERA = "one of us has not heard of a rollback"
+"""Why a question is refused that names another era."""
 LARGEST_NUMBER = 1 << 40
 """Of passes, shards and versions."""
 
@@ -21,13 +23,17 @@ class Permit:
     """Who may push what a unit has come to. It does not end: of several pushes for a unit the first one counts."""
 
     fingerprint: str
+    era: str
+    """Mark of the last rollback that the scheduler knew of: into which store it goes."""
     unit: Unit
     lease: str
     client: PeerId
 
     def packed(self, keys: Keys) -> bytes:
         """Signed by the scheduler."""
-        return PERMIT.pack([self.fingerprint, self.unit.pass_number, self.unit.shard, self.lease, self.client], keys)
+        unit = self.unit
+        values = [self.fingerprint, self.era, unit.pass_number, unit.shard, self.lease, self.client]
+        return PERMIT.pack(values, keys)
 
 
 def unpack_permit(data: object, scheduler: PeerId) -> Permit:
@@ -40,10 +46,10 @@ def unpack_permit(data: object, scheduler: PeerId) -> Permit:
 
 
 def _read(values: Any) -> Permit:
-    fingerprint, pass_number, shard, lease, client = values
-    texts, numbers = (fingerprint, lease, client), (pass_number, shard)
+    fingerprint, era, pass_number, shard, lease, client = values
+    texts, numbers = (fingerprint, era, lease, client), (pass_number, shard)
     if not all(isinstance(text, str) and len(text) <= 128 for text in texts):
         raise BadMessage("a unit lease has something else than short texts")
     if not all(type(number) is int and 0 <= number <= LARGEST_NUMBER for number in numbers):
         raise BadMessage(f"a unit lease has the numbers {numbers}")
-    return Permit(fingerprint, Unit(pass_number, shard), lease, PeerId(client))
+    return Permit(fingerprint, era, Unit(pass_number, shard), lease, PeerId(client))

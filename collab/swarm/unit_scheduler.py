@@ -13,7 +13,8 @@ from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
 from collab.swarm.parameter_store.base import ParameterStore
-from collab.swarm.unit_leases import UNITS_PROTOCOL, Permit
+from collab.swarm.parameter_store.eras import EraStores
+from collab.swarm.unit_leases import OTHER_ERA, UNITS_PROTOCOL, Permit
 from collab.types import PeerId
 
 ASK_AGAIN_S = 1.0
@@ -25,6 +26,8 @@ class Plan:
     """What a run's units are."""
 
     fingerprint: str
+    era: Callable[[], str]
+    """Mark of the last rollback that we know of."""
     shards: int
     first_lease_s: float
     last_version: Callable[[], int | None]
@@ -38,7 +41,7 @@ class UnitScheduler:
         self,
         ports: Ports,
         plan: Plan,
-        store: ParameterStore,
+        stores: EraStores,
         timeouts: MeasuredTimeouts,
         in_charge: Callable[[], PeerId | None],
     ) -> None:
@@ -46,11 +49,13 @@ class UnitScheduler:
         Args:
             in_charge: who hands out units now; None: nobody.
         """
-        self._ports, self._plan, self._store, self._timeouts = ports, plan, store, timeouts
+        self._ports, self._plan, self._stores, self._timeouts = ports, plan, stores, timeouts
         self._in_charge = in_charge
         self._looking = asyncio.Lock()
         self._units: WorkUnits | None = None
         """None: somebody else is in charge."""
+        self._units_era = ""
+        """Of these."""
 
     async def serve(self) -> None:
         """Begin to answer clients."""
@@ -78,10 +83,15 @@ class UnitScheduler:
             self._units = None  # whoever comes after us begins with what is done
             return Message("elsewhere", {"peer": chief or ""})
         async with self._looking:  # one after the other: until it is known what is done, nothing is handed out
-            version = await self._ports.compute.beside(self._store.version)
+            era = self._plan.era()
+            if request.get("era", str) != era:
+                return Message("refused", {"text": OTHER_ERA})
+            store, version = await self._ports.compute.beside(partial(self._opened, era))
             if version is None:
                 return Message("refused", {"text": "no parameters yet"})
-            units = await self._current(version)
+            if era != self._units_era:
+                self._units, self._units_era = None, era
+            units = await self._current(store, version)
         now_s = self._ports.clock.monotonic()
         if request.kind == "return":
             units.give_back(request.get("lease", str), client)
@@ -91,7 +101,7 @@ class UnitScheduler:
         elif not self._is_over(version):
             lease = units.take(client, now_s)
             if lease is not None:
-                return self._told(lease, now_s)
+                return self._told(lease, era, now_s)
             if not units.out():
                 self.forget()  # all is done as far as we know, and it is not: see ``_current``
         return Message("nothing", {"is_over": self._is_over(version), "again_s": ASK_AGAIN_S})
@@ -100,8 +110,12 @@ class UnitScheduler:
         last = self._plan.last_version()
         return last is not None and version >= last
 
-    def _told(self, lease: UnitLease, now_s: float) -> Message:
-        permit = Permit(self._plan.fingerprint, lease.unit, lease.lease, lease.client)
+    def _opened(self, era: str) -> tuple[ParameterStore, int | None]:
+        store = self._stores.of(era)
+        return store, store.version()
+
+    def _told(self, lease: UnitLease, era: str, now_s: float) -> Message:
+        permit = Permit(self._plan.fingerprint, era, lease.unit, lease.lease, lease.client)
         return Message(
             "unit",
             {
@@ -113,33 +127,32 @@ class UnitScheduler:
             },
         )
 
-    async def _current(self, version: int) -> WorkUnits:
+    async def _current(self, store: ParameterStore, version: int) -> WorkUnits:
         """The units, with all that is done noted.
 
         A store that has come back without its last pushes has fewer of them than units that we know to be done: what
         was out then goes out again, as what is lost does.
         """
-        units = await self._noted(version)
-        present = await self._ports.compute.beside(self._store.version)
+        units = await self._noted(store, version)
+        present = await self._ports.compute.beside(store.version)
         if present is not None and units.num_done > present:
             self.forget()
-            units = await self._noted(present)
+            units = await self._noted(store, present)
         return units
 
-    async def _noted(self, version: int) -> WorkUnits:
+    async def _noted(self, store: ParameterStore, version: int) -> WorkUnits:
         """The units as the store has them; after a change of who is in charge what was out goes out again."""
-        shards = self._plan.shards
-        if self._units is None:
+        shards, units = self._plan.shards, self._units
+        if units is None:
             begun: Collection[int] = range(1, version // shards + 3)  # passes overlap a little
-            self._units = WorkUnits(
-                shards=shards, passes=self._passes(), first_s=self._plan.first_lease_s, name=self._name
-            )
+            units = WorkUnits(shards=shards, passes=self._passes(), first_s=self._plan.first_lease_s, name=self._name)
+            self._units = units
         else:
-            begun = {lease.unit.pass_number for lease in self._units.out()}
+            begun = {lease.unit.pass_number for lease in units.out()}
         for number in sorted(number for number in begun if number <= self._passes()):
-            done = await self._ports.compute.beside(partial(self._store.done, number))
-            self._units.note_all_done(number, done, self._ports.clock.monotonic())
-        return self._units
+            done = await self._ports.compute.beside(partial(store.done, number))
+            units.note_all_done(number, done, self._ports.clock.monotonic())
+        return units  # if they were forgotten meanwhile: what goes out of them may be done twice, and counts once
 
     def _passes(self) -> int:
         last = self._plan.last_version()

@@ -54,8 +54,8 @@ class UnitDesk:
         self._held: dict[str, tuple[Granted, float]] = {}
         """By lease: until when it is ours."""
         self._present: Work | None = None
-        self._pulled: Stored | None = None
-        """The newest, so that it is not fetched again while it is."""
+        self._pulled: tuple[str, Stored] | None = None
+        """The newest, and of which era, so that it is not fetched again while it is."""
         self._push: asyncio.Task[tuple[HandedOver, Verdict]] | None = None
 
     # -- Units -------------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ class UnitDesk:
 
     @property
     def is_over(self) -> bool:
-        return self._present is not None and self._is_computed()
+        return self._present is not None and not self.is_given_up and self._is_computed()
 
     def push(self, copy: HandedOver) -> None:
         work, self._present = self._present, None
@@ -84,28 +84,43 @@ class UnitDesk:
 
     # -- the training loop's -----------------------------------------------------------------------------------------
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the unit that is computed was handed out before a rollback of which we know by now."""
+        return self._present is not None and self._is_old(self._present.granted)
+
+    @property
+    def era(self) -> str:
+        """Mark of the last rollback that we know of."""
+        return self._client.era()
+
     async def next(self) -> Work | None:
         """The next unit; None: the run is over, as far as is known. One that was begun and not pushed goes back."""
         if self._present is not None:
             await self._give_back(self._present.granted)
             self._present = None
-        self._present = await self._waiting.get()
-        if self._present is None:
+        while (work := await self._waiting.get()) is not None and self._is_old(work.granted):
+            self._settle(work.granted)
+        self._present = work
+        if work is None:
             self._places.release()  # should we be asked again, a store that has lost its last pushes has units again
-        return self._present
+        return work
 
-    async def newest(self, *, is_last: bool = False) -> Stored | None:
+    async def newest(self, era: str, *, is_last: bool = False) -> Stored | None:
         """The servers' parameters now.
 
         Args:
+            era: since the rollback of this mark.
             is_last: fetched again whatever their version: a store that was lost may have come to it another way.
 
         Raises:
             NetworkError: nobody gives them.
         """
-        pulled = await self._client.pull(None if self._pulled is None or is_last else self._pulled.version)
-        self._pulled = pulled or self._pulled
-        return self._pulled
+        before = self._pulled[1] if self._pulled is not None and self._pulled[0] == era else None
+        pulled = await self._client.pull(None if before is None or is_last else before.version, era)
+        if pulled is not None:
+            self._pulled = era, pulled
+        return pulled or before
 
     async def run(self) -> None:
         """Have units ready, and keep them ours, until cancelled."""
@@ -149,7 +164,7 @@ class UnitDesk:
         """A unit with the newest parameters; None: nobody gives them, and it goes back: we would keep it for ever."""
         self._held[granted.lease] = granted, self._clock.monotonic() + granted.seconds
         try:
-            stored = await self.newest()
+            stored = await self.newest(granted.era)
         except NetworkError as error:
             logger.info("no parameters for unit=%s reason=%s", granted.unit, error)
             stored = None
@@ -160,19 +175,20 @@ class UnitDesk:
         return None
 
     async def _deliver(self, work: Work, copy: HandedOver) -> tuple[HandedOver, Verdict]:
-        """Push until a server says what has become of it."""
-        until_s = self._clock.monotonic() + DELIVERY_S
+        """Push until a server says what has become of it, or it is to be in nothing."""
+        until_s, granted = self._clock.monotonic() + DELIVERY_S, work.granted
         try:
-            while (verdict := await self._try(work, copy)) is None:
-                if self._clock.monotonic() >= until_s:
-                    verdict = Verdict.REFUSED
-                    break
+            verdict = await self._try(work, copy)
+            while verdict is None and not self._is_old(granted) and self._clock.monotonic() < until_s:
                 await asyncio.sleep(AGAIN_S)
+                verdict = await self._try(work, copy)
+            if verdict is None or self._is_old(granted):  # what was taken is in what was given up meanwhile
+                verdict = Verdict.REFUSED
             if verdict in (Verdict.STALE, Verdict.REFUSED):
-                await self._give_back(work.granted)
+                await self._give_back(granted)
             return copy, verdict
         finally:
-            self._settle(work.granted)
+            self._settle(granted)
 
     async def _try(self, work: Work, copy: HandedOver) -> Verdict | None:
         """What a server says; None: nobody knows what has become of it."""
@@ -193,8 +209,14 @@ class UnitDesk:
 
     async def _return(self, granted: Granted) -> None:
         """Somebody else may have it; should nobody hear that, its deadline says so."""
+        if self._is_old(granted):
+            return
         with suppress(NetworkError):
             await self._client.give_back(granted)
+
+    def _is_old(self, granted: Granted) -> bool:
+        """Whether there was a rollback since: nobody has a use for that unit any more."""
+        return granted.era != self._client.era()
 
     async def _keep(self) -> None:
         """Make leases longer while we work on them."""
@@ -202,7 +224,7 @@ class UnitDesk:
             await asyncio.sleep(AGAIN_S)
             now_s = self._clock.monotonic()
             for lease, (granted, until_s) in tuple(self._held.items()):
-                if until_s - now_s < RENEWED * granted.seconds:
+                if until_s - now_s < RENEWED * granted.seconds and not self._is_old(granted):
                     with suppress(NetworkError):
                         seconds = await self._client.extend(granted)
                         if lease in self._held:  # if it is somebody else's now, whoever pushes first has done it

@@ -52,8 +52,11 @@ class UnitReplica(SteppingReplica):
         """Whether every sample of the unit was computed, or left out because it was not finite."""
         return self._to_compute <= 0
 
-    def restart(self, stored: Stored, num_samples: int) -> None:
+    def restart(self, stored: Stored, num_samples: int, era: str = "") -> None:
         """A unit of so many samples begins with these parameters; what came of one that was not handed over is dropped.
+
+        Args:
+            era: mark of the rollback since which they were made; empty: there was none.
 
         Raises:
             ShapeMismatch: they are those of another model.
@@ -71,7 +74,7 @@ class UnitReplica(SteppingReplica):
             for name, tensor in self.copy_layout.others().items():
                 tensor.copy_(self._others[name])
             self.optimizer.load_state_dict(copy.deepcopy(self._fresh))
-            self.epoch, self.lineage = stored.version, lineage_of(stored.version)
+            self.epoch, self.lineage, self.era = stored.version, lineage_of(stored.version, era), era
 
     def take_gradients(
         self, sample_ids: tuple[int, ...], loss: float | None, *, scale: float = 1.0

@@ -33,7 +33,8 @@ class UnitSupply:
         self._seed, self._num_samples = participant.bundle.run.seed, task.num_samples
         elements = replica.copy_layout.num_elements
         timeouts = MeasuredTimeouts(self._ports.clock.monotonic, FIRST)
-        client = UnitClient(self._ports, participant.bundle.fingerprint, elements, self._servers, timeouts)
+        mandate, fingerprint = participant.statutes.mandate, participant.bundle.fingerprint
+        client = UnitClient(self._ports, fingerprint, elements, self._servers, timeouts, lambda: mandate.era)
         self._desk = UnitDesk(client, self._ports.clock, self._is_computed, at_once=section.units_at_once)
         participant.swarm = replace(participant.swarm, units=self._desk)
         self._left: tuple[int, ...] = ()
@@ -45,17 +46,18 @@ class UnitSupply:
     async def next(self, microbatch_size: int) -> tuple[int, ...]:
         """See ``Supply``; the last ones of a unit may be fewer. None: something is to be pushed, or the run is over.
 
-        A unit that gives nothing finite goes back, and the next one begins with the servers' parameters.
+        A unit that gives nothing finite goes back, and the next one begins with the servers' parameters; so does the
+        next one after a rollback, and what was computed before is in nothing.
         """
-        if self._vitals.is_suspicious:
+        if self._vitals.is_suspicious or self._desk.is_given_up:
             self._left = ()
         if not self._left:
             if self._desk.is_over and self._replica.samples:
                 return ()
             work = await self._desk.next()
             self._left = self._samples(work)
-            stored = await self._final() if work is None else work.stored
-            await self._ports.compute.run(lambda: self._replica.restart(stored, len(self._left)))
+            stored, era = await self._final() if work is None else (work.stored, work.granted.era)
+            await self._ports.compute.run(lambda: self._replica.restart(stored, len(self._left), era))
             if work is not None:
                 self._say(work)
         ids, self._left = self._left[:microbatch_size], self._left[microbatch_size:]
@@ -88,12 +90,13 @@ class UnitSupply:
         shards, number = self._section.shards, self._num_samples
         return sample_ids_of(work.granted.unit, shards=shards, num_samples=number, seed=self._seed)
 
-    async def _final(self) -> Stored:
-        """The parameters that the run ends with."""
+    async def _final(self) -> tuple[Stored, str]:
+        """The parameters that the run ends with, and their era."""
         while True:
+            era = self._desk.era
             try:
-                if (stored := await self._desk.newest(is_last=True)) is not None:
-                    return stored
+                if (stored := await self._desk.newest(era, is_last=True)) is not None:
+                    return stored, era
             except NetworkError as error:
                 logger.info("the run is over, and nobody gives its parameters reason=%s", error)
             await asyncio.sleep(AGAIN_S)

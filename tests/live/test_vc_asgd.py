@@ -4,12 +4,13 @@ import contextlib
 import signal
 import sqlite3
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import redis
 
-from tests.live.processes import LiveSwarm, live_swarm, wait_until
+from tests.live.processes import LiveSwarm, Peer, live_swarm, run_cli, wait_until
 from tests.swarm.parameter_store.test_redis import server
 
 SHARDS = 20
@@ -31,9 +32,9 @@ def units(*, passes: int) -> str:
     return RUN.format(until=passes * SHARDS, shards=SHARDS)
 
 
-def done(swarm: LiveSwarm) -> list[tuple[int, int]]:
-    """Units in the parameters, by pass and shard."""
-    path = swarm.directory / "backbone" / "parameters.sqlite"
+def done(swarm: LiveSwarm, name: str = "parameters.sqlite") -> list[tuple[int, int]]:
+    """Units in the parameters of a store, by pass and shard."""
+    path = swarm.directory / "backbone" / name
     with contextlib.closing(sqlite3.connect(path)) as connection:
         return connection.execute("SELECT pass, shard FROM done ORDER BY pass, shard").fetchall()
 
@@ -90,6 +91,39 @@ def test_two_servers_over_redis_and_the_redis_server_is_killed_three_times(tmp_p
         trained = sum(unit["samples"] for peer in clients for unit in peer.all("UnitBegun"))
         counted = sum(step["own_samples"] for peer in clients for step in peer.steps)
         assert counted == NUM_SAMPLES * passes <= trained
+
+
+@pytest.mark.timeout(240)
+def test_the_organiser_goes_back_and_every_unit_since_the_checkpoint_counts_once(tmp_path: Path) -> None:
+    with live_swarm(tmp_path / "run", units(passes=5000)) as swarm:
+        swarm.backbone()
+        clients = [swarm.join(name) for name in ("one", "two")]
+        for peer in clients:
+            peer.wait_to_contribute()
+        clients[0].wait_for_epoch(2 * SHARDS)
+        kept = swarm.directory / "backbone" / "checkpoints"
+        epoch = max(int(path.name.removeprefix("epoch-")) for path in kept.glob("epoch-*"))
+        back = run_cli("rollback", str(swarm.directory), str(epoch))
+        assert back.returncode == 0, back.stderr
+        assert f"everybody goes back to epoch {epoch} " in back.stdout + back.stderr
+        for peer in clients:
+            wait_until(lambda peer=peer: has_gone_back(peer), f"{peer.name} to go back", peer)
+        last = swarm.end()
+        assert all(last <= peer.finish()["epoch"] <= last + len(clients) for peer in clients)
+        (store,) = (swarm.directory / "backbone").glob("parameters-*.sqlite")
+        since = done(swarm, store.name)
+        with contextlib.closing(sqlite3.connect(store)) as connection:
+            assert connection.execute("SELECT version FROM parameters").fetchall() == [(len(since),)]
+        assert len(since) >= last
+        whole = len(since) // SHARDS - 1
+        assert since[: whole * SHARDS] == [(number, shard) for number in range(1, whole + 1) for shard in range(SHARDS)]
+        assert len(done(swarm)) > epoch, "what was given up is where it was"
+
+
+def has_gone_back(peer: Peer) -> bool:
+    """Whether a step of it has a smaller number than the one before."""
+    versions = [step["epoch"] for step in peer.steps]
+    return any(later < earlier for earlier, later in pairwise(versions))
 
 
 def test_a_store_is_refused_where_there_is_nothing_to_keep(tmp_path: Path) -> None:

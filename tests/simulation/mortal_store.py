@@ -13,7 +13,8 @@ class MortalStore:
 
     def __init__(self, world: World) -> None:
         self._world, self._inner = world, InProcessStore()
-        self._first: Kept | None = None
+        self.first: Kept | None = None
+        """What it has begun with."""
         self.pushes: list[Push] = []
         """All that are in the parameters, in order."""
         self.is_down, self.deaths = False, 0
@@ -46,10 +47,10 @@ class MortalStore:
 
     def _rise(self, forgets: int) -> None:
         self.is_down = False
-        if not forgets or self._first is None:
+        if not forgets or self.first is None:
             return
         kept, self.pushes, self._inner = self.pushes[:-forgets], [], InProcessStore()
-        self._inner.begin(self._first)
+        self._inner.begin(self.first)
         for push in kept:
             self._assimilate(push)
 
@@ -59,7 +60,7 @@ class MortalStore:
         self._check()
         is_first = self._inner.begin(first)
         if is_first:
-            self._first = first
+            self.first = first
         return is_first
 
     def read(self, known: int | None = None) -> Stored | None:
@@ -106,8 +107,8 @@ class MortalStore:
     def replayed(self) -> Stored:
         """What all pushes that are in the parameters come to, one after the other."""
         again = InProcessStore()
-        assert self._first is not None
-        again.begin(self._first)
+        assert self.first is not None
+        again.begin(self.first)
         for push in self.pushes:
             assert again.assimilate(push).verdict is Verdict.TAKEN, f"{push.unit} is in the parameters twice"
         stored = again.read()

@@ -119,12 +119,8 @@ class SimSwarm:
 
     @property
     def store(self) -> ParameterStore:
-        """Of all backbones, if the run has parameter servers."""
-        return self.roles.store
-
-    @store.setter
-    def store(self, store: ParameterStore) -> None:
-        self.roles.store = store
+        """Of all backbones, if the run has parameter servers, before any rollback."""
+        return self.roles.stores.of("")
 
     def add_backbone(
         self, *, has_joined: bool = False, has_store: bool = True, off: frozenset[Duty] = NOTHING_OFF

@@ -8,6 +8,7 @@ import pytest
 
 from collab.data.work_units import Unit
 from collab.metrics.records import EpochFinished
+from collab.swarm.parameter_store.eras import EraStores
 from tests.simulation.mortal_store import MortalStore
 from tests.simulation.swarm import SimSwarm
 
@@ -27,7 +28,8 @@ def swarm_of(directory: Path, *, seed: int, at_once: int = 1) -> tuple[SimSwarm,
         every=SHARDS,
         units=f"shards: {SHARDS}, first_lease_s: 20.0, units_at_once: {at_once}",
     )
-    swarm.store = store = MortalStore(swarm.world)
+    store = MortalStore(swarm.world)
+    swarm.roles.stores = EraStores(lambda _era: store)
     swarm.backbones_stay_s = 60.0
     swarm.add_backbone()
     swarm.add_backbone(has_joined=True)

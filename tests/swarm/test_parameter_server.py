@@ -17,6 +17,7 @@ from collab.simulation.world import World
 from collab.swarm.identity import Identity
 from collab.swarm.parameter_server import ParameterServer, Rules
 from collab.swarm.parameter_store.base import Kept, Verdict
+from collab.swarm.parameter_store.eras import EraStores
 from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.swarm.unit_client import Granted, NothingNow, UnitClient
 from collab.swarm.unit_leases import PARAMETERS_PROTOCOL, Permit
@@ -33,8 +34,11 @@ class Lab:
     """A server, which is peer 0, and clients that do what a test says."""
 
     def __init__(self, *, shards: int = 4, last: int | None = 8, max_staleness: int | None = None) -> None:
-        self.world, self.store = World(1), InProcessStore()
+        self.world, self.stores = World(1), EraStores(lambda _era: InProcessStore())
+        self.store = self.stores.of("")
         self.store.begin(Kept.at_first(START))
+        self.era = ""
+        """As far as the server knows."""
         self.last, self.shards, self.max_staleness = last, shards, max_staleness
         self.in_charge: PeerId | None = None
         self.world.add_peer(self._serve, link=LINK)
@@ -42,12 +46,22 @@ class Lab:
     async def _serve(self, ports: Ports) -> None:
         me = ports.transport.peer_id
         timeouts = MeasuredTimeouts(ports.clock.monotonic, FIRST)
-        plan = Plan(fingerprint=RUN, shards=self.shards, first_lease_s=20.0, last_version=lambda: self.last)
-        rules = Rules(
-            fingerprint=RUN, alpha=lambda _: 0.5, max_staleness=self.max_staleness, is_scheduler=lambda peer: peer == me
+        plan = Plan(
+            fingerprint=RUN,
+            era=lambda: self.era,
+            shards=self.shards,
+            first_lease_s=20.0,
+            last_version=lambda: self.last,
         )
-        await UnitScheduler(ports, plan, self.store, timeouts, lambda: self.in_charge or me).serve()
-        await ParameterServer(ports, rules, self.store, timeouts).serve()
+        rules = Rules(
+            fingerprint=RUN,
+            era=lambda: self.era,
+            alpha=lambda _: 0.5,
+            max_staleness=self.max_staleness,
+            is_scheduler=lambda peer: peer == me,
+        )
+        await UnitScheduler(ports, plan, self.stores, timeouts, lambda: self.in_charge or me).serve()
+        await ParameterServer(ports, rules, self.stores, timeouts).serve()
         await asyncio.Event().wait()
 
     @property
@@ -81,10 +95,10 @@ def test_a_client_takes_pulls_pushes_until_nothing_is_left() -> None:
         verdicts = []
         known = None
         while isinstance(granted := await client.take(), Granted):
-            pulled = await client.pull(known)
+            pulled = await client.pull(known, "")
             assert pulled is not None
             known = pulled.version
-            assert await client.pull(known) is None, "nothing travels while nothing is new"
+            assert await client.pull(known, "") is None, "nothing travels while nothing is new"
             verdicts.append((await client.push(granted, pulled.values * 2, known)).verdict)
         assert granted == NothingNow(is_over=True, again_s=1.0)
         return verdicts
@@ -148,7 +162,7 @@ def test_a_lease_lasts_as_long_as_its_client_asks_for_more_and_ends_when_it_give
 
     lab.add(work)
     (left,) = lab.run()
-    assert left == (20.0, 20.0, 20.0, 0.0)
+    assert left == pytest.approx((20.0, 20.0, 20.0, 0.0))
 
 
 def test_what_is_too_stale_does_not_count() -> None:
@@ -185,11 +199,11 @@ def test_liars_are_refused_and_change_nothing(lie: str) -> None:
         me, scheduler, permit = ports.transport.peer_id, granted.scheduler, granted.permit
         values, fields = START, {"based_on": -1 if lie == "version" else 0}
         if lie == "forged":
-            permit = Permit(RUN, granted.unit, "of mine", me).packed(ports.keys)
+            permit = Permit(RUN, "", granted.unit, "of mine", me).packed(ports.keys)
         elif lie == "other client":
-            permit = Permit(RUN, granted.unit, "of mine", PeerId("another")).packed(lab.server)
+            permit = Permit(RUN, "", granted.unit, "of mine", PeerId("another")).packed(lab.server)
         elif lie == "stranger":
-            scheduler, permit = me, Permit(RUN, granted.unit, "of mine", me).packed(ports.keys)
+            scheduler, permit = me, Permit(RUN, "", granted.unit, "of mine", me).packed(ports.keys)
         elif lie == "nan":
             values = START * np.nan
         stream = await ports.transport.open(lab.server.peer_id, PARAMETERS_PROTOCOL, timeout_s=3.0)
@@ -214,3 +228,52 @@ def test_liars_are_refused_and_change_nothing(lie: str) -> None:
     assert ending in ("refused", "StreamClosed", "TimedOut")
     assert lab.store.version() == 0
     assert not lab.store.done(1)
+
+
+def test_after_a_rollback_units_and_parameters_of_before_it_are_refused_and_nothing_is_mixed_up() -> None:
+    """Units have the same names again, and versions the same numbers."""
+    lab = Lab()
+
+    async def work(_: Ports, client: UnitClient) -> Granted:
+        before = await a_unit(client)
+        lab.stores.of("mark").begin(Kept.at_first(START * 5))
+        lab.era = "mark"
+        late = client.take(), client.pull(None, ""), client.push(before, START * 3, 0), client.extend(before)
+        for question in late:
+            with pytest.raises(PeerUnreachable, match="has not heard of a rollback"):
+                await question
+        client.era = lambda: "mark"
+        after = await a_unit(client)
+        assert after.unit == before.unit
+        pulled = await client.pull(None, "mark")
+        assert pulled is not None
+        assert (pulled.version, pulled.values[0]) == (0, 5.0)
+        assert (await client.push(after, START * 7, 0)).verdict == Verdict.TAKEN
+        return after
+
+    lab.add(work)
+    (after,) = lab.run()
+    assert lab.store.version() == 0
+    assert lab.stores.of("mark").done(1) == {after.unit.shard: after.lease}
+    now = lab.stores.of("mark").read()
+    assert now is not None
+    np.testing.assert_allclose(now.values, 6.0)
+
+
+def test_a_push_that_is_on_its_way_at_a_rollback_goes_where_it_was_begun() -> None:
+    lab = Lab()
+
+    async def work(_: Ports, client: UnitClient) -> Verdict:
+        return (await client.push(await a_unit(client), START * 3, 0)).verdict
+
+    def roll_back() -> None:
+        assert lab.store.version() == 0, "the vector is still on its way"
+        lab.stores.of("mark").begin(Kept.at_first(START * 5))
+        lab.era = "mark"
+
+    lab.add(work)
+    lab.world.call_at(0.38, roll_back)
+    assert lab.run() == [Verdict.TAKEN]
+    assert lab.store.version() == 1
+    assert lab.stores.of("mark").version() == 0
+    assert not lab.stores.of("mark").done(1)

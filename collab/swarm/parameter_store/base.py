@@ -37,9 +37,10 @@ class Kept:
         return cls(Stored(0, values), {})
 
 
-def lineage_of(version: int) -> Lineage:
-    """Names a version as the digest chain of a history does elsewhere."""
-    return Lineage(hashlib.sha256(f"collab/parameters/1:{version}".encode()).hexdigest())
+def lineage_of(version: int, era: str = "") -> Lineage:
+    """Names a version as the digest chain of a history does elsewhere; ``era``: mark of the last rollback before it."""
+    name = f"collab/parameters/1:{version}" + (f":{era}" if era else "")
+    return Lineage(hashlib.sha256(name.encode()).hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
