@@ -163,6 +163,7 @@ const charts = [
   new Chart(at("chart-loss"), [["loss", "training", "--first"], ["eval_loss", "held-out", "--second"]]),
   new Chart(at("chart-speed"), [["samples_per_s", "samples/s", "--first"]]),
   new Chart(at("chart-rate"), [["learning_rate", "rate", "--first"]]),
+  new Chart(at("chart-links"), [["round_s", "took", "--first"], ["round_links_s", "links allow", "--second"]]),
 ];
 let drawnEpoch = -1;
 let drawnEvalEpoch = -1;
