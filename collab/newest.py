@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 VERSIONS = 2
 """Of each name: who reads from several places gets the one before, too, for a while."""
-FORGOTTEN_AFTER = 64
+FORGOTTEN_AFTER = 8
 """A name that nobody asked for while each of the others said so many new things is of somebody who has gone."""
 
 
