@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assistant import Assistant, assisting_engine
+from collab.checkpoints.base import Listener, nobody
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.concurrency import run_until_first
 from collab.config import VcAsgd
@@ -56,6 +57,8 @@ class BackboneSettings:
     """Whose word ends a run that has reached its goal; None: another machine has the owner's key."""
     off: frozenset[Duty] = NOTHING_OFF
     """What it does not do. Relaying and metrics are not made here."""
+    tell_writing: Listener = nobody
+    """How much of a checkpoint is on the disk."""
 
 
 class Backbone:
@@ -94,7 +97,8 @@ class Backbone:
         bundle, fingerprint, mandate = self._bundle, self._bundle.fingerprint, self.statutes.mandate
         keep = bundle.run.checkpoints.keep
         place = self._settings.data_dir
-        publisher = LocalPublisher(place.checkpoints, fingerprint, workshop.checkpoint_files, keep)
+        tell = self._settings.tell_writing
+        publisher = LocalPublisher(place.checkpoints, fingerprint, workshop.checkpoint_files, keep, tell)
         last_seen = LastSeen(place.last_seen, self._ports.compute)
         company = Company(self.membership, self._engine.links, self.lease, mandate, last_seen, self._settings.off)
         if not isinstance(bundle.run.strategy, VcAsgd):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 from collab.checkpoints.from_hub import bring_newest
 from collab.checkpoints.hub_publisher import HubPublisher
@@ -20,6 +21,7 @@ from peers.hub_pages import HubPages, points_of
 from peers.model_card import Point
 from peers.places import DataDir
 from peers.process import announce
+from peers.progress import ProgressTeller
 
 NOWHERE = "none"
 """As ``--hub-repo``: in spite of the run file."""
@@ -52,7 +54,9 @@ def place_named(name: str) -> HubPlace | None:
     return None if name in ("", NOWHERE) else HubPlace.named(name)
 
 
-async def serve_hub(ports: Ports, backbone: Backbone, data_dir: DataDir, service: HubService, kept: Kept) -> None:
+async def serve_hub(
+    ports: Ports, backbone: Backbone, data_dir: DataDir, service: HubService, kept: Kept, teller: ProgressTeller
+) -> None:
     """Publish what this backbone publishes, until cancelled."""
     bundle = backbone.statutes.bundle
 
@@ -61,7 +65,8 @@ async def serve_hub(ports: Ports, backbone: Backbone, data_dir: DataDir, service
         return points_of(kept.history)
 
     pages = HubPages(str(service.place), bundle, points, kept.book.all, service.invite(backbone))
-    publisher = HubPublisher(HubRepository(service.place), data_dir.path / "hub-outbox", pages.beside)
+    repository = HubRepository(service.place, tell=partial(teller.tell, "sending a checkpoint to the Hub"))
+    publisher = HubPublisher(repository, data_dir.path / "hub-outbox", pages.beside)
     with closing(ThreadCompute()) as worker:
         plan = HubPlan(place=str(service.place), publish=publisher.publish, worker=worker)
         desk = HubDesk(ports, backbone.keeper.shelf, backbone.lease.tenure, plan)

@@ -100,7 +100,7 @@ def outside(hours: Hours, now: Callable[[], datetime] = local_time) -> Occasion:
     """It is not the time of day."""
 
     def reason() -> str:
-        return "" if hours.holds(now().time()) else f"it is not between {hours}"
+        return "" if hours.holds(now().time()) else f"it is not the time from {hours}"
 
     return reason
 

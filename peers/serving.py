@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from peers.hub_service import HubService, serve_hub
 from peers.joining import Relay
 from peers.places import DataDir, cache_dir
 from peers.process import announce, settle_heap
+from peers.progress import ProgressTeller
 from peers.screen import LivePanel, choose_screen
 from peers.stores import open_stores
 from peers.workshop import Workshop
@@ -78,8 +80,14 @@ async def serve_backbone(
         if stores is not None:
             stack.callback(stores.close)
         kept = await keep_record(ports, place.data_dir, stack) if does_record else None
+        teller = ProgressTeller(serving.relay.observe, ports.clock)
         settings = BackboneSettings(
-            name=place.name, data_dir=place.data_dir, stores=stores, owner=place.owner, off=place.off
+            name=place.name,
+            data_dir=place.data_dir,
+            stores=stores,
+            owner=place.owner,
+            off=place.off,
+            tell_writing=partial(teller.tell, "writing a checkpoint"),
         )
         backbone = Backbone(ports, started.identity, bundle, workshop, settings)
         url = url_of(listening) if listening is not None else ""
@@ -110,7 +118,7 @@ async def serve_backbone(
                     tasks.create_task(show(listening, ports, backbone, place.data_dir, kept))
                     serving.relay.observe(DashboardServed(at_s=ports.clock.now(), url=url))
                 if place.hub is not None:
-                    tasks.create_task(serve_hub(ports, backbone, place.data_dir, place.hub, kept))
+                    tasks.create_task(serve_hub(ports, backbone, place.data_dir, place.hub, kept, teller))
             await backbone.run(serving.stop)
         if place.as_json:
             record = backbone.record()

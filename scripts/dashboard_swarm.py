@@ -106,7 +106,7 @@ class InventedSwarm:
             committed=True,
             contributors=len(speeds),
             samples=512.0,
-            seconds=0.4,
+            seconds=0.4 + 0.05 * math.sin(self.epoch / 3),
             reason="",
         )
         shared = RoundShared(

@@ -3,18 +3,21 @@
 
 Every ``--churn-s`` seconds on average a trainer drawn at random is killed or asked to leave, and another one takes its
 place at once: a stranger, or the same one with its directory. Microbatches are paced, so that more trainers fit a
-machine than it has cores. The backbone's memory, descriptors, tasks, threads and files are read every ``--every-s``
-seconds; what is read before ``--warm-up-s`` is left out. At the end everybody goes, and what the backbone holds then is
-read once more. Prints one JSON line.
+machine than it has cores: 64 of them two cores with ``--pace-s 20 --step-s 30``. The backbone's memory, processor time,
+descriptors, tasks, threads and files are read every ``--every-s`` seconds; what is read before ``--warm-up-s`` is left
+out. At the end everybody goes, and what the backbone holds then is read once more. Prints one JSON line.
 
-    python scripts/soak.py [--trainers 8] [--minutes 30] [--churn-s 15] [--warm-up-s 120] [--seed 0]
+    python scripts/soak.py [--trainers 8] [--minutes 30] [--churn-s 15] [--warm-up-s 120] [--seed 0] \
+        [--pace-s 0.25] [--step-s 2]
 """
 
 import argparse
 import json
+import math
 import queue
 import random
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -42,10 +45,9 @@ strategy: {{name: dedloc, target_batch_size: {target}}}
 checkpoints: {{every_epochs: 10, keep: 2}}
 """
 MICROBATCH = 8
-STEP_S = 2.0
-"""That a step takes, so that rounds, checkpoints and records are as many as in a lively run."""
-PACE_S = 0.25
 START_LIMIT_S = 120.0
+ARRIVING = 4
+"""Trainers that start at a time: 64 libp2p daemons at once take longer to start than anybody waits for one."""
 PULSE_S = 0.1
 HELD = {"tasks": 3, "descriptors": 0, "daemon_descriptors": 0}
 """What peers that are there have a backbone hold, and peers that are gone must not; and how much more than before
@@ -66,10 +68,14 @@ class Setup:
     warm_up_s: float
     every_s: float
     seed: int
+    pace_s: float
+    """That a microbatch takes."""
+    step_s: float
+    """That a step takes: by itself as short as in a lively run, with as many rounds, checkpoints and records."""
 
     def run_text(self) -> str:
         """The run file: without an end."""
-        target = round(self.trainers * MICROBATCH * STEP_S / PACE_S)
+        target = round(self.trainers * MICROBATCH * self.step_s / self.pace_s)
         return RUN.format(seed=self.seed, target=max(target, MICROBATCH))
 
 
@@ -83,21 +89,28 @@ class Company:
         self._names = [f"trainer-{slot}" for slot in range(setup.trainers)]
         self._here: list[Client] = []
         self._gone: list[Client] = []
-        self._next_s = 0.0
+        self._due = list(range(setup.trainers))
+        """Places that nobody has taken yet."""
+        self._arriving: set[int] = set()
+        self._next_s = math.inf
         self.counts: Counter[str] = Counter()
         """What became of trainers."""
 
-    def begin(self) -> None:
-        """Everybody comes."""
-        self._here = [self._started(slot) for slot in range(self._setup.trainers)]
-        self._next_s = time.monotonic() + self._dice.expovariate(1 / self._setup.churn_s)
-
     def turn(self) -> None:
-        """Do what is due."""
+        """Do what is due: everybody comes, some at a time, then now and then one goes."""
+        while self._due and len(self._arriving) < ARRIVING:
+            slot = self._due.pop(0)
+            self._arriving.add(slot)
+            self._here.append(self._started(slot))
+            if not self._due:
+                self._next_s = time.monotonic() + self._dice.expovariate(1 / self._setup.churn_s)
         while not self._told.empty():
             told = self._told.get()
             if told.event["event"] == "EpochFinished":
                 self.counts["steps_of_trainers"] += 1
+            if told.event["event"] == "StateFetched":
+                self._arriving.discard(told.client.place)
+                self.counts["arrived"] += 1
             if told.event["event"] == "Gone" and told.client in self._here:
                 tail = Path(told.client.log).read_text(errors="replace")[-2000:]
                 raise BenchFailed(f"a trainer ended by itself; the end of its log:\n{tail}")
@@ -127,7 +140,7 @@ class Company:
             invite=str(self._invite),
             name=name,
             data_dir=str(self._folder / name),
-            pace_s=PACE_S,
+            pace_s=self._setup.pace_s,
             microbatch_size=MICROBATCH,
         )
         return Client(slot, work, 0.0, self._told)
@@ -143,7 +156,10 @@ class Watched:
 
     def __init__(self, child: Child, directory: Path) -> None:
         self._child, self._directory = child, directory
-        self.epoch, self.aborted = -1, 0
+        self.epoch = -1
+        self.rounds = dict.fromkeys(("committed", "aborted"), 0)
+        self.contributors: list[int] = []
+        """To committed rounds."""
         self._url = self._find_url()
 
     def _find_url(self) -> str:
@@ -160,7 +176,9 @@ class Watched:
             raise BenchFailed(f"the backbone has ended; the end of its log:\n{self._child.log_tail()}")
         events = self._child.heard()
         self.epoch = max([self.epoch, *(event["epoch"] for event in events if event["event"] == "SwarmReport")])
-        self.aborted += sum(event["event"] == "RoundEnded" and not event["committed"] for event in events)
+        for ended in (event for event in events if event["event"] == "RoundEnded"):
+            self.rounds["committed" if ended["committed"] else "aborted"] += 1
+            self.contributors += [ended["contributors"]] if ended["committed"] else []
         return events
 
     def read(self) -> Reading:
@@ -170,10 +188,13 @@ class Watched:
         lines = [line.split() for line in answer.text.splitlines() if not line.startswith("#")]
         told = {words[0]: float(words[1]) for words in lines if len(words) == 2}
         pid = self._child.process.pid
-        daemons = [seen.pid for seen in family([pid]) if seen.pid != pid]
+        cpu_s = {seen.pid: seconds for seen, seconds in family([pid]).items()}
+        daemons = [one for one in cpu_s if one != pid]
         place = self._directory / "backbone"
         return Reading(
             at_s=time.monotonic(),
+            cpu_s=cpu_s.get(pid, 0.0),
+            daemon_cpu_s=sum(cpu_s[one] for one in daemons),
             rss_bytes=rss_of(pid),
             daemon_rss_bytes=sum(map(rss_of, daemons)),
             descriptors=told["process_open_fds"],
@@ -204,7 +225,8 @@ def soak(setup: Setup) -> dict[str, Any]:
                 "seconds": round(readings[-1].at_s - readings[0].at_s, 1),
                 "readings": len(warm),
                 "epochs": watched.epoch,
-                "rounds_aborted": watched.aborted,
+                "rounds": watched.rounds,
+                "contributors": statistics.fmean(watched.contributors or [0]),
                 **company.counts,
                 "alone_before": _held(alone),
                 "alone_after": _held(left),
@@ -230,7 +252,6 @@ def _settled(watched: Watched, before: Reading) -> Reading:
 
 
 def _observed(setup: Setup, watched: Watched, company: Company) -> list[Reading]:
-    company.begin()
     readings = [watched.read()]
     until_s = readings[0].at_s + 60.0 * setup.minutes
     while time.monotonic() < until_s:
@@ -250,6 +271,8 @@ def main() -> int:
     parser.add_argument("--warm-up-s", type=float, default=120.0)
     parser.add_argument("--every-s", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pace-s", type=float, default=0.25)
+    parser.add_argument("--step-s", type=float, default=2.0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         print(json.dumps(soak(Setup(**vars(parser.parse_args())))))

@@ -21,6 +21,9 @@ class Reading:
     """One look at a backbone."""
 
     at_s: float
+    cpu_s: float
+    """Processor time of its own process so far."""
+    daemon_cpu_s: float
     rss_bytes: float
     """Of its own process."""
     daemon_rss_bytes: float
@@ -77,7 +80,11 @@ def growth(readings: Sequence[Reading], field: str, unit: float = 1.0) -> dict[s
 
 def figures(readings: Sequence[Reading]) -> dict[str, Any]:
     """What the readings after the warm-up come to."""
+    first, last = readings[0], readings[-1]
+    seconds = max(last.at_s - first.at_s, 1e-9)
     return {
+        "cores": round((last.cpu_s - first.cpu_s) / seconds, 4),
+        "daemon_cores": round((last.daemon_cpu_s - first.daemon_cpu_s) / seconds, 4),
         "rss_mb": growth(readings, "rss_bytes", MEGABYTE),
         "daemon_rss_mb": growth(readings, "daemon_rss_bytes", MEGABYTE),
         "descriptors": growth(readings, "descriptors"),

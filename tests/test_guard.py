@@ -258,6 +258,26 @@ def test_the_guard_remembers_few_quiet_peers_and_all_that_are_here() -> None:
     in_lab(test)
 
 
+def test_of_a_quiet_peer_nothing_is_remembered_when_it_may_do_everything_again() -> None:
+    async def test(lab: Lab) -> None:
+        await lab.serve("talk", swallow)
+        for _ in range(30):
+            await visit(lab.network.join("hostile"))
+        assert ("hostile", "shut_out") in lab.refused
+        for number in range(5):
+            (await visit(lab.network.join(f"passing-{number}"))).close()
+        await asyncio.sleep(LIMITS.refill_s() - 1.0)
+        (await visit(lab.network.join("later"))).close()
+        assert lab.guard.num_known == 7
+        await asyncio.sleep(2.0)
+        (await visit(lab.network.join("last"))).close()
+        await asyncio.sleep(0.001)
+        assert lab.guard.num_known == 3, "the last two, and one that has its streams open"
+
+    assert LIMITS.refill_s() == 10.0
+    in_lab(test)
+
+
 def test_a_handler_of_ours_that_fails_is_counted_and_fails_still() -> None:
     async def main() -> None:
         observer = FakeObserver()

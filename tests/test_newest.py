@@ -85,3 +85,17 @@ def test_what_was_refused_is_judged_again() -> None:
     assert rules.validate(right)
     assert not any(rules.validate(wrong) for _ in range(3))
     assert rules.validate(right)
+
+
+def test_a_name_that_nobody_asks_for_is_forgotten_while_others_go_on_speaking() -> None:
+    newest: Newest[str] = Newest(1000)
+    for number in range(100):
+        newest.put(f"stranger {number}", b"once", "made")
+    for number in range(20_000):
+        for name in ("a", "b"):
+            newest.put(name, number.to_bytes(4, "big"), "made")
+            newest.get("silent", b"but asked for")
+        if not number:
+            newest.put("silent", b"but asked for", "made")
+    assert len(newest) == 3
+    assert newest.get("silent", b"but asked for") == "made"

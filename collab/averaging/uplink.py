@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from collab.swarm.bandwidth import QUEUEING_S, PathDelay, Rate, RateMeter, limited, shared_queue_s
+from collab.swarm.bandwidth import FORGOTTEN_S, QUEUEING_S, PathDelay, Rate, RateMeter, limited, shared_queue_s
 from collab.types import PeerId
 
 TARGET_S = 0.12
@@ -93,6 +93,8 @@ class Path:
     under_way_bytes: int = 0
     part_bytes: int = 0
     """Of the newest part."""
+    asked_s: float = -math.inf
+    """When somebody wanted to send on it last."""
 
     def is_crowded(self, num_bytes: int, own_queue_s: float) -> bool:
         """Whether ``num_bytes`` more would only lengthen the queue at the other end."""
@@ -135,7 +137,16 @@ class Uplink:
 
     def path(self, peer: PeerId) -> Path:
         """What is known of the way to ``peer``."""
-        return self._paths.setdefault(peer, Path())
+        now_s, path = self._clock(), self._paths.get(peer)
+        if path is None:
+            self._paths = {
+                other: one
+                for other, one in self._paths.items()
+                if one.under_way_bytes or now_s - max(one.asked_s, one.delay.heard_s) < FORGOTTEN_S
+            }
+            path = self._paths[peer] = Path()
+        path.asked_s = now_s
+        return path
 
     def farthest_s(self) -> float:
         """Round trip of a part on the longest path that is known; 0: none is."""

@@ -9,6 +9,22 @@ from collab.swarm.backbone_records import Publication
 from collab.swarm.lease import Tenure
 from collab.swarm.snapshots import Snapshot
 
+Listener = Callable[[int, int], None]
+"""Told how many bytes are done, and of how many, by whichever thread does them."""
+
+
+def nobody(done_bytes: int, whole_bytes: int) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oversight:
+    """Of what is being written."""
+
+    may_finish: Callable[[], bool] = lambda: True
+    """Asked when all is written, right before it counts."""
+    tell: Listener = nobody
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:

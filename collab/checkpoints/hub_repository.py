@@ -4,10 +4,12 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from collab.checkpoints.hub_session import TO_WRITE, asking
+from collab.checkpoints.base import Listener, nobody
+from collab.checkpoints.hub_session import TO_WRITE, asking, watching
 from collab.errors import ConfigError, HubDenied
 
 if TYPE_CHECKING:
@@ -76,13 +78,16 @@ class Change:
 class HubRepository:
     """Of models. Which token is used is the client's business: it is never seen here."""
 
-    def __init__(self, place: HubPlace, *, endpoint: str | None = None, advice: str = TO_WRITE) -> None:
+    def __init__(
+        self, place: HubPlace, *, endpoint: str | None = None, advice: str = TO_WRITE, tell: Listener = nobody
+    ) -> None:
         """
         Args:
             endpoint: None: as ``HF_ENDPOINT`` says.
             advice: for a person whose token is not enough.
+            tell: how much of the large files is at the Hub, in their order.
         """
-        self.place = place
+        self.place, self._tell = place, tell
         self._endpoint, self._advice = endpoint, advice
 
     def _api(self) -> "HfApi":
@@ -142,13 +147,22 @@ class HubRepository:
             CommitOperationAdd(path_in_repo=name, path_or_fileobj=source if isinstance(source, bytes) else str(source))
             for name, source in sorted(change.files.items())
         ]
+        alone = [add for add in adds if add.path_in_repo.endswith(SENT_ALONE) or add.upload_info.size > LARGE_BYTES]
+        here_bytes, whole_bytes = 0, sum(add.upload_info.size for add in alone)
         with asking(str(self.place), self._advice):
-            for add in adds:
-                if add.path_in_repo.endswith(SENT_ALONE) or add.upload_info.size > LARGE_BYTES:
+            for add in alone:
+                size = add.upload_info.size
+                with watching(partial(self._tell_part, here_bytes, size, whole_bytes)):
                     self._api().preupload_lfs_files(
                         self.place.name, [add], revision=BRANCH, num_threads=1, free_memory=False
                     )
+                here_bytes += size  # whether it was sent, or was there already
+                self._tell(here_bytes, whole_bytes)
         return Prepared(change, adds)
+
+    def _tell_part(self, before_bytes: int, size: int, whole_bytes: int, sent_bytes: int) -> None:
+        """Of one file so much has left; it counts as there when the Hub has said so."""
+        self._tell(before_bytes + min(sent_bytes, size - 1), whole_bytes)
 
     def commit(self, prepared: "Prepared", head: Head) -> str:
         """Everything becomes visible at once, if the head is still this one; the new commit's id.

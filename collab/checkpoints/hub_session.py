@@ -6,7 +6,8 @@ and whoever asked decides when to try again.
 """
 
 import logging
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -26,6 +27,8 @@ LONGEST_REASON = 300
 """Characters of what a server says that we pass on."""
 IS_OURS: ContextVar[bool] = ContextVar("IS_OURS", default=False)
 """Whether a request comes from within ``asking``; other users of the client in this process keep its own ways."""
+LISTENER: ContextVar[Callable[[int], None] | None] = ContextVar("LISTENER", default=None)
+"""Who wants to know how many bytes of an upload have left; see ``watching``."""
 TO_WRITE = (
     "make a token with write access to it in the settings of your account on the Hub, then run 'hf auth login' on this "
     "machine: it is used from the next checkpoint on, or set HF_TOKEN and start the backbone again"
@@ -58,6 +61,18 @@ def asking(place: str, advice: str = TO_WRITE) -> Iterator[None]:
         raise translated(error, place, advice) from None  # its text may hold addresses that are as good as passwords
     finally:
         IS_OURS.reset(token)
+
+
+@contextmanager
+def watching(tell: Callable[[int], None]) -> Iterator[None]:
+    """Hear how many bytes of each request that uploads in here, in this thread, have left. Of what the client sends by
+    its other way (Xet) nothing is heard.
+    """
+    token = LISTENER.set(tell)
+    try:
+        yield
+    finally:
+        LISTENER.reset(token)
 
 
 def translated(error: BaseException, place: str, advice: str = TO_WRITE) -> HubError:
@@ -145,11 +160,14 @@ def _impatient(kind: type[Any]) -> type[Any]:
     """The client's class (of httpx, or of what has followed it), with another way to send."""
     from huggingface_hub.errors import HfHubHTTPError
 
+    counted = _counted(sys.modules[kind.__module__.partition(".")[0]].SyncByteStream)
     unanswered: Any = HfHubHTTPError.__bases__[0]  # of that library: everything that is no answer
 
     def send(self: Any, request: Any, **options: Any) -> Any:
         if not IS_OURS.get():
             return kind.send(self, request, **options)
+        if request.method == "PUT" and (tell := LISTENER.get()) is not None:
+            request.stream = counted(request.stream, tell)
         try:
             response = kind.send(self, request, **options)
         except unanswered as error:
@@ -165,6 +183,22 @@ def _impatient(kind: type[Any]) -> type[Any]:
         return response
 
     return type("ImpatientClient", (kind,), {"send": send, "is_impatient": True})
+
+
+def _counted(kind: type[Any]) -> type[Any]:
+    """A body of that library's kind, which tells how much of it was taken."""
+
+    def begin(self: Any, body: Any, tell: Callable[[int], None]) -> None:
+        self.body, self.tell = body, tell
+
+    def parts(self: Any) -> Iterator[bytes]:
+        sent_bytes = 0
+        for part in self.body:
+            yield part
+            sent_bytes += len(part)
+            self.tell(sent_bytes)
+
+    return type("CountedBody", (kind,), {"__init__": begin, "__iter__": parts, "close": lambda self: self.body.close()})
 
 
 def retry_after_s(header: str) -> float:

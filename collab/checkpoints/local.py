@@ -11,16 +11,16 @@ epoch-00000120/
 import hashlib
 import json
 import logging
-import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.numpy
 
-from collab.checkpoints.base import Checkpoint
+from collab.checkpoints.base import Checkpoint, Oversight
+from collab.checkpoints.synced import counting, sync_directory, write_synced
 from collab.errors import CheckpointFailed, CorruptState, Fenced, StateError
 from collab.swarm.snapshots import Snapshot
 from collab.types import Lineage
@@ -31,6 +31,7 @@ STATE_FILE = "collab_state.json"
 OWN_DIGEST = "sha256_of_state"
 """Key of the state file's digest over all its other content."""
 UNFINISHED = ".unfinished-"
+NO_OVERSIGHT = Oversight()
 
 
 def save_checkpoint(
@@ -40,14 +41,14 @@ def save_checkpoint(
     fingerprint: str,
     files: Mapping[str, bytes],
     metrics: Mapping[str, Any],
-    may_finish: Callable[[], bool] = lambda: True,
+    oversight: Oversight = NO_OVERSIGHT,
 ) -> Checkpoint:
     """Write a checkpoint under ``root``; it appears under its name only when all of it is on the disk.
 
     Args:
         files: further files by name, from the task.
         metrics: JSON values to keep with it (``eval_loss``, ``published``).
-        may_finish: asked when all is written, right before it gets its name.
+        oversight: asked right before it gets its name, and told of what is on the disk.
 
     Raises:
         CheckpointFailed: the disk is full or not writable; earlier checkpoints are untouched.
@@ -69,13 +70,14 @@ def save_checkpoint(
     }
     contents[STATE_FILE] = state_bytes(state)
     num_bytes = sum(map(len, contents.values()))
+    wrote = counting(num_bytes, oversight.tell)
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         for name, data in contents.items():
-            _write_synced(unfinished / name, data)
-        _sync_directory(unfinished)
-        if not may_finish():
+            write_synced(unfinished / name, data, wrote)
+        sync_directory(unfinished)
+        if not oversight.may_finish():
             raise Fenced(f"the checkpoint of epoch {snapshot.epoch} took longer than our turn to publish")
         _put_in_place(unfinished, final)
     except OSError as error:
@@ -108,9 +110,9 @@ def change_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
     unfinished = path / f".{STATE_FILE}.new"
     try:
         state = read_state(path)
-        _write_synced(unfinished, state_bytes({**state, "metrics": dict(metrics)}))
+        write_synced(unfinished, state_bytes({**state, "metrics": dict(metrics)}))
         unfinished.replace(path / STATE_FILE)
-        _sync_directory(path)
+        sync_directory(path)
     except OSError as error:
         raise CheckpointFailed(
             f"{path / STATE_FILE} could not be changed: {error.strerror or error}",
@@ -271,20 +273,5 @@ def _put_in_place(unfinished: Path, final: Path) -> None:
         if replaced.exists():
             replaced.rename(final)
         raise
-    _sync_directory(final.parent)
+    sync_directory(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collab.checkpoints.base import Checkpoint, Order
+from collab.checkpoints.base import Checkpoint, Listener, Order, Oversight, nobody
 from collab.checkpoints.fence import Fence
 from collab.checkpoints.local import (
     change_metrics,
@@ -46,13 +46,21 @@ class Held:
 class LocalPublisher:
     """Implements ``Publisher`` in one directory."""
 
-    def __init__(self, root: Path, fingerprint: str, files: Callable[[], Mapping[str, bytes]], keep: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        fingerprint: str,
+        files: Callable[[], Mapping[str, bytes]],
+        keep: int,
+        tell: Listener = nobody,
+    ) -> None:
         """
         Args:
             files: of the task, to lie beside the tensors.
             keep: how many of the newest checkpoints stay.
+            tell: how much of one is on the disk.
         """
-        self.root = root
+        self.root, self._tell = root, tell
         self._fingerprint, self._files, self._keep = fingerprint, files, keep
         self._fence = Fence(root)
 
@@ -140,7 +148,7 @@ class LocalPublisher:
             fingerprint=self._fingerprint,
             files=self._files(),
             metrics=metrics,
-            may_finish=may_finish,
+            oversight=Oversight(may_finish=may_finish, tell=self._tell),
         )
         prune(self.root, self._keep)
         return saved

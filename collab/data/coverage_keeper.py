@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,15 +16,21 @@ from collab.data.lease_board import LeaseBoard
 from collab.data.ledger import Ledger, contributions
 from collab.data.pace import Pace
 from collab.errors import NetworkError, StateError
+from collab.metrics.records import DataCovered
 from collab.ports import Ports
 from collab.swarm.bundle import Bundle
 from collab.swarm.progress import SwarmView
 
 logger = logging.getLogger(__name__)
 
-LOOK_S, PAGES_A_LOOK = 60.0, 64
-"""How often pages that are not complete are read, and how many: those that were read longest ago."""
-FIRST_LOOK_S = 10.0
+PAGES_A_LOOK, PAGE_S = 64, 1.0
+"""How many of the pages that are not complete are read at a time, those that were read longest ago; and how long none
+is read after each of them: so many are 64 look-ups a minute, and a dataset of few pages is known as of now.
+"""
+LEAST_S = 10.0
+"""Between two looks: trainers say no more often what they have trained (``page_talk.MARKS_S``)."""
+TELL_S = 60.0
+"""Between two words to people about the same pass."""
 LOOKED_AT_PASSES = 2
 """The newest, and the one before."""
 
@@ -41,6 +48,11 @@ class CoverageKeeper:
         self._ledger = Ledger.for_batches_of(target)
         self._coverage: Coverage | None = None
         self._holders: Holders | None = None
+        self._pages_read = 0
+        """In the last look."""
+        self._told: tuple[int, bool] | None = None
+        """The pass that people were told of last, and whether it was complete."""
+        self._told_s = -math.inf
 
     def note_round(self, record: CommitRecord) -> None:
         """A round has committed."""
@@ -54,19 +66,19 @@ class CoverageKeeper:
 
     async def run(self) -> None:
         """Look how far the swarm is, until cancelled."""
-        await asyncio.sleep(FIRST_LOOK_S)
         while True:
+            await asyncio.sleep(max(LEAST_S, PAGE_S * self._pages_read))
             try:
                 await self._look()
             except NetworkError as error:
                 logger.info("coverage: the directory does not answer: %s", error)
-            await asyncio.sleep(LOOK_S)
 
     def _known(self) -> tuple[Coverage, Ledger] | None:
         return (self._coverage, self._ledger) if self._coverage is not None else None
 
     async def _look(self) -> None:
         """Read what has changed, keep it and tell it."""
+        self._pages_read = 0
         trainers = [record for record in self._view().all_trainers() if record.data]
         shared = Counter(record.data for record in trainers)
         if not shared:
@@ -84,10 +96,18 @@ class CoverageKeeper:
         followed = range(max(newest - LOOKED_AT_PASSES + 1, 0), newest + 1)
         keys = [(number, page) for number in followed for page in self._incomplete(coverage, number)]
         for key in sorted(keys, key=holders.read_at_s)[:PAGES_A_LOOK]:
+            self._pages_read += 1
             holders.take_in(key, await board.read(key, roughly=True), self._ports.clock.now())
         holders.forget(min(coverage.passes))
         await keep_coverage(self._ports.compute, self._path, coverage, self._ledger)
-        self._ports.observer.observe(coverage.report(newest, self._ports.clock.now()))
+        self._tell(coverage.report(newest, self._ports.clock.now()))
+
+    def _tell(self, covered: DataCovered) -> None:
+        """People hear of it once a minute, and when a pass begins or is complete."""
+        now_s, told = self._ports.clock.monotonic(), (covered.pass_number, covered.is_complete)
+        if told != self._told or now_s - self._told_s >= TELL_S:
+            self._told, self._told_s = told, now_s
+            self._ports.observer.observe(covered)
 
     def _incomplete(self, coverage: Coverage, pass_number: int) -> Iterator[int]:
         trained = coverage.of(pass_number).trained

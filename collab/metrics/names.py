@@ -5,6 +5,7 @@ metrics (the store, the dashboard, Prometheus, wandb, trackio) take both from.
 import math
 from dataclasses import dataclass
 
+from collab.metrics.backbone_events import RoundPlanned
 from collab.metrics.records import (
     CheckpointOnHub,
     CheckpointSaved,
@@ -34,13 +35,16 @@ SAMPLES_PER_S = Metric("samples_per_s", "Samples that all trainers compute in a 
 TRAINERS = Metric("trainers", "Trainers that hold the model's state")
 PEERS = Metric("peers", "Peers of every role")
 ROUND_S = Metric("round_s", "Seconds that the newest committed round took")
+ROUND_LINKS_S = Metric(
+    "round_links_s", "Seconds that the links alone allow for the exchange of the newest round led by this backbone"
+)
 ROUND_SAMPLES = Metric("round_samples", "Samples in the newest committed round")
 ROUND_CONTRIBUTORS = Metric("round_contributors", "Peers whose samples are in the newest committed round")
 CHECKPOINT_EPOCH = Metric("checkpoint_epoch", "Epoch of the newest checkpoint on this backbone's disk")
 HUB_EPOCH = Metric("hub_epoch", "Epoch of the newest checkpoint that this backbone has put on the Hugging Face Hub")
 BY_EPOCH = (
     *(LOSS, EVAL_LOSS, EVAL_ACCURACY, LEARNING_RATE, SAMPLES_PER_S, TRAINERS, PEERS),
-    *(ROUND_S, ROUND_SAMPLES, ROUND_CONTRIBUTORS, CHECKPOINT_EPOCH, HUB_EPOCH),
+    *(ROUND_S, ROUND_LINKS_S, ROUND_SAMPLES, ROUND_CONTRIBUTORS, CHECKPOINT_EPOCH, HUB_EPOCH),
 )
 """Each has at most one value an epoch: the last one counts."""
 
@@ -94,6 +98,8 @@ def figures_of(event: Event) -> tuple[Figure, ...]:
                 (ROUND_SAMPLES, event.epoch + 1, event.samples),
                 (ROUND_CONTRIBUTORS, event.epoch + 1, event.contributors),
             ]
+        case RoundPlanned() if event.expected_s > 0:
+            values = [(ROUND_LINKS_S, event.epoch + 1, event.expected_s)]
         case CheckpointSaved():
             values = [(CHECKPOINT_EPOCH, event.epoch, event.epoch)]
         case CheckpointOnHub():

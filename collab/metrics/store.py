@@ -33,6 +33,8 @@ MOST_POINTS = 10_000
 all."""
 JOURNALS = ("-wal", "-shm")
 LONGEST_JOURNAL_BYTES = 4 << 20
+CACHE_KIB = 256
+"""Of pages of the file in this process; the system caches them anyway."""
 KEPT: Mapping[type[Event], int] = {
     SwarmReport: 1,
     RoundEnded: 500,
@@ -214,6 +216,7 @@ def _prepared(database: sqlite3.Connection) -> sqlite3.Connection:
             raise sqlite3.DatabaseError(f"it is of version {version}, and this program knows {VERSION}")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last seconds, and nothing else
+        database.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         database.execute(f"PRAGMA journal_size_limit = {LONGEST_JOURNAL_BYTES}")
         database.executescript(TABLES)
         database.execute(f"PRAGMA user_version = {VERSION}")

@@ -1,5 +1,6 @@
 """Starting p2pd, the process that speaks libp2p for its peer."""
 
+import asyncio
 import logging
 import os
 import shutil
@@ -7,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
+from uuid import UUID
 
 from collab.errors import NetworkError
 from collab.net.hivemind_parts import P2P, ControlFailure, Multiaddr, P2PDaemonError
@@ -99,7 +101,7 @@ async def _start(
     Args:
         reachability: public: a relay; private: one that gets through routers; None: neither.
     """
-    return await kind.create(
+    p2p = await kind.create(
         identity_path=str(identity_path),
         host_maddrs=list(host_maddrs) or None,
         announce_maddrs=list(announce) or None,
@@ -110,6 +112,18 @@ async def _start(
         use_relay=reachability == "public",
         force_reachability=reachability,
     )
+    p2p._client.control._handler_tasks = _Answering()
+    return p2p
+
+
+class _Answering(dict[UUID, asyncio.Task[None]]):
+    """Tasks that answer questions of other peers, by the question. hivemind keeps for ever those that are cancelled,
+    as when whoever asked has gone: with the question, the error and all that its traceback holds, 10 KB each.
+    """
+
+    def __setitem__(self, question: UUID, task: asyncio.Task[None]) -> None:
+        super().__setitem__(question, task)
+        task.add_done_callback(lambda _: self.pop(question, None))
 
 
 def _relaying(limits: RelayLimits) -> type[P2P]:

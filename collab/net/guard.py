@@ -55,6 +55,7 @@ class _Visitor:
     uses: dict[str, _Use] = field(default_factory=dict)
     num_open: int = 0
     shut_out_until_s: float = -math.inf
+    quiet_since_s: float = -math.inf
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +83,7 @@ class Guard:
         """
         self._clock, self._observer, self._limits = clock, observer, limits
         self._entrance = entrance or Entrance()
+        self._refill_s = limits.refill_s()
         self._here: dict[PeerId, _Visitor] = {}
         """With open streams: no more than there are streams."""
         self._quiet: OrderedDict[PeerId, _Visitor] = OrderedDict()
@@ -135,11 +137,18 @@ class Guard:
         return visitor
 
     def _keep(self, peer: PeerId, visitor: _Visitor) -> None:
-        """Remember one without open streams, instead of who has been quiet for longest."""
+        """Remember one without open streams, instead of who has been quiet for longest, and of whom may do everything
+        again as if it had never been here.
+        """
+        visitor.quiet_since_s = now_s = self._clock.monotonic()
         self._quiet[peer] = visitor
         self._quiet.move_to_end(peer)
-        while len(self._quiet) > self._limits.quiet_peers:
+        while len(self._quiet) > self._limits.quiet_peers or self._is_as_new(next(iter(self._quiet.values())), now_s):
             self._quiet.popitem(last=False)
+
+    def _is_as_new(self, visitor: _Visitor, now_s: float) -> bool:
+        """Whether all its buckets are full again, and nothing else is held against it."""
+        return now_s - visitor.quiet_since_s > self._refill_s and now_s >= visitor.shut_out_until_s
 
     def _enter(self, peer: PeerId, visitor: _Visitor, use: _Use) -> None:
         use.num_open += 1

@@ -138,8 +138,8 @@ again every second: one whose words we do not understand is refused for ever, an
 SHUT_OUT_S = 30.0
 """Then nothing new is heard from it for so long: short, since a peer may have been mended and started again."""
 QUIET_PEERS = 1024
-"""Peers without an open stream whose use is remembered, about 1 KB each; forgotten, they begin anew, as under a new
-identity."""
+"""Peers without an open stream whose use is remembered, about 3 KB each, until they may do everything again anyway; of
+more, the first ones are forgotten and begin anew, as under a new identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +155,12 @@ class Limits:
     def of(self, protocol: str) -> Quota:
         """What one peer may do under ``protocol``."""
         return self.quotas.get(protocol, self.other)
+
+    def refill_s(self) -> float:
+        """After which a peer that asks for nothing may do all that a new one may."""
+        quotas = (*self.quotas.values(), self.other)
+        paces = (self.offences, *(pace for quota in quotas for pace in (quota.streams, quota.messages)))
+        return max(pace.burst / pace.per_s for pace in paces)
 
     def divided_by(self, number: int) -> "Limits":
         """The same with so much less of everything that is counted, but at least one: to see who comes near them."""

@@ -22,6 +22,9 @@ LONGEST_LIFE_S = 0.01
 BASE_SLOT_S = 10.0
 BASE_SLOTS = 6
 """The quickest delay of a path is forgotten after a minute: routes and clocks change."""
+FORGOTTEN_S = 600.0
+"""A path on which nothing came for so long is forgotten: peers come and go, and all that are known are looked through
+for each part."""
 SHORTEST_S, SMALLEST_BYTES = 0.25, 1 << 20
 """A period with less activity measures round trips and bursts, unless the link was full for long."""
 LONG_S = 2.0
@@ -223,7 +226,10 @@ class Downlink:
             sender_queue_s: how long they stood in front of the source's own uplink, as it believes.
         """
         now_s = self._clock()
-        path = self._paths.setdefault(source, PathDelay())
+        path = self._paths.get(source)
+        if path is None:
+            self._paths = {peer: one for peer, one in self._paths.items() if now_s - one.heard_s < FORGOTTEN_S}
+            path = self._paths[source] = PathDelay()
         path.add(now_s, delay_s)
         path.whole_s = path.queue_s
         path.queue_s = max(path.queue_s - sender_queue_s, 0.0)  # what is left stood in front of our downlink

@@ -2,8 +2,9 @@
 
 import pytest
 
-from collab.averaging.uplink import CROWDED_S, TARGET_S, UNDER_WAY_S, DeliveryRate, Path
+from collab.averaging.uplink import CROWDED_S, TARGET_S, UNDER_WAY_S, DeliveryRate, Path, Uplink
 from collab.swarm.bandwidth import QUEUEING_S
+from collab.types import PeerId
 from tests.averaging.link_lab import MBIT, PART_BYTES, Lab, after
 
 STANDING_QUEUE_S = 4 * TARGET_S
@@ -141,3 +142,20 @@ def test_a_pace_that_leaves_nothing_under_way_between_two_parts_still_rises(
     lab = Lab(up_bytes_per_s=2 * MBIT, round_trip_s=round_trip_s, num_receivers=num_receivers)
     after(lab, 20.0, changes=((5.0, 200 * MBIT),))
     assert lab.line.use(15.0, 20.0) >= 0.99
+
+
+def test_paths_to_those_who_have_gone_are_forgotten_but_not_while_something_is_under_way() -> None:
+    now = [0.0]
+    uplink = Uplink(lambda: now[0])
+    busy = uplink.path(PeerId("busy"))
+    busy.under_way_bytes = 1
+    uplink.path(PeerId("far")).trip_s = 2.0
+    assert uplink.farthest_s() == 2.0
+    for number in range(100):
+        now[0] = 60.0 * number
+        here = uplink.path(PeerId("always here"))
+        uplink.path(PeerId(f"stranger {number}"))
+        assert uplink.path(PeerId("always here")) is here
+    assert uplink.path(PeerId("busy")) is busy
+    assert len(uplink._paths) <= 13
+    assert uplink.farthest_s() == 0.0

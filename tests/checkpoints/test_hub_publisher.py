@@ -9,7 +9,7 @@ import pytest
 
 from collab.checkpoints.base import Order
 from collab.checkpoints.hub_publisher import Beside, HubPublisher, OnHub, Staged
-from collab.checkpoints.hub_repository import HubPlace, HubRepository
+from collab.checkpoints.hub_repository import Change, HubPlace, HubRepository
 from collab.checkpoints.local import list_checkpoints
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.errors import CheckpointFailed, ConfigError, Fenced, HubBusy, HubDenied
@@ -339,3 +339,26 @@ def test_a_repository_can_be_named_with_a_revision() -> None:
     assert str(HubPlace("org/model", "v1.0")) == "org/model@v1.0"
     with pytest.raises(ConfigError):
         HubPlace.named("org/model@v1.0")
+
+
+def test_how_much_has_left_for_the_hub_is_told_by_bytes_and_what_is_there_already_counts_at_once(
+    shop: Shop, hub: HubStandIn
+) -> None:
+    told: list[tuple[int, int]] = []
+    repository = HubRepository(HubPlace(NAME), endpoint=hub.url, tell=lambda *so_far: told.append(so_far))
+    repository.create()
+    files: dict[str, Path | bytes] = {"a.safetensors": shop.root / "a", "b.safetensors": bytes(300_000)}
+    shop.root.mkdir()
+    (shop.root / "a").write_bytes(bytes(range(250)) * 4000)
+    change = Change(title="one", files={**files, "README.md": b"small"})
+    repository.send(change)
+    done, whole = [one for one, _ in told], {all_of_it for _, all_of_it in told}
+    assert whole == {1_300_000}
+    assert done == sorted(done)
+    assert {1_000_000, 1_300_000} <= set(done)
+    assert len([one for one in done if one < 1_000_000]) >= 10, "a file is told of while it is sent"
+    told.clear()
+    sent = hub.sent_bytes
+    repository.send(change)
+    assert hub.sent_bytes == sent
+    assert told == [(1_000_000, 1_300_000), (1_300_000, 1_300_000)]

@@ -1,6 +1,7 @@
 """Checkpoints on disk: whole or not there at all."""
 
 import errno
+import itertools
 import json
 import logging
 import shutil
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from collab.checkpoints import local
+from collab.checkpoints import local, synced
+from collab.checkpoints.base import Oversight
 from collab.checkpoints.local import list_checkpoints, load_checkpoint, load_newest, prune, save_checkpoint
 from collab.errors import CheckpointFailed, CorruptState, StateError
 from collab.swarm.snapshots import Snapshot
@@ -92,16 +94,16 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_no_unfinished_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     save(tmp_path, 1)
-    write, written = local._write_synced, list[Path]()
+    write, written = local.write_synced, list[Path]()
 
-    def fill_up(path: Path, data: bytes) -> None:
+    def fill_up(path: Path, data: bytes, *_: object) -> None:
         if len(written) == number:
             path.write_bytes(data[: len(data) // 2])
             raise OSError(errno.ENOSPC, "No space left on device")
         written.append(path)
         write(path, data)
 
-    monkeypatch.setattr(local, "_write_synced", fill_up)
+    monkeypatch.setattr(local, "write_synced", fill_up)
     with pytest.raises(CheckpointFailed) as caught:
         save(tmp_path, 2)
     assert "epoch 2" in caught.value.message
@@ -113,7 +115,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_no_unfinished_one(
     with pytest.raises(CheckpointFailed):  # the same epoch again must not cost the good one either
         save(tmp_path, 1, 5.0)
     check_equal(load_newest(tmp_path, fingerprint="f"), snapshot(1))
-    monkeypatch.setattr(local, "_write_synced", write)
+    monkeypatch.setattr(local, "write_synced", write)
     save(tmp_path, 2)
     check_equal(load_newest(tmp_path, fingerprint="f"), snapshot(2))
 
@@ -236,3 +238,30 @@ def test_pruning_keeps_the_newest_and_removes_what_a_crash_left(tmp_path: Path) 
 def test_pruning_an_empty_directory_is_fine(tmp_path: Path) -> None:
     prune(tmp_path, 1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_how_much_of_a_checkpoint_is_on_the_disk_is_told_stretch_by_stretch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int]] = []
+
+    def tell(done_bytes: int, whole_bytes: int) -> None:
+        told.append((done_bytes, whole_bytes))
+        here = sum(file.stat().st_size for file in tmp_path.glob(f"{local.UNFINISHED}*/*"))
+        assert here == done_bytes
+
+    def write() -> int:
+        oversight = Oversight(tell=tell)
+        return save_checkpoint(
+            tmp_path, snapshot(1), fingerprint="f", files=FILES, metrics={}, oversight=oversight
+        ).num_bytes
+
+    write()
+    assert told == [], "it is written at once"
+    monkeypatch.setattr(synced, "STRETCH_BYTES", 100)
+    num_bytes = write()
+    assert told[-1] == (num_bytes, num_bytes)
+    done = [one for one, _ in told]
+    assert len(done) >= num_bytes // 100
+    assert max(later - earlier for earlier, later in itertools.pairwise(done)) <= 100
+    check_equal(load_newest(tmp_path, fingerprint="f"), snapshot(1))

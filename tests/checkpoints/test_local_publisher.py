@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collab.checkpoints import local
+from collab.checkpoints import local, synced
 from collab.checkpoints.base import Order
 from collab.checkpoints.fence import FENCE_FILE
 from collab.checkpoints.local import list_checkpoints
@@ -156,7 +156,7 @@ def test_a_full_disk_publishes_nothing_and_keeps_what_is_there(tmp_path: Path, m
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(local, "_write_synced", full)
+    monkeypatch.setattr(local, "write_synced", full)
     with pytest.raises(CheckpointFailed):
         ours.publish(snapshot(10), order(10, Tenure(1, A)))
     with pytest.raises(CheckpointFailed):
@@ -171,3 +171,13 @@ def test_checkpoints_of_a_history_that_was_left_are_put_aside_not_deleted(tmp_pa
     assert ours.set_aside_after(5) == 2
     assert ours.newest().snapshot.epoch == 5
     assert {path.name for path in (tmp_path / "set-aside").iterdir()} == {"epoch-00000010", "epoch-00000015"}
+
+
+def test_whoever_listens_hears_how_much_of_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(synced, "STRETCH_BYTES", 100)
+    told: list[tuple[int, int]] = []
+    ours = LocalPublisher(tmp_path, "f", lambda: FILES, keep=3, tell=lambda *so_far: told.append(so_far))
+    saved = ours.publish(snapshot(5), order(5, Tenure(1, A)))
+    assert told[-1] == (saved.num_bytes, saved.num_bytes)

@@ -122,6 +122,19 @@ def _sorts(page: Browser) -> None:
     assert page.value(NAMES) == names[::-1]
 
 
+def test_the_page_draws_what_rounds_took_beside_what_the_links_allow(tmp_path: Path) -> None:
+    with served(tmp_path) as dashboard, browser(tmp_path) as page:
+        page.open(dashboard.url)
+        legend = "document.querySelector('#chart-links .u-legend').textContent"
+        page.wait_for("document.querySelectorAll('#chart-links canvas').length === 1", "the curves")
+        page.wait_for(f"{legend}.includes('links allow0.35')", "what the links allow")
+        assert "took0.38" in page.value(legend)
+        for step in range(31, 36):  # the page may look before the step is in the store
+            dashboard.do(dashboard.swarm.step)
+            page.wait_for(f"{legend}.startsWith('step{step}')", "the next round", 20.0)
+        assert page.complaints == []
+
+
 def test_many_visitors_get_the_same_and_one_that_says_nothing_holds_up_nobody(tmp_path: Path) -> None:
     with served(tmp_path, steps=3) as dashboard, socket.create_connection(_place(dashboard.url)) as silent:
         silent.sendall(b"GET /api/v1/state HTTP/1.1\r\n")

@@ -68,6 +68,33 @@ class TestHivemindDirectory(DirectoryContract):
         asyncio.run(run())
 
 
+def test_of_a_question_whose_asker_has_gone_nothing_stays() -> None:
+    """hivemind itself keeps the task that was to answer it."""
+
+    async def run() -> None:
+        began, ended = asyncio.Event(), asyncio.Event()
+
+        async def think(_: bytes, __: object) -> bytes:
+            began.set()
+            try:
+                await asyncio.sleep(1000.0)
+            finally:
+                ended.set()
+            return b""
+
+        async with connected(2) as [(asked, _), (asker, _)]:
+            await asked._p2p._client.add_unary_handler("slow", think)
+            call = asyncio.create_task(asker._p2p._client.call_unary_handler(asked._p2p.peer_id, "slow", b"?"))
+            await asyncio.wait_for(began.wait(), 10.0)
+            assert len(asked._p2p._client.control._handler_tasks) == 1
+            call.cancel()
+            await asyncio.wait_for(ended.wait(), 10.0)
+            await asyncio.sleep(0.1)
+            assert not asked._p2p._client.control._handler_tasks
+
+    asyncio.run(run())
+
+
 LONELY_PEER = """\
 import asyncio, sys
 from pathlib import Path

@@ -18,8 +18,12 @@ def test_who_came_and_went_leaves_no_task_and_no_descriptor_behind() -> None:
     assert result.returncode == 0, result.stderr
     told = json.loads(result.stdout.splitlines()[-1])
     assert told["killed"] + told["left"] >= 3
+    assert told["arrived"] >= 3
     assert told["strangers"] >= 2
     assert told["epochs"] >= 1
+    assert told["rounds"]["committed"] >= 1
+    assert 1 <= told["contributors"] <= 3
+    assert 0 < told["cores"] < 2
     assert told["tasks"]["most"] > told["alone_before"]["tasks"], "peers have it hold something while they are there"
     assert told["descriptors"]["most"] > told["alone_before"]["descriptors"]
     assert told["is_settled"], (told["alone_before"], told["alone_after"])

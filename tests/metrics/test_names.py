@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+from collab.metrics.backbone_events import RoundPlanned
 from collab.metrics.names import BY_EPOCH, COUNTERS, EPOCH, counter_of, figures_of, prometheus_name
 from collab.metrics.records import EvaluationDone, RoundEnded, SwarmReport
 from collab.types import Lineage
@@ -38,6 +39,12 @@ def test_a_committed_round_counts_at_the_step_that_it_made_and_an_aborted_one_is
     assert counter_of(ROUND) == "rounds_committed_total"
     assert counter_of(aborted) == "rounds_aborted_total"
     assert counter_of(REPORT) == ""
+
+
+def test_a_planned_round_says_what_the_links_allow_if_anything_is_known_of_them() -> None:
+    planned = RoundPlanned(at_s=5.0, epoch=11, round_id="r", expected_s=0.75, links=())
+    assert [(one.name, one.epoch, one.value) for one in figures_of(planned)] == [("round_links_s", 12, 0.75)]
+    assert figures_of(replace(planned, expected_s=0.0)) == ()
 
 
 def test_all_names_differ_and_follow_the_rules() -> None:

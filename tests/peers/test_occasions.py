@@ -39,7 +39,7 @@ def test_hours_within_a_day_begin_and_end_on_it() -> None:
     clocks = ("11:59", "12:00", "13:29", "13:30")
     may_work = [outside(lunch, lambda clock=clock: at(clock))() == "" for clock in clocks]
     assert may_work == [False, True, True, False]
-    assert outside(lunch, lambda: at("09:00"))() == "it is not between 12:00 to 13:30"
+    assert outside(lunch, lambda: at("09:00"))() == "it is not the time from 12:00 to 13:30"
 
 
 @pytest.mark.parametrize("text", ["22-7", "25:00-07:00", "22:00-07:60", "22:00 - 07:00", "often", "", "07:00-07:00"])

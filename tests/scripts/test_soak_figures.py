@@ -25,6 +25,8 @@ def noisy(values: list[float], spread: float) -> list[float]:
 def reading(at_s: float, rss_bytes: float = 1e8, tasks: float = 40.0) -> Reading:
     return Reading(
         at_s=at_s,
+        cpu_s=0.25 * at_s,
+        daemon_cpu_s=0.5 * at_s,
         rss_bytes=rss_bytes,
         daemon_rss_bytes=6e7,
         descriptors=30.0,
@@ -50,6 +52,11 @@ def test_noise_that_lasts_makes_the_error_larger_than_independent_noise() -> Non
         walk += dice.gauss(0.0, 0.05) - 0.01 * walk
         drift.append(walk)
     assert slope_of(TIMES_S, drift).error > 3 * slope_of(TIMES_S, noisy([0.0] * len(TIMES_S), 0.25)).error
+
+
+def test_processor_time_is_told_in_cores() -> None:
+    told = figures([reading(at_s) for at_s in TIMES_S])
+    assert (told["cores"], told["daemon_cores"]) == (0.25, 0.5)
 
 
 def test_of_too_few_readings_nobody_can_tell() -> None:

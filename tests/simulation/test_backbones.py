@@ -135,14 +135,14 @@ def test_a_full_disk_is_told_once_and_another_backbone_publishes(
 ) -> None:
     swarm = several(tmp_path, 2, 3, until=70)
     first, second, *trainers = swarm.world.peers
-    write, full = local._write_synced, {"is": False}
+    write, full = local.write_synced, {"is": False}
 
-    def write_unless_full(path: Path, data: bytes) -> None:
+    def write_unless_full(path: Path, data: bytes, *_: object) -> None:
         if full["is"] and "backbone-0" in str(path):
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, data)
 
-    monkeypatch.setattr(local, "_write_synced", write_unless_full)
+    monkeypatch.setattr(local, "write_synced", write_unless_full)
     swarm.world.call_at(25.0, lambda: full.update({"is": True}))
     swarm.world.call_at(95.0, lambda: full.update({"is": False}))
     swarm.world.run()

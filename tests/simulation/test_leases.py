@@ -1,6 +1,8 @@
 """Whole runs in virtual time: who trained what, and how often, through random lives and deaths of peers."""
 
 import asyncio
+import itertools
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,20 @@ def test_random_histories_train_no_block_twice_but_those_of_whom_died(tmp_path: 
     per_pass = Counter(pass_number for pass_number, _ in trained_blocks(swarm))
     assert per_pass[0] == per_pass[1] == BLOCKS, "and what the dead had held was issued again"
     assert 0 in complete_passes(swarm), "which is reported"
+
+
+def test_a_backbone_knows_what_was_trained_until_lately_and_tells_people_once_a_minute(tmp_path: Path) -> None:
+    swarm = slow_swarm(tmp_path, 4, until=10_000)
+    with swarm.world as world:
+        world.run(until_s=58.0)
+        kept = json.loads(next(tmp_path.rglob("coverage.json")).read_text())
+        before = {at: uses for at, uses in trained_blocks(swarm).items() if uses[0][0] < 1.7e9 + 58.0 - 2 * 11.0}
+        world.run(until_s=200.0)
+    known = sum(int(page, 16).bit_count() for page in kept["passes"]["0"]["trained"])
+    assert 0 < len(before) <= known <= BLOCKS
+    told = [event.at_s for event in swarm.events(swarm.world.peers[0], DataCovered) if event.pass_number == 0]
+    assert all(later - earlier >= 60.0 for earlier, later in itertools.pairwise(told[:-1]))
+    assert len(told) >= 2, "when the pass began, and when it was complete"
 
 
 def test_slow_and_fast_peers_share_a_pass_by_their_speeds(tmp_path: Path) -> None:

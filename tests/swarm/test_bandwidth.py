@@ -288,3 +288,14 @@ def test_a_queue_is_shared_as_far_as_every_path_that_was_heard_lately_has_it() -
     assert shared_queue_s([path(50.0, 0.3), path(50.0, 0.4), stale], 50.0) == pytest.approx(0.3)
     assert shared_queue_s([path(50.0, 0.3), stale], 50.0) is None
     assert shared_queue_s([], 50.0) is None
+
+
+def test_sources_that_have_gone_are_forgotten() -> None:
+    now = [0.0]
+    downlink = Downlink(lambda: now[0])
+    for number in range(100):
+        now[0] = 60.0 * number
+        downlink.arrived(f"stranger {number}", 100, 1.0, 0.0)
+        downlink.arrived("always here", 100, 1.0, 0.0)
+    assert len(downlink._paths) <= 12
+    assert "always here" in downlink._paths

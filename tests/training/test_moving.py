@@ -107,7 +107,7 @@ def test_moving_to_where_it_is_changes_nothing(name: str) -> None:
 def test_a_pause_keeps_its_first_reason() -> None:
     pause = Pause()
     pause.ask("the machine runs on battery")
-    pause.ask("it is not between 22:00 to 07:00")
+    pause.ask("it is not the time from 22:00 to 07:00")
     assert pause.wanted.is_set()
     assert pause.reason == "the machine runs on battery"
 

@@ -163,7 +163,10 @@ const charts = [
   new Chart(at("chart-loss"), [["loss", "training", "--first"], ["eval_loss", "held-out", "--second"]]),
   new Chart(at("chart-speed"), [["samples_per_s", "samples/s", "--first"]]),
   new Chart(at("chart-rate"), [["learning_rate", "rate", "--first"]]),
+  new Chart(at("chart-links"), [["round_s", "took", "--first"], ["round_links_s", "links allow", "--second"]]),
 ];
+const MOST_ASKED = 5; // a step may have no loss
+let asked = 0;
 let drawnEpoch = -1;
 let drawnEvalEpoch = -1;
 
@@ -176,9 +179,10 @@ async function updateCurves() {
   if (!response.ok) return;
   const curves = await response.json();
   charts.forEach((chart) => chart.add(curves));
-  // The store is written once a second: what has not come yet comes with the next step, or is asked for again.
-  const newest = Math.max(-1, ...curves.loss.epochs);
-  if (newest >= epoch || curves.loss.epochs.length === 0) {
+  // The store is written once a second, after the state is told: what has not come yet is asked for again.
+  asked += 1;
+  if (Math.max(-1, ...curves.loss.epochs) >= epoch || asked === MOST_ASKED) {
+    asked = 0;
     drawnEpoch = epoch;
     drawnEvalEpoch = evalEpoch;
   }
