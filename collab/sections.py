@@ -164,8 +164,8 @@ class Averaging(Section):
     compression: Literal["exact", "half", "int8", "int4", "auto", "sparse", "sparse_both"] = "auto"
     """``exact``: float32; ``half``: float16; ``int8``, ``int4``: so many bits for everything, with error feedback;
     ``auto``: for each peer what its own link needs, with error feedback; ``sparse``: of 4096 elements each peer sends
-    the 64 largest, the others when they have grown; ``sparse_both``: the 352 largest at one of two levels, and so the
-    means."""
+    the 64 largest, the others when they have grown; ``sparse_both``: the signs of the largest ninth, at one level, and
+    so the means."""
     reduction: Literal["mean", "clipped_mean", "median", "trimmed_mean", "centered_clip"] = "clipped_mean"
     """How contributions to a part become one. ``mean`` is large-batch training exactly, and one liar can spoil it; the
     others let liars move it only so far, at a price: see docs/robust.md. Whoever has a run's address may join."""
@@ -176,10 +176,10 @@ class Averaging(Section):
 
     @model_validator(mode="after")
     def _check_sparse(self) -> "Averaging":
-        if self.compression == "sparse" and self.reduction in ("median", "trimmed_mean"):
+        if self.compression in ("sparse", "sparse_both") and self.reduction in ("median", "trimmed_mean"):
             raise ValueError(
-                f"compression sparse: {self.reduction} takes what few peers send for a lie, and most elements are sent "
-                "by few; choose reduction mean, clipped_mean or centered_clip"
+                f"compression {self.compression}: {self.reduction} takes what few peers send for a lie, and most "
+                "elements are sent by few; choose reduction mean, clipped_mean or centered_clip"
             )
         return self
 

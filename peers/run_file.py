@@ -258,7 +258,7 @@ averaging:
   ## rounding loses is sent later. half: float16 for all. exact: float32 for all, four times the bytes of auto and more.
   ## int8, int4: so many bits for everything, also for the means; for diloco, whose steps bear it.
   ## sparse: the largest 64 of 4096 numbers, the others when they have grown; for windows of many steps (dts),
-  ## not for single gradients (dedloc). sparse_both: the largest 352 in two bits, the means as well; for diloco runs of
+  ## not for single gradients (dedloc). sparse_both: signs of the largest ninth, the means as well; for diloco runs of
   ## many rounds.
   compression: auto  # default: auto
   ## How contributions become one step. clipped_mean: nobody gains by sending longer vectors. mean, for people who know

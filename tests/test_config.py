@@ -366,3 +366,15 @@ def test_what_leaves_most_of_a_window_to_later_rounds_is_refused_with_several_in
     assert "set another compression, or windows: 1" in problem_with(many)
     one = {**changed("strategy", {"name": "dts"}), "averaging": averaging}
     assert Run.model_validate(one).averaging.compression == compression
+
+
+@pytest.mark.parametrize("compression", ["sparse", "sparse_both"])
+@pytest.mark.parametrize("reduction", ["median", "trimmed_mean"])
+def test_rules_that_take_what_few_send_for_a_lie_are_refused_where_few_send_an_element(
+    compression: str, reduction: str
+) -> None:
+    problem = problem_with(changed("averaging", {"compression": compression, "reduction": reduction}))
+    assert f"compression {compression}: {reduction} takes what few peers send for a lie" in problem
+    for allowed in ("mean", "clipped_mean", "centered_clip"):
+        section = changed("averaging", {"compression": compression, "reduction": allowed})
+        assert Run.model_validate(section).averaging.reduction == allowed

@@ -17,7 +17,7 @@ FIXED: Mapping[str, tuple[str, str]] = {
     "int8": ("int8", "int8"),
     "int4": ("int4", "int4"),
     "sparse": ("topk", "int8"),
-    "sparse_both": ("topk_2bit", "topk_2bit"),
+    "sparse_both": ("topk_sign", "topk_sign"),
 }
 """The one codec of a policy, of what is sent and of the result; ``auto`` has none. A mean of few elements from each of
 many peers has more elements than any of them: what a sparse codec leaves out of it is owed by its reducer."""

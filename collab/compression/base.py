@@ -62,9 +62,9 @@ def all_codecs() -> tuple[Codec, ...]:
     from collab.compression.int8 import Int8
     from collab.compression.none import NoCompression
     from collab.compression.topk import TopK
-    from collab.compression.topk_2bit import TopK2Bit
+    from collab.compression.topk_sign import TopKSign
 
-    return (NoCompression(), Float16(), BFloat16(), Int8(), Int4(), TopK(), TopK2Bit())
+    return (NoCompression(), Float16(), BFloat16(), Int8(), Int4(), TopK(), TopKSign())
 
 
 def codec_by_name(name: str) -> Codec:

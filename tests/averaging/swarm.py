@@ -26,8 +26,8 @@ class Rounds:
     """Engines of one run. Leader of choice is the first of ``leaders``; all trainers added are in the electorate, but
     those ``behind``."""
 
-    def __init__(self, network: FakeNetwork, *leaders: str, policy: Policy = "exact") -> None:
-        self.network, self._policy = network, policy
+    def __init__(self, network: FakeNetwork, *leaders: str, policy: Policy = "exact", reduction: str = "mean") -> None:
+        self.network, self._policy, self._reduction = network, policy, reduction
         self.leaders = [PeerId(name) for name in leaders]
         self.engines: dict[str, RoundEngine] = {}
         self.ports: dict[str, Ports] = {}
@@ -56,6 +56,7 @@ class Rounds:
             policy=self._policy,
             can_reduce=can_reduce,
             terms=FixedTerms(target),
+            reduction=self._reduction,
         )
         self.observers[name] = FakeObserver()
         self.ports[name] = replace(make_ports(self.network.join(name)), observer=self.observers[name])
@@ -73,7 +74,13 @@ class Rounds:
         """A peer that leads and reduces and has no vector."""
         self.helpers.add(PeerId(name))
         assistant = Assistant()
-        settings = RoundSettings(fingerprint="f", policy=self._policy, can_reduce=True, terms=FixedTerms(TARGET))
+        settings = RoundSettings(
+            fingerprint="f",
+            policy=self._policy,
+            can_reduce=True,
+            terms=FixedTerms(TARGET),
+            reduction=self._reduction,
+        )
         self.observers[name] = FakeObserver()
         self.ports[name] = replace(make_ports(self.network.join(name)), observer=self.observers[name])
         self.engines[name] = engine = RoundEngine(

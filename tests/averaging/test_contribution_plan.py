@@ -22,7 +22,7 @@ from collab.types import PeerId
 MBIT = 1e6 / 8
 NUM_ELEMENTS = 2_000_000
 BYTES_PER_ELEMENT = {
-    "none": 4.0, "float16": 2.0, "int8": 1 + 4 / 256, "int4": 0.5 + 2 / 32, "topk": 3.5 / 64, "topk_2bit": 332 / 4096
+    "none": 4.0, "float16": 2.0, "int8": 1 + 4 / 256, "int4": 0.5 + 2 / 32, "topk": 3.5 / 64, "topk_sign": 341 / 4096
 }  # fmt: skip
 HET = (200.0, 200.0, 20.0, 25.0, 30.0, 35.0, 40.0, 50.0)
 HET_OPTIMUM_S = 3.2

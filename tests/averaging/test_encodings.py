@@ -7,10 +7,10 @@ from collab.averaging.encodings import Encodings
 from collab.compression.base import Codec, codec_by_name
 from collab.types import Vector
 
-NAMES = ("none", "int4", "int8", "float16", "topk", "topk_2bit")
-NONE, INT4, INT8, HALF, TOPK, TOPK_2BIT = (codec_by_name(name) for name in NAMES)
+NAMES = ("none", "int4", "int8", "float16", "topk", "topk_sign")
+NONE, INT4, INT8, HALF, TOPK, SIGNS = (codec_by_name(name) for name in NAMES)
 LENGTH = 1000
-OF_RESULTS = [INT4, INT8, HALF, TOPK_2BIT]
+OF_RESULTS = [INT4, INT8, HALF, SIGNS]
 LOSSY = pytest.mark.parametrize("codec", [*OF_RESULTS, TOPK], ids=lambda codec: str(codec.name))
 
 

@@ -80,7 +80,7 @@ DIGESTS = {
     "int8": "6782f2e6bb287374",
     "int4": "9ddab11a00b29c10",
     "topk": "0449d627e62de517",
-    "topk_2bit": "62b3a19469b37677",
+    "topk_sign": "d73e773be853d435",
 }
 
 
@@ -188,11 +188,11 @@ def test_only_the_identity_calls_itself_exact() -> None:
 # -- by name -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["none", "float16", "bfloat16", "int8", "int4", "topk", "topk_2bit"])
+@pytest.mark.parametrize("name", ["none", "float16", "bfloat16", "int8", "int4", "topk", "topk_sign"])
 def test_every_codec_is_found_by_its_name(name: str) -> None:
     assert codec_by_name(name).name == name
 
 
 def test_a_codec_that_nobody_knows_is_an_error_that_lists_the_others() -> None:
-    with pytest.raises(ValueError, match="'zip'; there are none, float16, bfloat16, int8, int4, topk, topk_2bit"):
+    with pytest.raises(ValueError, match="'zip'; there are none, float16, bfloat16, int8, int4, topk, topk_sign"):
         codec_by_name("zip")

@@ -114,27 +114,27 @@ def test_a_hand_computed_round() -> None:
     assert np.array_equal(feedback.residual, [0, -0.25, -0.5])
 
 
-def test_what_a_sparse_codec_of_two_bits_owes_fades_by_a_fifth_in_each_committed_round_that_has_samples() -> None:
-    """Of 353 elements the smallest one is left out, and owed."""
-    feedback, codec = ErrorFeedback(4096), codec_by_name("topk_2bit")
+def test_what_a_sparse_codec_of_signs_owes_fades_by_a_fifth_in_each_committed_round_that_has_samples() -> None:
+    """Of 441 elements the smallest one is left out, and owed."""
+    feedback, codec = ErrorFeedback(4096), codec_by_name("topk_sign")
     values = np.zeros(4096, np.float32)
-    values[:353] = 4.0
-    values[352] = 3.0  # one too many: it is left out
-    assert decoded(codec, feedback, 0, values, 2.0)[352] == 0
+    values[:441] = 4.0
+    values[440] = 3.0  # one too many: it is left out
+    assert decoded(codec, feedback, 0, values, 2.0)[440] == 0
     feedback.commit()
-    assert feedback.residual[352] == 6.0
+    assert feedback.residual[440] == 6.0
     feedback.encode(codec, 0, values, 2.0)
     feedback.abort()
-    assert feedback.residual[352] == 6.0
-    values[352] = 0.0
+    assert feedback.residual[440] == 6.0
+    values[440] = 0.0
     weights = np.full(4096, 2.0, np.float32)
-    weights[352] = 0.0
+    weights[440] = 0.0
     feedback.encode(codec, 0, values, weights)
     feedback.commit()
-    assert feedback.residual[352] == 6.0, "nothing is sent where there are no samples"
+    assert feedback.residual[440] == 6.0, "nothing is sent where there are no samples"
     feedback.encode(codec, 0, values, 2.0)
     feedback.commit()
-    assert feedback.residual[352] == pytest.approx(0.8 * 6.0, rel=1e-6)
+    assert feedback.residual[440] == pytest.approx(0.8 * 6.0, rel=1e-6)
 
 
 def test_an_aborted_round_leaves_the_next_encoding_as_if_it_had_never_been() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from collab.compression.topk import TopK
-from collab.compression.topk_2bit import TopK2Bit
+from collab.compression.topk_sign import TopKSign
 from collab.metrics.records import RoundEnded
 from tests.simulation.swarm import SimSwarm
 
@@ -15,7 +15,7 @@ from tests.simulation.swarm import SimSwarm
     [
         ("dedloc", 120, 96, "sparse", TopK),
         ("dts", 30, 96, "sparse", TopK),
-        ("diloco, outer_momentum: 0.6", 30, 384, "sparse_both", TopK2Bit),
+        ("diloco, outer_momentum: 0.6", 30, 384, "sparse_both", TopKSign),
     ],
 )
 def test_a_swarm_with_sparse_vectors_learns_and_ends_with_one_model(
@@ -24,7 +24,7 @@ def test_a_swarm_with_sparse_vectors_learns_and_ends_with_one_model(
     until: int,
     target: int,
     compression: str,
-    kind: type[TopK] | type[TopK2Bit],
+    kind: type[TopK] | type[TopKSign],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A trainer dies in the middle. Of 9,610 parameters a peer sends some hundreds."""
