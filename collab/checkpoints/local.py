@@ -200,7 +200,7 @@ def set_aside(root: Path, mark: str) -> None:
     Raises:
         CheckpointFailed: they cannot be moved.
     """
-    aside = root / f"before-rollback-{mark}"
+    aside = aside_of(root, mark)
     try:
         for path in list_checkpoints(root):
             aside.mkdir(exist_ok=True)
@@ -210,6 +210,11 @@ def set_aside(root: Path, mark: str) -> None:
             f"the checkpoints in {root} cannot be moved to {aside.name}: {error.strerror or error}",
             hint="make the directory writable",
         ) from error
+
+
+def aside_of(root: Path, mark: str) -> Path:
+    """Where ``set_aside`` puts them."""
+    return root / f"before-rollback-{mark}"
 
 
 def prune(root: Path, keep: int) -> None:

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from collab.checkpoints.local import list_checkpoints, load_checkpoint, set_aside
+from collab.checkpoints.local import aside_of, list_checkpoints, load_checkpoint, set_aside
 from collab.errors import StateError
 from collab.swarm.snapshots import Snapshot
 from collab.swarm.statements import Rollback
@@ -14,13 +14,15 @@ logger = logging.getLogger(__name__)
 def begin_again(root: Path, what: Rollback, mark: str, *, fingerprint: str) -> Snapshot | None:
     """The state to go on from; what is in ``root`` is set aside. None: the checkpoint is not there.
 
+    It may come again: a life that was killed meanwhile has set some or all of them aside, and has published nothing.
+
     Args:
         mark: of the order.
 
     Raises:
         CheckpointFailed: the directory cannot be written.
     """
-    snapshot = _found(root, what, fingerprint)
+    snapshot = _found(root, what, fingerprint) or _found(aside_of(root, mark), what, fingerprint)
     set_aside(root, mark)
     return snapshot.after_rollback(mark) if snapshot is not None else None
 

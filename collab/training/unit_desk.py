@@ -57,6 +57,8 @@ class UnitDesk:
         self._pulled: tuple[str, Stored] | None = None
         """The newest, and of which era, so that it is not fetched again while it is."""
         self._push: asyncio.Task[tuple[HandedOver, Verdict]] | None = None
+        self._pushed: Granted
+        """Of that."""
 
     # -- Units -------------------------------------------------------------------------------------------------------
 
@@ -72,15 +74,15 @@ class UnitDesk:
         work, self._present = self._present, None
         if work is None or self._push is not None:
             raise ValueError("there is nothing to push, or the push before is not answered")
-        self._push = asyncio.create_task(self._deliver(work, copy))
+        self._push, self._pushed = asyncio.create_task(self._deliver(work, copy)), work.granted
 
     async def answer(self, *, waits: bool) -> tuple[HandedOver, Verdict] | None:
         push = self._push
         if push is None or not (waits or push.done()):
             return None
-        answer = await asyncio.shield(push)
+        copy, verdict = await asyncio.shield(push)
         self._push = None
-        return answer
+        return copy, Verdict.REFUSED if self._is_old(self._pushed) else verdict  # it is in what was given up
 
     # -- the training loop's -----------------------------------------------------------------------------------------
 
@@ -182,11 +184,9 @@ class UnitDesk:
             while verdict is None and not self._is_old(granted) and self._clock.monotonic() < until_s:
                 await asyncio.sleep(AGAIN_S)
                 verdict = await self._try(work, copy)
-            if verdict is None or self._is_old(granted):  # what was taken is in what was given up meanwhile
-                verdict = Verdict.REFUSED
-            if verdict in (Verdict.STALE, Verdict.REFUSED):
+            if verdict in (None, Verdict.STALE, Verdict.REFUSED):
                 await self._give_back(granted)
-            return copy, verdict
+            return copy, verdict or Verdict.REFUSED
         finally:
             self._settle(granted)
 
