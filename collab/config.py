@@ -224,6 +224,16 @@ class Run(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_units(self) -> "Run":
+        streams = isinstance(self.task, CausalLMTask) and isinstance(self.task.data, HubData)
+        if isinstance(self.strategy, VcAsgd) and (streams or placement_of(self.task) == "local"):
+            raise ValueError(
+                "strategy vc_asgd: a unit of work has to mean the same samples on every machine, and data that are "
+                "streamed, or of placement: local, differ: put task.data in files on all of them, or take dts or diloco"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_momentum(self) -> "Run":
         if isinstance(self.strategy, Dts | Diloco | VcAsgd) and self.averaging.worker_momentum:
             name = self.strategy.name

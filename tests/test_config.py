@@ -378,3 +378,12 @@ def test_rules_that_take_what_few_send_for_a_lie_are_refused_where_few_send_an_e
     for allowed in ("mean", "clipped_mean", "centered_clip"):
         section = changed("averaging", {"compression": compression, "reduction": allowed})
         assert Run.model_validate(section).averaging.reduction == allowed
+
+
+@pytest.mark.parametrize(
+    "data", [{"source": "hub", "dataset": "org/text"}, {"source": "files", "path": "x.txt", "placement": "local"}]
+)
+def test_units_of_work_mean_the_same_samples_on_every_machine(data: dict[str, str]) -> None:
+    units = {**changed("task.data", data), "strategy": {"name": "vc_asgd"}}
+    assert "a unit of work has to mean the same samples on every machine" in problem_with(units)
+    assert Run.model_validate({**units, "strategy": {"name": "diloco"}}).strategy.name == "diloco"
