@@ -15,9 +15,10 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait as until_it_ends
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")  # before torch is loaded
 LOADED = ["hivemind", "peers.cli", "peers.joining", "peers.backbone", "peers.auxiliary", "peers.machine"]
@@ -106,6 +107,7 @@ class _Life:
 def _be(life: _Life, heard: Connection | None, told: Connection) -> None:
     """The whole life of the new process."""
     os.setsid()
+    _let_go_of_the_server()
     multiprocessing.set_start_method("fork", force=True)  # of its own children, as where it is typed
     if life.goodbye is not None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, life.goodbye)
@@ -128,6 +130,16 @@ def _be(life: _Life, heard: Connection | None, told: Connection) -> None:
         life.target(*life.arguments)
     finally:
         sys.stdout.flush()
+
+
+def _let_go_of_the_server() -> None:
+    """The server ends when nobody holds its lifeline any more, and Python hands that to each process that it forks.
+
+    They would keep it alive, and never be told that the program that they belong to is dead.
+    """
+    server: Any = vars(forkserver)["_forkserver"]
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = None
 
 
 def run_program(words: Sequence[str], folder: str, niceness: int = 0) -> None:

@@ -157,7 +157,7 @@ def test_a_newcomer_never_sees_two_steps_in_one_state_while_rounds_go_on(tmp_pat
 @pytest.mark.timeout(180)
 def test_a_newcomer_whose_only_partner_leaves_says_so_and_trains_when_somebody_is_back(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", run_of(width=900, target=400)) as swarm:
-        backbone = swarm.backbone("--port", "47613")
+        backbone = swarm.backbone("--port", "27613")
         partner = swarm.join("partner", "--max-upload", "4")
         partner.wait_for_epoch(2)
         newcomer, folder = swarm.join("newcomer"), swarm.directory / "newcomer"
@@ -172,7 +172,7 @@ def test_a_newcomer_whose_only_partner_leaves_says_so_and_trains_when_somebody_i
         wait_until(complaint, "the newcomer to say so", newcomer)
         assert time.monotonic() - left_s < 20.0
         assert not newcomer.all("StateFetched")
-        swarm.backbone("--port", "47613")
+        swarm.backbone("--port", "27613")
         swarm.join("partner")
         fetched(newcomer)
         newcomer.wait_to_contribute()

@@ -43,7 +43,7 @@ def done(swarm: LiveSwarm, name: str = "parameters.sqlite") -> list[tuple[int, i
 def test_no_unit_is_lost_or_counted_twice_while_clients_and_the_server_die(tmp_path: Path) -> None:
     passes = 12
     with live_swarm(tmp_path / "run", units(passes=passes)) as swarm:
-        backbone = swarm.backbone("--port", "47613")
+        backbone = swarm.backbone("--port", "27613")
         stays, killed, preempted = (swarm.join(name) for name in ("stays", "killed", "preempted"))
         for peer in (stays, killed, preempted):
             peer.wait_to_contribute()
@@ -52,7 +52,7 @@ def test_no_unit_is_lost_or_counted_twice_while_clients_and_the_server_die(tmp_p
         assert summary["epochs_contributed"] > 0
         assert seconds < 5.0
         backbone.kill()
-        backbone = swarm.backbone("--port", "47613")
+        backbone = swarm.backbone("--port", "27613")
         assert stays.finish()["epoch"] == passes * SHARDS
         assert done(swarm) == [(number, shard) for number in range(1, passes + 1) for shard in range(SHARDS)]
         wait_until(swarm.checkpoint(passes * SHARDS).is_dir, "the last checkpoint", backbone)
