@@ -15,7 +15,7 @@ from tests.live.processes import LiveSwarm, live_swarm, wait_until
 from tests.live.test_swarm_life import digits
 from tests.live.wandb_offline import lives, use_wandb_offline
 
-SECOND = ("--port", "47622", "--track", "wandb")
+SECOND = ("--port", "27622", "--track", "wandb")
 
 
 def newest_on_disk(swarm: LiveSwarm) -> Snapshot:
@@ -39,10 +39,10 @@ def loss_of(swarm: LiveSwarm, snapshot: Snapshot) -> float:
 @pytest.mark.timeout(240)  # two generations of processes, and a lease that has to run out
 def test_the_run_survives_its_first_backbone_and_then_the_death_of_everybody(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100000, every=5)) as swarm:
-        first = swarm.backbone("--port", "47621")
+        first = swarm.backbone("--port", "27621")
         second, trainer = swarm.join_as_backbone("second", *SECOND, habits=use_wandb_offline), swarm.join("trainer")
         known = swarm.directory / "trainer" / "backbones.json"
-        wait_until(lambda: known.is_file() and "47622" in known.read_text(), "the trainer to know of both", trainer)
+        wait_until(lambda: known.is_file() and "27622" in known.read_text(), "the trainer to know of both", trainer)
         trainer.wait_for_epoch(3)
 
         first.kill()

@@ -88,15 +88,15 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 def test_an_invite_to_a_run_file_that_was_changed_names_both_fingerprints(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", RUN.format(until=10, rate=0.1)) as swarm:
-        swarm.backbone("--port", "47612").leave()
+        swarm.backbone("--port", "27612").leave()
         old = tmp_path / "old-invite"
         swarm.invite.rename(old)
         (swarm.directory / "run.yaml").write_text(RUN.format(until=10, rate=0.2))
-        refused = run_cli("backbone", str(swarm.directory), "--host", "127.0.0.1", "--port", "47612")
+        refused = run_cli("backbone", str(swarm.directory), "--host", "127.0.0.1", "--port", "27612")
         assert refused.returncode == 1, "checkpoints of the other run are not continued by accident"
         assert "fingerprint" in refused.stderr
         (swarm.directory / "backbone" / "checkpoints").rename(tmp_path / "moved")
-        swarm.backbone("--port", "47612")
+        swarm.backbone("--port", "27612")
         result = run_cli("join", str(old), "--data-dir", str(tmp_path / "peer"))
     assert result.returncode == 1
     assert "the invite is for the run with fingerprint" in result.stderr

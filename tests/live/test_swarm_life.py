@@ -69,7 +69,7 @@ def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_li
 
 def test_training_goes_on_while_the_backbone_is_dead_and_it_finds_its_run_again(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100000, every=20)) as swarm:
-        backbone = swarm.backbone("--port", "47611")
+        backbone = swarm.backbone("--port", "27611")
         trainers = [swarm.join("one"), swarm.join("two")]
         for trainer in trainers:
             trainer.wait_for_epoch(5)
@@ -77,7 +77,7 @@ def test_training_goes_on_while_the_backbone_is_dead_and_it_finds_its_run_again(
         reached = max(trainer.epoch for trainer in trainers)
         for trainer in trainers:
             trainer.wait_for_epoch(reached + 20)
-        restarted = swarm.backbone("--port", "47611")
+        restarted = swarm.backbone("--port", "27611")
         wait_until(
             lambda: any(event["epoch"] > reached for event in restarted.all("CheckpointSaved")),
             "the restarted backbone to save an epoch that it missed",
