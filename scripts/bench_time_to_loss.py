@@ -20,7 +20,7 @@ lighthouse.
 The same tuning budget for all: ``--tune-seconds`` for each engine at every rate and delay (those that have none:
 every rate), then the best of them for ``--seconds``. Without ``--tune-seconds`` every one runs for ``--seconds``.
 
-    target_loss        the loss that the slowest engine reaches in its time
+    target_loss        the loss that the slowest engine reaches in its time, of those that take a step in it
     seconds_to_loss    until trainer 0 first judged that or less; null: not reached
     bytes_to_loss      that all links had carried in the engine's whole run, by the share of the time until then
     speedup            seconds of the first engine over those of each
@@ -88,7 +88,7 @@ def race(name: str, options: argparse.Namespace) -> tuple[Lap, list[Lap]]:
             print(f"{engine}: {failure}", file=sys.stderr, flush=True)
     if not tuned:
         raise BenchFailed(f"{name}: no run came to an end")
-    best = min(tuned, key=lambda lap: lap.best_loss)
+    best = min(tuned, key=lambda lap: float("inf") if lap.best_loss is None else lap.best_loss)
     return (Race(best.engine, options.course).run() if is_tuned_first else best), tuned
 
 
@@ -97,7 +97,8 @@ def report(
 ) -> dict[str, Any]:
     """Everything that somebody needs to judge the figures."""
     best = {name: lap for name, (lap, _) in laps.items()}
-    target = round(max(lap.best_loss for lap in best.values()), 4) if options.loss == "auto" else float(options.loss)
+    reached = [lap.best_loss for lap in best.values() if lap.best_loss is not None]
+    target = float(options.loss) if options.loss != "auto" else max(reached, default=0.0)
     seconds = {name: lap.seconds_to(target) for name, lap in best.items()}
     first = next(iter(seconds.values()))
     libraries = [name for name in ("collab", "hivemind", "torch", "torchft") if name not in not_installed()]

@@ -68,6 +68,13 @@ def test_the_settings_that_learned_most_in_a_short_lap_run_the_whole_one(monkeyp
     assert len(tuned) == 2, "two never came to an end"
 
 
+def test_settings_with_which_no_step_was_taken_are_the_last_to_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = {0.001: [], 0.002: [9.0], 0.004: []}
+    monkeypatch.setattr(Race, "run", lambda each: lap(each._engine, *losses[each._engine.learning_rate]))
+    counted, _ = race("hivemind", parse_arguments(["--rates", "0.001,0.002,0.004", "--tune-seconds", "5"]))
+    assert counted.engine.learning_rate == 0.002
+
+
 def test_seconds_are_to_the_loss_that_the_slowest_engine_reaches() -> None:
     options = parse_arguments(["--engines", "hivemind,diloco", "--seconds", "9"])
     laps = {"hivemind": lap(tries_of("hivemind", options)[0], 6.0, 5.5, 5.0)}
@@ -77,6 +84,17 @@ def test_seconds_are_to_the_loss_that_the_slowest_engine_reaches() -> None:
     assert content["seconds_to_loss"] == {"hivemind": 3.0, "diloco": 1.0}
     assert content["speedup"] == {"hivemind": 1.0, "diloco": 3.0}
     assert content["bytes_to_loss"] == {"hivemind": 300, "diloco": 100}
+
+
+def test_an_engine_that_took_no_step_has_not_reached_the_loss_and_does_not_set_it() -> None:
+    options = parse_arguments(["--engines", "hivemind,diloco", "--seconds", "9"])
+    laps = {"hivemind": lap(tries_of("hivemind", options)[0]), "diloco": lap(tries_of("diloco", options)[0], 4.9, 4.0)}
+    content = report(options, {name: (each, [each]) for name, each in laps.items()}, {}, 0.0)
+    assert content["target_loss"] == 4.0
+    assert content["seconds_to_loss"] == {"hivemind": None, "diloco": 2.0}
+    assert content["bytes_to_loss"] == {"hivemind": None, "diloco": 200}
+    assert content["best_loss"] == {"hivemind": None, "diloco": 4.0}
+    assert content["speedup"] == {"hivemind": None, "diloco": None}, "nothing to compare with"
 
 
 def test_an_engine_whose_library_is_missing_is_named_and_left_out_unless_asked_for(
