@@ -2,8 +2,8 @@
 """A race to the same loss: strategies of this project, hivemind's optimizers and torchft's DiLoCo on the same links.
 
     python scripts/bench_time_to_loss.py [--links 20/100@15,...] [--backbone 200@5] [--engines hivemind,diloco,...]
-        [--seconds 40] [--tune-seconds 20] [--rates 0.002,0.004,0.008] [--delays 0,1] [--pace-ms 250]
-        [--churn 0.33,0.67] [--seed S] [--json]                                                           # root
+        [--seconds 40] [--tune-seconds 20] [--rates 0.002,0.004,0.008] [--delays 0,1] [--batches 96,192]
+        [--phases 300,600] [--pace-ms 250] [--churn 0.33,0.67] [--seed S] [--json]                        # root
 
 Every engine trains the same small GPT-2 on the standard library's own source for ``--seconds``, one engine after the
 other: one process for each link, in a network namespace, with the user's loop around ``collab.join``,
@@ -17,8 +17,8 @@ lighthouse.
     hivemind-local     takes local updates, and averages parameters
     torchft            DiLoCo; sends float32, as it has nothing smaller for CPUs
 
-The same tuning budget for all: ``--tune-seconds`` for each engine at every rate and delay (those that have none:
-every rate), then the best of them for ``--seconds``. Without ``--tune-seconds`` every one runs for ``--seconds``.
+The same tuning for all: ``--tune-seconds`` for each engine at every rate, batch or phase, and delay (where it has one),
+then the best of them for ``--seconds``. Without ``--tune-seconds`` every one runs for ``--seconds``.
 
     target_loss        the loss that the slowest engine reaches in its time, of those that take a step in it
     seconds_to_loss    until trainer 0 first judged that or less; null: not reached
@@ -54,18 +54,19 @@ WITH_DELAY = ("torchft", "dedloc", "diloco")
 
 
 def tries_of(name: str, options: argparse.Namespace) -> list[Engine]:
-    """One contestant at every rate and delay."""
+    """One contestant at every rate, target and delay."""
     return [
         Engine(
             name=name,
             learning_rate=rate,
-            target=options.batch if name in LARGE_BATCHES else options.phase,
+            target=target,
             compression=options.dense if name == "diloco" else "auto",
             delay=delay,
             outer_learning_rate=options.outer[0],
             outer_momentum=options.outer[1],
         )
         for rate in options.rates
+        for target in (options.batches if name in LARGE_BATCHES else options.phases)
         for delay in (options.delays if name in WITH_DELAY else [0])
     ]
 
@@ -90,6 +91,11 @@ def race(name: str, options: argparse.Namespace) -> tuple[Lap, list[Lap]]:
         raise BenchFailed(f"{name}: no run came to an end")
     best = min(tuned, key=lambda lap: float("inf") if lap.best_loss is None else lap.best_loss)
     return (Race(best.engine, options.course).run() if is_tuned_first else best), tuned
+
+
+def settings_of(engine: Engine) -> dict[str, Any]:
+    """What was tried."""
+    return {"rate": engine.learning_rate, "target": engine.target, "delay": engine.delay}
 
 
 def report(
@@ -124,9 +130,9 @@ def report(
             name: {"epochs": lap.epochs, "own_microbatches": lap.microbatches, "in_steps_s": lap.in_steps_s}
             for name, lap in best.items()
         },
-        "settings": {name: {"rate": lap.engine.learning_rate, "delay": lap.engine.delay} for name, lap in best.items()},
+        "settings": {name: settings_of(lap.engine) for name, lap in best.items()},
         "tuning": {
-            name: [[each.engine.learning_rate, each.engine.delay, each.best_loss] for each in tuned]
+            name: [settings_of(each.engine) | {"best_loss": each.best_loss} for each in tuned]
             for name, (_, tuned) in laps.items()
         },
         "failed": failed,
@@ -144,8 +150,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--tune-seconds", type=float, default=0.0, help="for each engine at each rate and delay, first")
     parser.add_argument("--rates", default="0.002", help="learning rates to try for each engine")
     parser.add_argument("--delays", default="1", help="0: exchanges are waited for, 1: they go on beside microbatches")
-    parser.add_argument("--batch", type=int, default=192, help="samples of a step of dedloc and hivemind")
-    parser.add_argument("--phase", type=int, default=1200, help="samples between two exchanges of the others")
+    parser.add_argument("--batches", default="192", help="samples of a step of dedloc and hivemind, to try")
+    parser.add_argument("--phases", default="1200", help="samples between two exchanges of the others, to try")
     parser.add_argument("--dense", default="int8", choices=("half", "int8", "int4"), help="compression of diloco")
     parser.add_argument("--outer", default="0.7,0.9", help="outer learning rate and momentum of diloco and torchft")
     parser.add_argument("--loss", default="auto", help="to reach; auto: what the slowest reaches in its time")
@@ -166,6 +172,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     try:
         options.rates = [float(text) for text in options.rates.split(",")]
         options.delays = [int(text) for text in options.delays.split(",")]
+        options.batches = [int(text) for text in options.batches.split(",")]
+        options.phases = [int(text) for text in options.phases.split(",")]
         options.outer = [float(text) for text in options.outer.split(",")]
         options.course = Course(
             backbone=Link.parse(options.backbone),
@@ -180,8 +188,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         )
     except ValueError as error:
         parser.error(str(error))
-    if set(options.delays) - {0, 1} or len(options.outer) != 2:
-        parser.error("--delays: 0, 1 or both; --outer: two numbers")
+    if set(options.delays) - {0, 1} or len(options.outer) != 2 or min(*options.batches, *options.phases) < 1:
+        parser.error("--delays: 0, 1 or both; --outer: two numbers; --batches, --phases: 1 or more")
     if options.churn and len(options.course.trainers) < len(KILLED) + 2:
         parser.error("--churn needs at least four trainers")
     return options

@@ -24,7 +24,7 @@ def run(*options: str) -> dict[str, Any]:
 @pytest.mark.timeout(200)
 def test_two_engines_train_on_the_same_links_and_are_compared_at_the_same_loss() -> None:
     links = "20/100@15,20/100@15"
-    rest = ["--seconds", "12", "--phase", "128", "--batch", "32", "--delays", "0", "--pace-ms", "100"]
+    rest = ["--seconds", "12", "--phases", "128", "--batches", "32", "--delays", "0", "--pace-ms", "100"]
     content = run("--engines", "dedloc,diloco", "--links", links, *rest)
     seconds, steps = content["seconds_to_loss"], content["steps"]
     assert set(seconds) == set(content["bytes_to_loss"]) == {"dedloc", "diloco"}
@@ -42,7 +42,7 @@ def test_two_engines_train_on_the_same_links_and_are_compared_at_the_same_loss()
 @pytest.mark.timeout(300)
 def test_dedloc_trains_on_when_two_trainers_are_killed_and_one_comes_and_hivemind_is_measured_beside_it() -> None:
     links = ",".join(["20/100@15"] * 4)
-    rest = ["--seconds", "20", "--phase", "256", "--batch", "64", "--churn", "0.2,0.3"]
+    rest = ["--seconds", "20", "--phases", "256", "--batches", "64", "--churn", "0.2,0.3"]
     content = run("--engines", "hivemind,dedloc", "--links", links, *rest)
     assert content["failed"] == {}
     assert content["curves"]["dedloc"][-1][0] > 0.3 * 20, "steps after the two were killed"

@@ -32,8 +32,17 @@ def test_every_engine_is_tried_at_every_rate_and_those_with_a_delay_at_each() ->
     assert all(tried[name] == [(0.001, 0), (0.004, 0)] for name in (*HIVEMIND, "dts"))
 
 
+def test_batches_are_tried_by_those_that_average_gradients_and_phases_by_the_others() -> None:
+    options = parse_arguments(["--batches", "96,192", "--phases", "300,600", "--delays", "0"])
+    tried = {name: [each.target for each in tries_of(name, options)] for name in ENGINES}
+    assert {name for name in ENGINES if tried[name] == [96, 192]} == {"hivemind", "hivemind-delay", "dedloc"}
+    assert all(tried[name] == [300, 600] for name in ("hivemind-local", "torchft", "dts", "diloco"))
+    with pytest.raises(SystemExit):
+        parse_arguments(["--phases", "300,0"])
+
+
 def test_each_engines_settings_come_to_its_run_file() -> None:
-    options = parse_arguments(["--delays", "1", "--outer", "0.9,0.6", "--dense", "int4", "--phase", "480"])
+    options = parse_arguments(["--delays", "1", "--outer", "0.9,0.6", "--dense", "int4", "--phases", "480"])
     runs = {}
     for name in ENGINES:
         (engine,) = tries_of(name, options)
