@@ -74,12 +74,13 @@ class _Corrupt:
 
 def tell_of_a_crowd(path: str) -> None:
     """Keep in a file how many trainers there are, and how many of them are known by name where most are not."""
-    ordinary, sign = Membership.look, Path(path)
+    ordinary, sign, new = Membership.look, Path(path), Path(path + ".new")
 
     async def looked(self: Membership, *, brief: bool = False) -> SwarmView:
         view = await ordinary(self, brief=brief)
         if view.crowd is not None:
-            sign.write_text(f"{view.crowd.trainers} {len(view.all_trainers())}")  # noqa: ASYNC240  # microseconds
+            new.write_text(f"{view.crowd.trainers} {len(view.all_trainers())}")  # noqa: ASYNC240  # microseconds
+            new.replace(sign)  # noqa: ASYNC240  # whoever reads it meanwhile finds a whole one
         return view
 
     _replace(Membership, "look", looked)
