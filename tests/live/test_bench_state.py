@@ -11,11 +11,10 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 @pytest.mark.live
-@pytest.mark.timeout(180)
 def test_a_newcomer_fetches_from_all_donors_and_is_measured_against_their_links() -> None:
     sizes = ("--donors", "20,20,20", "--state-mb", "6", "--joins", "1", "--epoch-s", "3", "--rounds", "1")
     command = [sys.executable, str(SCRIPTS / "bench_state.py"), *sizes, "--json"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     content = json.loads(result.stdout.splitlines()[-1])
     (join,) = content["joins"]

@@ -15,13 +15,12 @@ SMALL = ["--width", "32", "--layers", "1", "--rates", "0.005", "--json"]
 def run(*options: str) -> dict[str, Any]:
     """Its JSON line."""
     command = [sys.executable, str(SCRIPTS / "bench_time_to_loss.py"), *SMALL, *options]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=290)
+    result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return dict(json.loads(result.stdout.splitlines()[-1]))
 
 
 @pytest.mark.live
-@pytest.mark.timeout(200)
 def test_two_engines_train_on_the_same_links_and_are_compared_at_the_same_loss() -> None:
     links = "20/100@15,20/100@15"
     rest = ["--seconds", "12", "--phases", "128", "--batches", "32", "--delays", "0", "--pace-ms", "100"]
@@ -39,7 +38,6 @@ def test_two_engines_train_on_the_same_links_and_are_compared_at_the_same_loss()
 
 
 @pytest.mark.live
-@pytest.mark.timeout(300)
 def test_dedloc_trains_on_when_two_trainers_are_killed_and_one_comes_and_hivemind_is_measured_beside_it() -> None:
     links = ",".join(["20/100@15"] * 4)
     rest = ["--seconds", "20", "--phases", "256", "--batches", "64", "--churn", "0.2,0.3"]
