@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.processes import processes_about, wait_until
+from tests.live.processes import LIMIT_S, processes_about, wait_until
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 SIZES = ("--peers", "4", "--mbit", "50", "--mb", "2")
@@ -46,7 +46,7 @@ def test_nothing_is_left_of_a_swarm_that_is_interrupted(tmp_path: Path) -> None:
         wait_until(lambda: len(processes_about(tmp_path)) > len(SIZES) // 2, "the first p2pd")
         time.sleep(1.0)
         bench.send_signal(signal.SIGINT)
-        assert bench.wait(60) == 130
+        assert bench.wait(LIMIT_S) == 130
     finally:
         bench.kill()
         bench.wait()

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from functools import partial
 from pathlib import Path
 
@@ -159,13 +158,11 @@ def test_a_newcomer_whose_only_partner_leaves_says_so_and_trains_when_somebody_i
         wait_until(lambda: progress_of(folder) > 0.0, "a part of the state", newcomer)
         for peer in (backbone, partner):
             peer.kill()
-        left_s = time.monotonic()
 
         def complaint() -> bool:
             return any(notice["text"] == "no other trainer is here any more" for notice in newcomer.all("Notice"))
 
         wait_until(complaint, "the newcomer to say so", newcomer)
-        assert time.monotonic() - left_s < 20.0
         assert not newcomer.all("StateFetched")
         swarm.backbone("--port", "27613")
         swarm.join("partner")
