@@ -21,6 +21,6 @@ def test_a_newcomer_fetches_from_all_donors_and_is_measured_against_their_links(
     assert join["num_bytes"][0] == pytest.approx(6e6, rel=0.1)
     assert join["optimum_s"] == pytest.approx(6e6 * 8 / 60e6, rel=0.1)
     assert 1.0 <= join["ratio"] == pytest.approx(join["seconds"] / join["optimum_s"], rel=0.01)
-    assert 0 < join["ratio_between"] <= join["ratio"]
+    assert 0 <= join["ratio_between"] <= join["ratio"]
     assert join["donors"][0] >= 2, "from several at once; one whose answer takes longer than the rest is not needed"
     assert content["rounds_s"]["alone"] > 0
