@@ -12,7 +12,7 @@ answer y when they are asked.
                     forecast are known by then
     panel_s         until the panel is there
     contribution_s  until a step has samples of the newcomer
-    cpu_s           processor time of the newcomer until the question
+    cpu_s           processor time of the newcomer until the question; first_words_cpu_s: until the first words
 
 With --bare everything that the newcomer needs is fetched into an empty folder first, and installed into an environment
 that was made for it; pip's cache is not used. Three commands: make the environment, install, join.
@@ -106,6 +106,7 @@ def join(program: list[str], invite: Path, place: Path) -> dict[str, float]:
     terminal = Terminal([*program, "join", str(invite), "--name", "newcomer", "--data-dir", str(place)], place.parent)
     try:
         first_words_s = terminal.wait_for("")
+        first_words_cpu_s = sum(family([terminal.process.pid]).values())
         terms_s = terminal.wait_for(QUESTION)
         cpu_s = sum(family([terminal.process.pid]).values())
         terminal.answer("y")
@@ -115,7 +116,7 @@ def join(program: list[str], invite: Path, place: Path) -> dict[str, float]:
         terminal.close()
     return {
         "first_words_s": first_words_s, "terms_s": terms_s, "panel_s": panel_s, "contribution_s": contribution_s,
-        "cpu_s": cpu_s,
+        "cpu_s": cpu_s, "first_words_cpu_s": first_words_cpu_s,
     }  # fmt: skip
 
 

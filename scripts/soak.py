@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """A backbone as a real process among trainers that come and go: does anything of it grow?
 
-Every ``--churn-s`` seconds on average a trainer drawn at random is killed or asked to leave, and another one takes its
-place at once: a stranger, or the same one with its directory. Microbatches are paced, so that more trainers fit a
-machine than it has cores: 64 of them two cores with ``--pace-s 20 --step-s 30``. The backbone's memory, processor time,
-descriptors, tasks, threads and files are read every ``--every-s`` seconds; what is read before ``--warm-up-s`` is left
-out. At the end everybody goes, and what the backbone holds then is read once more. Prints one JSON line.
+When all have come the time begins. Every ``--churn-s`` seconds on average a trainer drawn at random is killed or asked
+to leave, and another one takes its place at once: a stranger, or the same one with its directory. Microbatches are
+paced, so that more trainers fit a machine than it has cores: 64 of them two cores with ``--pace-s 20 --step-s 30``. The
+backbone's memory, processor time, descriptors, tasks, threads and files are read every ``--every-s`` seconds; what is
+read before ``--warm-up-s`` is left out. At the end everybody goes, and what the backbone holds then is read once more.
+Prints one JSON line.
 
     python scripts/soak.py [--trainers 8] [--minutes 30] [--churn-s 15] [--warm-up-s 120] [--seed 0] \
         [--pace-s 0.25] [--step-s 2]
@@ -54,8 +55,8 @@ HELD = {"tasks": 3, "descriptors": 0, "daemon_descriptors": 0}
 anybody came stays: the directory's refresher, and the stream over which it was in a round that it led itself, which it
 keeps for the next one: a handler, and what that waits for.
 """
-SETTLE_S = 60.0
-"""Longer than any record of a peer lives, and than a silent stream is kept."""
+SETTLE_S = 120.0
+"""Twice as long as any record of a peer lives, and as a silent stream is kept: machines stand still at times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +97,17 @@ class Company:
         self.counts: Counter[str] = Counter()
         """What became of trainers."""
 
+    @property
+    def all_have_come(self) -> bool:
+        """Whether nobody of the first ones is still on the way; later it does not matter."""
+        return not self._due and not self._arriving
+
     def turn(self) -> None:
         """Do what is due: everybody comes, some at a time, then now and then one goes."""
         while self._due and len(self._arriving) < ARRIVING:
             slot = self._due.pop(0)
             self._arriving.add(slot)
             self._here.append(self._started(slot))
-            if not self._due:
-                self._next_s = time.monotonic() + self._dice.expovariate(1 / self._setup.churn_s)
         while not self._told.empty():
             told = self._told.get()
             if told.event["event"] == "EpochFinished":
@@ -114,6 +118,8 @@ class Company:
             if told.event["event"] == "Gone" and told.client in self._here:
                 tail = Path(told.client.log).read_text(errors="replace")[-2000:]
                 raise BenchFailed(f"a trainer ended by itself; the end of its log:\n{tail}")
+        if math.isinf(self._next_s) and self.all_have_come:
+            self._next_s = time.monotonic() + self._dice.expovariate(1 / self._setup.churn_s)
         if time.monotonic() >= self._next_s:
             self._next_s += self._dice.expovariate(1 / self._setup.churn_s)
             self._replace(self._dice.randrange(self._setup.trainers))
@@ -252,6 +258,12 @@ def _settled(watched: Watched, before: Reading) -> Reading:
 
 
 def _observed(setup: Setup, watched: Watched, company: Company) -> list[Reading]:
+    give_up_s = time.monotonic() + START_LIMIT_S * (1 + setup.trainers / ARRIVING)
+    while not company.all_have_come:
+        if time.monotonic() > give_up_s:
+            raise BenchFailed(f"not everybody came: {company.counts['arrived']} of {setup.trainers} trainers")
+        company.turn()
+        time.sleep(PULSE_S)
     readings = [watched.read()]
     until_s = readings[0].at_s + 60.0 * setup.minutes
     while time.monotonic() < until_s:

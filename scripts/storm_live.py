@@ -27,7 +27,7 @@ BACKBONE_PORT = 4000
 """Fixed, so that a backbone that is started again is found by the old invite."""
 START_LIMIT_S = 240.0
 """For everybody to be in one step: many programs are loaded at once, on few cores."""
-LEAVE_LIMIT_S = 12.0
+LEAVE_LIMIT_S = 60.0
 REPLACED_AFTER_CRASH_S = 5.0
 PULSE_S = 0.05
 TOLD_EVERY_S = 15.0
@@ -110,7 +110,7 @@ class LiveStage:
         while time.monotonic() < give_up_s and any(child.process.poll() is None for child in leaving):
             time.sleep(PULSE_S)
         for reader in self._readers:
-            reader.join(1.0)
+            reader.join(LEAVE_LIMIT_S)
         self._book()
 
     def tails(self) -> str:

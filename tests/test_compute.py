@@ -15,7 +15,7 @@ def with_compute(main: Callable[[ThreadCompute], Awaitable[None]]) -> None:
     async def bounded() -> None:
         compute = ThreadCompute()
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await main(compute)
         finally:
             compute.close()
@@ -76,12 +76,12 @@ def test_a_caller_that_gives_up_leaves_its_work_running_and_disturbs_nobody() ->
 
     def slow() -> None:
         entered.set()
-        go_on.wait(10)
+        go_on.wait(60)
         done.append("slow")
 
     async def main(compute: ThreadCompute) -> None:
         first = asyncio.create_task(compute.run(slow))
-        await asyncio.to_thread(entered.wait, 10)
+        await asyncio.to_thread(entered.wait, 60)
         second = asyncio.create_task(compute.run(lambda: done.append("second")))
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -98,7 +98,7 @@ def test_the_loop_goes_on_while_the_worker_is_busy() -> None:
     go_on = threading.Event()
 
     async def main(compute: ThreadCompute) -> None:
-        busy = asyncio.create_task(compute.run(lambda: go_on.wait(10)))
+        busy = asyncio.create_task(compute.run(lambda: go_on.wait(60)))
         for _ in range(5):
             await asyncio.sleep(0)
         assert not busy.done()
@@ -113,16 +113,16 @@ def test_a_loop_that_ended_before_its_work_does_not_stop_the_worker() -> None:
 
     def slow() -> None:
         entered.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     async def give_up() -> None:
         task = asyncio.create_task(compute.run(slow))
-        await asyncio.to_thread(entered.wait, 10)
+        await asyncio.to_thread(entered.wait, 60)
         task.cancel()
 
     asyncio.run(give_up())
     go_on.set()
-    assert asyncio.run(asyncio.wait_for(compute.run(lambda: 7), 10)) == 7
+    assert asyncio.run(asyncio.wait_for(compute.run(lambda: 7), 60)) == 7
     compute.close()
 
 

@@ -17,7 +17,7 @@ def over_a_socket(talk: Callable[[FrameProtocol, FrameProtocol], Awaitable[None]
     async def main() -> None:
         ends = [await open_frames(end) for end in socket.socketpair()]
         try:
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(60.0):
                 await talk(ends[0], ends[1])
         finally:
             for frames in ends:

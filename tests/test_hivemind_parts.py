@@ -8,7 +8,7 @@ HEAVY = "torch", "scipy", "transformers", "datasets", "sklearn", "tokenizers", "
 
 def loaded(program: str) -> str:
     """What a fresh process prints."""
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 

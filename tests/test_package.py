@@ -25,7 +25,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
         env=inherited | environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from tests.live.forked import Forked, Habits
 
-LIMIT_S = 90.0
-"""A wait that takes longer has failed; the machine may be busy with other tests."""
+LIMIT_S = 240.0
+"""A wait that takes longer has failed. Far more than any takes: machines are slow, busy, and stand still at times."""
 
 
 class Peer:
@@ -74,14 +74,14 @@ class Peer:
         code = self.process.wait(LIMIT_S)
         self._reader.join(LIMIT_S)
         assert code == 0, f"{self.name} ended with code {code}:\n{self.tail()}"
-        return self.all("Summary")[-1]
+        summaries = self.all("Summary")
+        assert summaries, f"{self.name} was cut off while it left:\n{self.tail()}"
+        return summaries[-1]
 
-    def leave(self, signum: int = signal.SIGINT) -> tuple[dict[str, Any], float]:
-        """Ask it to leave; its summary and the seconds it took."""
-        asked_s = time.monotonic()
+    def leave(self, signum: int = signal.SIGINT) -> dict[str, Any]:
+        """Ask it to leave; its summary, which it does not tell when it is cut off after ``LEAVE_LIMIT_S``."""
         self.process.send_signal(signum)
-        summary = self.finish()
-        return summary, time.monotonic() - asked_s
+        return self.finish()
 
     def tail(self) -> str:
         """The end of what it wrote to standard error."""

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 import torch
 
 from collab.checkpoints.local import load_newest
@@ -36,7 +35,6 @@ def loss_of(swarm: LiveSwarm, snapshot: Snapshot) -> float:
     return task.evaluate(replica.model).loss
 
 
-@pytest.mark.timeout(240)  # two generations of processes, and a lease that has to run out
 def test_the_run_survives_its_first_backbone_and_then_the_death_of_everybody(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100000, every=5)) as swarm:
         first = swarm.backbone("--port", "27621")

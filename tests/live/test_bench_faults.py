@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.processes import processes_about, wait_until
+from tests.live.processes import LIMIT_S, processes_about, wait_until
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 SIZES = ("--peers", "4", "--mbit", "50", "--mb", "2")
@@ -20,10 +20,9 @@ def command(folder: Path, *arguments: str) -> list[str]:
 
 
 @pytest.mark.live
-@pytest.mark.timeout(180)
 def test_survivors_of_a_kill_and_of_a_freeze_hold_one_mean_of_all_that_they_brought(tmp_path: Path) -> None:
     arguments = ("--kinds", "kill,stop", "--seeds", "1", "--json")
-    result = subprocess.run(command(tmp_path, *arguments), capture_output=True, text=True, timeout=170)
+    result = subprocess.run(command(tmp_path, *arguments), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     content = json.loads(result.stdout.splitlines()[-1])
     assert not content["problem"]
@@ -41,14 +40,13 @@ def test_survivors_of_a_kill_and_of_a_freeze_hold_one_mean_of_all_that_they_brou
 
 
 @pytest.mark.live
-@pytest.mark.timeout(120)
 def test_nothing_is_left_of_a_swarm_that_is_interrupted(tmp_path: Path) -> None:
     bench = subprocess.Popen(command(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: len(processes_about(tmp_path)) > len(SIZES) // 2, "the first p2pd")
         time.sleep(1.0)
         bench.send_signal(signal.SIGINT)
-        assert bench.wait(60) == 130
+        assert bench.wait(LIMIT_S) == 130
     finally:
         bench.kill()
         bench.wait()

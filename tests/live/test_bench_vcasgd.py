@@ -17,10 +17,9 @@ print(json.dumps(work_through(Course(places=2, turns=10, unit_s=0.6, preemption=
 
 
 @pytest.mark.live
-@pytest.mark.timeout(240)
 def test_every_unit_is_done_once_while_clients_are_killed_and_each_kill_costs_a_time_out() -> None:
     command = [sys.executable, "-c", PROGRAM, str(SCRIPTS)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=230)
+    result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     row = json.loads(result.stdout.splitlines()[-1])
     assert row["units"] == 20, "and work_through has seen each of them in the store"

@@ -10,9 +10,9 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 def test_a_newcomer_reads_is_asked_sees_the_panel_and_contributes() -> None:
     command = [sys.executable, str(SCRIPTS / "bench_welcome.py"), "--joins", "1", "--json"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     (join,) = json.loads(result.stdout.splitlines()[-1])["joins"]
     moments = [join[name] for name in ("first_words_s", "terms_s", "panel_s", "contribution_s")]
     assert moments == sorted(moments)
-    assert 2.0 * join["first_words_s"] < join["terms_s"], "something is there to read before anything heavy is loaded"
+    assert 2.0 * join["first_words_cpu_s"] < join["cpu_s"], "something is there to read before anything heavy is loaded"

@@ -5,8 +5,6 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from collab.swarm.crowd import CROWD_FROM
 from tests.live import habits
 from tests.live.processes import Peer, live_swarm, wait_until
@@ -24,7 +22,6 @@ PACE_S = 0.15
 """More of a microbatch than two cores compute, so that so many peers share them."""
 
 
-@pytest.mark.timeout(240)
 def test_a_crowd_of_real_peers_trains_as_one_loses_some_and_takes_in_others(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", RUN) as swarm:
         swarm.backbone()

@@ -21,7 +21,7 @@ from peers.dashboard.overview import Overview
 from peers.dashboard.serving import serve_app
 from scripts.dashboard_swarm import InventedSwarm
 from tests.live.browser import Browser, browser
-from tests.live.processes import live_swarm, wait_until
+from tests.live.processes import LIMIT_S, live_swarm, wait_until
 from tests.live.test_swarm_life import digits
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -61,7 +61,7 @@ class Served:
         """As when the backbone ends."""
         if self._thread.is_alive():
             self.do(self._serving.cancel)
-            self._thread.join(10.0)
+            self._thread.join(LIMIT_S)
             self._loop.close()
             self.swarm.close()
 
@@ -77,7 +77,6 @@ def served(directory: Path, trainers: int = 4, steps: int = 30) -> Iterator[Serv
         dashboard.end()
 
 
-@pytest.mark.timeout(120)
 def test_the_page_of_a_live_swarm_moves_sorts_its_peers_and_sees_a_killed_one_leave(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100000, every=1000)) as swarm, browser(tmp_path) as page:
         backbone = swarm.backbone("--dashboard", f"{HERE}:0")
@@ -131,7 +130,7 @@ def test_the_page_draws_what_rounds_took_beside_what_the_links_allow(tmp_path: P
         assert "took0.38" in page.value(legend)
         for step in range(31, 36):  # the page may look before the step is in the store
             dashboard.do(dashboard.swarm.step)
-            page.wait_for(f"{legend}.startsWith('step{step}')", "the next round", 20.0)
+            page.wait_for(f"{legend}.startsWith('step{step}')", "the next round")
         assert page.complaints == []
 
 
@@ -150,7 +149,7 @@ def test_a_connection_that_is_only_held_open_is_cut_off_and_so_are_too_many(
     monkeypatch.setattr(visitors, "MOST_AT_ONCE", 20)
     with served(tmp_path, steps=1) as dashboard, ExitStack() as stack:
         place = _place(dashboard.url)
-        held = [stack.enter_context(socket.create_connection(place, timeout=10.0)) for _ in range(40)]
+        held = [stack.enter_context(socket.create_connection(place, timeout=LIMIT_S)) for _ in range(40)]
         held[1].sendall(b"GET /api/v1/state HTTP/1.1\r\nhost: localh")  # and never more
         held[2].sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")  # and nothing after that
         for connection in held:
@@ -171,7 +170,7 @@ def _place(url: str) -> tuple[str, int]:
 
 
 def _state(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{url}api/v1/state", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}api/v1/state", timeout=LIMIT_S) as answer:
         return dict(json.loads(answer.read()))
 
 

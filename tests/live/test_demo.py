@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from collab.config import load_run
 from collab.tasks.registry import build_task
 from peers.places import cache_dir
-from tests.live.processes import LiveSwarm, run_cli, wait_until
+from tests.live.processes import LIMIT_S, LiveSwarm, run_cli, wait_until
 
 EPOCHS = 6
 
@@ -17,7 +17,7 @@ EPOCHS = 6
 def test_the_demo_leaves_a_model_that_transformers_loads_and_a_run_that_resumes(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     arguments = ("--peers", "3", "--epochs", str(EPOCHS), "--directory", str(directory), "--json")
-    result = run_cli("demo", *arguments, timeout_s=300)
+    result = run_cli("demo", *arguments, timeout_s=2 * LIMIT_S)
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout.strip().splitlines()[-1])
     trainers = [peer for peer in report["peers"] if peer["role"] == "trainer"]
@@ -45,7 +45,7 @@ def test_the_demo_leaves_a_model_that_transformers_loads_and_a_run_that_resumes(
     backbone = restarted.backbone()
     try:
         wait_until(lambda: restarted.status()["epoch"] == EPOCHS, "the backbone to resume its epoch", backbone)
-        summary, _ = backbone.leave()
+        summary = backbone.leave()
         assert summary["lineage"] == trainers[0]["lineage"]
     finally:
         backbone.close()

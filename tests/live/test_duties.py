@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.live.processes import live_swarm, run_cli, wait_until
 from tests.live.test_swarm_life import digits
 
 
-@pytest.mark.timeout(240)
 def test_two_backbones_share_the_duties_and_the_run_is_finished(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100000, every=5)) as swarm:
         first = swarm.backbone("--without", "metrics,reducer,relay")

@@ -16,7 +16,7 @@ from collab.net.wire import MAGIC, PREFIX, PROTOCOL_VERSION, Message
 from collab.swarm.identity import load_or_create_identity
 from tests.fakes import FakeObserver
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 @asynccontextmanager

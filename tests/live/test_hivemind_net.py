@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from collab.net.owned_records import OwnedRecords
 from collab.swarm.identity import load_or_create_identity
 from tests.contracts.directory_contract import Body as DirectoryBody, DirectoryContract
 from tests.contracts.transport_contract import Body as TransportBody, TransportContract
-from tests.live.processes import processes_about, wait_until
+from tests.live.processes import LIMIT_S, processes_about, wait_until
 
 
 @asynccontextmanager
@@ -41,7 +40,7 @@ async def connected(peers: int, clients: int = 0) -> AsyncIterator[list[tuple[Hi
                 settings = NetworkSettings(identity_path=key, host="127.0.0.1", is_client=is_client)
                 transport = await stack.enter_async_context(open_transport(settings))
                 addresses = await found[0][0].addresses() if found else ()
-                known = [await transport.dial(address, timeout_s=10.0) for address in addresses]
+                known = [await transport.dial(address, timeout_s=LIMIT_S) for address in addresses]
                 opening = open_directory(
                     transport, known, rules=OwnedRecords(identity, SystemClock().now), is_client=is_client
                 )
@@ -85,12 +84,13 @@ def test_of_a_question_whose_asker_has_gone_nothing_stays() -> None:
         async with connected(2) as [(asked, _), (asker, _)]:
             await asked._p2p._client.add_unary_handler("slow", think)
             call = asyncio.create_task(asker._p2p._client.call_unary_handler(asked._p2p.peer_id, "slow", b"?"))
-            await asyncio.wait_for(began.wait(), 10.0)
+            await asyncio.wait_for(began.wait(), LIMIT_S)
             assert len(asked._p2p._client.control._handler_tasks) == 1
             call.cancel()
-            await asyncio.wait_for(ended.wait(), 10.0)
-            await asyncio.sleep(0.1)
-            assert not asked._p2p._client.control._handler_tasks
+            await asyncio.wait_for(ended.wait(), LIMIT_S)
+            async with asyncio.timeout(LIMIT_S):
+                while asked._p2p._client.control._handler_tasks:
+                    await asyncio.sleep(0.05)
 
     asyncio.run(run())
 
@@ -120,10 +120,8 @@ def test_p2pd_dies_with_its_peer_even_after_sigkill(tmp_path: Path) -> None:
     assert any("p2pd" in command for command in processes_about(key))
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    killed_s = time.monotonic()
     process.stdout.close()
-    wait_until(lambda: not processes_about(key), "p2pd to be gone", limit_s=5.0)
-    assert time.monotonic() - killed_s < 5.0
+    wait_until(lambda: not processes_about(key), "p2pd to be gone")
 
 
 def test_whoever_asks_a_dead_daemon_about_connections_hears_that_it_is_dead(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
 from tests.live.processes import live_swarm, wait_until
 
 RUN = """\
@@ -19,7 +17,6 @@ checkpoints: {every_epochs: 100000}
 PASSES = 3
 
 
-@pytest.mark.timeout(240)
 def test_of_three_trainers_that_begin_at_once_no_two_lease_one_block(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", RUN) as swarm:
         swarm.backbone()

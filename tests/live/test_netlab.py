@@ -17,7 +17,7 @@ from netlab import Lab  # noqa: E402
 from netlab_links import Link, parse_round_trips  # noqa: E402
 from netlab_namespaces import LabFailed, clean, namespaces  # noqa: E402
 
-from tests.live.processes import wait_until  # noqa: E402
+from tests.live.processes import LIMIT_S, wait_until  # noqa: E402
 
 RECEIVER = """\
 import socket, sys, time
@@ -25,6 +25,7 @@ server = socket.create_server((sys.argv[1], 5000))
 print("listening", flush=True)
 connection, _ = server.accept()
 began_s, received = time.monotonic(), 0
+connection.sendall(b"1")  # nothing comes before the clock runs
 while chunk := connection.recv(1 << 20):
     received += len(chunk)
 print(received, time.monotonic() - began_s)
@@ -32,7 +33,10 @@ print(received, time.monotonic() - began_s)
 SENDER = """\
 import socket, sys
 with socket.create_connection((sys.argv[1], 5000)) as connection:
+    assert connection.recv(1)
     print("connected", flush=True)
+    if sys.argv[3:]:
+        sys.stdin.readline()
     connection.sendall(bytes(int(sys.argv[2])))
 """
 LISTENER = """\
@@ -45,7 +49,7 @@ DIALLER = """\
 import socket, sys, time
 print("dialling", flush=True)
 seconds = []
-for _ in range(5):
+for _ in range(20):
     began_s = time.monotonic()
     socket.create_connection((sys.argv[1], 5000)).close()
     seconds.append(time.monotonic() - began_s)
@@ -56,18 +60,18 @@ print(1e3 * min(seconds))
 def start(lab: Lab, index: int, program: str, *arguments: str) -> "subprocess.Popen[str]":
     """Run a program at a peer, and wait for its first line."""
     command = lab.command(index, [sys.executable, "-c", program, *arguments])
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline()
     return process
 
 
-def answers(lab: Lab, index: int, other: int) -> bool:
-    """Whether a small message gets there and back."""
+def answers(lab: Lab, index: int, other: int, limit_s: float = LIMIT_S) -> bool:
+    """Whether a small message gets there and back in time."""
     receiver = start(lab, other, RECEIVER, lab.host(other))
     sender = lab.command(index, [sys.executable, "-c", SENDER, lab.host(other), "1"])
     try:
-        return subprocess.run(sender, capture_output=True, timeout=3).returncode == 0
+        return subprocess.run(sender, capture_output=True, timeout=limit_s).returncode == 0
     except subprocess.TimeoutExpired:
         return False
     finally:
@@ -77,7 +81,7 @@ def answers(lab: Lab, index: int, other: int) -> bool:
 
 def end(process: "subprocess.Popen[str]") -> str:
     """Wait for a program; the rest of its output."""
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     return output
 
@@ -136,8 +140,8 @@ def test_a_link_changes_while_traffic_flows() -> None:
 def test_an_island_reaches_itself_and_nobody_else_until_it_rejoins() -> None:
     with Lab([Link.parse("100")] * 3) as lab:
         lab.cut_off([1, 2])
-        assert not answers(lab, 0, 1)
-        assert not answers(lab, 1, 0)
+        assert not answers(lab, 0, 1, 3.0)
+        assert not answers(lab, 1, 0, 3.0)
         assert answers(lab, 1, 2)
         lab.rejoin([1, 2])
         assert answers(lab, 0, 1)
@@ -147,8 +151,11 @@ def test_an_island_reaches_itself_and_nobody_else_until_it_rejoins() -> None:
 def test_a_connection_across_a_cut_goes_on_after_it() -> None:
     with Lab([Link.parse("8"), Link.parse("8")]) as lab:
         receiver = start(lab, 0, RECEIVER, lab.host(0))
-        sender = start(lab, 1, SENDER, lab.host(0), "1000000")
+        sender = start(lab, 1, SENDER, lab.host(0), "1000000", "when it is told to")
         lab.cut_off([1])
+        assert sender.stdin is not None
+        sender.stdin.write("now\n")
+        sender.stdin.flush()
         time.sleep(1.5)
         assert receiver.poll() is None
         lab.rejoin([1])
@@ -179,7 +186,7 @@ def test_pairs_of_sites_have_round_trips_of_their_own() -> None:
             dialler = start(lab, other, DIALLER, lab.host(one))
             assert dialler.stdout is not None
             measured_ms = float(dialler.stdout.readline())  # communicate() would miss what the first line came with
-            dialler.communicate(timeout=60)
+            dialler.communicate(timeout=LIMIT_S)
             receiver.kill()
             receiver.communicate()
             assert expected_ms <= measured_ms < expected_ms + 20.0
@@ -196,7 +203,7 @@ def test_nothing_is_left_after_the_end() -> None:
         forgotten = start(lab, 1, "import time; print(1, flush=True); time.sleep(600)")
         assert len(ours()) == 3
     assert ours() == []
-    assert forgotten.wait(10) == -signal.SIGKILL
+    assert forgotten.wait(LIMIT_S) == -signal.SIGKILL
     forgotten.communicate()
 
 
@@ -232,7 +239,7 @@ def started_program() -> "tuple[subprocess.Popen[bytes], list[str]]":
 def test_a_signal_leaves_nothing(signum: signal.Signals) -> None:
     program, names = started_program()
     program.send_signal(signum)
-    assert program.wait(30) == 130
+    assert program.wait(LIMIT_S) == 130
     assert not set(names) & set(namespaces())
 
 
@@ -240,7 +247,7 @@ def test_what_a_killed_program_leaves_is_cleaned_with_its_processes() -> None:
     program, names = started_program()
     left = [int(pid) for name in names for pid in subprocess.check_output(["ip", "netns", "pids", name]).split()]
     program.kill()
-    program.wait(30)
+    program.wait(LIMIT_S)
     assert set(names) <= set(namespaces())
     subprocess.run([sys.executable, str(SCRIPTS / "netlab.py"), "--clean"], check=True, capture_output=True)
     assert not set(names) & set(namespaces())

@@ -117,7 +117,6 @@ def test_the_kaggle_notebook_carries_on_as_the_same_peer_and_a_failing_command_f
         assert ["left at epoch" in life for life in lives] == [True, True]
 
 
-@pytest.mark.timeout(240)
 def test_a_run_is_organised_from_its_file_to_a_model_that_transformers_loads(tmp_path: Path) -> None:
     small = {"megabytes": 1, "layers": 1, "width": 32, "target_batch": 16, "steps": 3}
     opened = Opened("organise_a_run", tmp_path, directory=str(tmp_path / "my-run"), **small)

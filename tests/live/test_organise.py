@@ -146,7 +146,6 @@ def room(tmp_path: Path) -> Iterator[Room]:
     wait_until(lambda: not processes_about(tmp_path), "every process of the page to be gone")
 
 
-@pytest.mark.timeout(240)
 def test_the_page_for_organisers_can_be_typed_and_shows_what_is_seen(room: Room) -> None:
     page, _, _ = (ROOT / "docs" / "organise.md").read_text(encoding="utf-8").partition(REFERENCE)
     steps = list(transcript(page))

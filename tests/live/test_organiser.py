@@ -36,7 +36,6 @@ def join(swarm: LiveSwarm, name: str, word: str) -> Peer:
     return swarm.start(name, ["join", word, "--name", name, "--data-dir", str(swarm.directory / name), "--json"])
 
 
-@pytest.mark.timeout(300)  # some ten commands, of which each imports for seconds
 def test_an_organiser_invites_amends_bans_and_ends_a_run_and_another_one_carries_it_on(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", RUN) as swarm:
         early = run_cli("invite", str(swarm.directory), "--name", "Anna")

@@ -9,8 +9,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.docs.commands import ROOT, Typed, commands_of, pages
 from tests.live.processes import LiveSwarm, Peer, live_swarm, run_cli, wait_until
 from tests.live.test_swarm_life import digits
@@ -132,7 +130,6 @@ def test_what_is_not_run_is_still_there_to_be_run() -> None:
     assert [part for part in NOT_RUN if not any(f"{part} " in line for line in lines)] == []
 
 
-@pytest.mark.timeout(400)
 def test_the_commands_of_the_pages_do_what_they_say(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100_000, every=5)) as swarm:
         reader = Reader(swarm, tmp_path)

@@ -3,7 +3,8 @@
 import signal
 import subprocess
 import sys
-import time
+
+from tests.live.processes import LIMIT_S
 
 PROGRAM = """
 import asyncio
@@ -26,18 +27,15 @@ async def main(stop):
 
 raise SystemExit(run_peer(main))
 """
-LIMIT_S = 60.0
 
 
 def test_a_peer_that_leaves_in_the_middle_of_a_microbatch_ends_at_once_and_with_its_code() -> None:
     """The interpreter aborted now and then: its end takes threads down that are in the middle of torch."""
     for _ in range(3):
-        began_s = time.monotonic()
         ended = subprocess.run(
             [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
         assert (ended.returncode, ended.stdout) == (0, "all is said\n"), ended.stderr
-        assert time.monotonic() - began_s < LIMIT_S / 2
 
 
 LATE = """

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from collab.errors import NetworkError, PeerUnreachable
+from collab.errors import NetworkError, PeerUnreachable, StreamClosed
 from collab.net.base import Stream
 from collab.net.hivemind_net import HivemindTransport, NetworkSettings, open_transport
 from collab.net.relaying import LEAST_DATA_BYTES, RelayLimits, Reservation
 from collab.net.wire import Message
 from collab.swarm.identity import load_or_create_identity
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 MEGABYTE = 1 << 20
 LIMITS = RelayLimits(data_bytes=LEAST_DATA_BYTES, time_s=600)
 Body = Callable[[Sequence[HivemindTransport]], Awaitable[None]]
@@ -115,9 +115,9 @@ def test_a_circuit_breaks_when_its_time_is_over(tmp_path: Path) -> None:
             await peer.reserve(relay.peer_id, timeout_s=PATIENCE_S)
         began_s = time.monotonic()
         stream = await b.open(a.peer_id, "swallow", timeout_s=PATIENCE_S)
-        with pytest.raises(NetworkError):
+        with pytest.raises(StreamClosed):  # and not TimedOut
             await stream.receive(timeout_s=PATIENCE_S)
-        assert 1.5 < time.monotonic() - began_s < 10.0
+        assert time.monotonic() - began_s > 1.5
 
     with_relay(tmp_path, RelayLimits(data_bytes=LEAST_DATA_BYTES, time_s=2), body)
 

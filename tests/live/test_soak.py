@@ -11,10 +11,9 @@ SOAK = Path(__file__).resolve().parents[2] / "scripts" / "soak.py"
 
 
 @pytest.mark.live
-@pytest.mark.timeout(180)
 def test_who_came_and_went_leaves_no_task_and_no_descriptor_behind() -> None:
     length = ["--trainers", "3", "--minutes", "0.4", "--churn-s", "3", "--warm-up-s", "8", "--every-s", "0.5"]
-    result = subprocess.run([sys.executable, str(SOAK), *length], capture_output=True, text=True, timeout=170)
+    result = subprocess.run([sys.executable, str(SOAK), *length], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     told = json.loads(result.stdout.splitlines()[-1])
     assert told["killed"] + told["left"] >= 3

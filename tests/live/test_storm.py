@@ -16,10 +16,9 @@ PHASES = ("--warm-up-s", "5", "--baseline-minutes", "0.2", "--minutes", "0.5")
 
 
 @pytest.mark.live
-@pytest.mark.timeout(300)
 def test_survivors_of_a_real_storm_share_one_history_and_keep_all_their_work(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPTS / "storm.py"), *SIZES, *STORM, *PHASES, "--keep", str(tmp_path), "--json"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     content = json.loads(result.stdout.splitlines()[-1])
     found = content["figures"]

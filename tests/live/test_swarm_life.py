@@ -3,11 +3,11 @@
 import json
 import signal
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.live import habits
 from tests.live.processes import LIMIT_S, Peer, live_swarm, wait_until
 
 DIGITS = """\
@@ -31,11 +31,10 @@ def dashboard_of(backbone: Peer) -> dict[str, Any]:
     """What a backbone shows of its run."""
     wait_until(lambda: bool(backbone.all("DashboardServed")), "its dashboard", backbone)
     url = backbone.all("DashboardServed")[-1]["url"]
-    with urllib.request.urlopen(f"{url}api/v1/state", timeout=30) as answer:
+    with urllib.request.urlopen(f"{url}api/v1/state", timeout=LIMIT_S) as answer:
         return dict(json.loads(answer.read()))
 
 
-@pytest.mark.timeout(180)
 def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_lineage(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100000, every=35)) as swarm:
         backbone = swarm.backbone()
@@ -48,13 +47,11 @@ def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_li
         late.wait_for_epoch(1)
         here = {"first", "leaver", "late"}
         wait_until(lambda: here <= {peer["name"] for peer in dashboard_of(backbone)["peers"]}, "all on the page")
+        wait_until(lambda: dashboard_of(backbone)["health"]["level"] == "good", "all to be well")
         shown = dashboard_of(backbone)
-        assert shown["health"]["level"] == "good"
         assert shown["now"]["epoch"] >= 3
         assert sum(row["samples"] for row in shown["contributors"]["rows"]) > 0
-        summary, seconds = leaver.leave(signal.SIGINT)
-        assert summary["epochs_contributed"] > 0
-        assert seconds < 5.0
+        assert leaver.leave(signal.SIGINT)["epochs_contributed"] > 0
         last = swarm.end()
         endings = [first.finish(), late.finish()]
         assert {ending["epoch"] for ending in endings} == {last}
@@ -63,7 +60,7 @@ def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_li
         assert min(ending["epochs_contributed"] for ending in endings) > 0
         wait_until(swarm.checkpoint(last).is_dir, "the last checkpoint", backbone)
         assert swarm.status()["epoch"] == last
-        ending, _ = backbone.leave(signal.SIGTERM)
+        ending = backbone.leave(signal.SIGTERM)
         assert ending["lineage"] == endings[0]["lineage"]
 
 
@@ -82,32 +79,37 @@ def test_training_goes_on_while_the_backbone_is_dead_and_it_finds_its_run_again(
             lambda: any(event["epoch"] > reached for event in restarted.all("CheckpointSaved")),
             "the restarted backbone to save an epoch that it missed",
             restarted,
-            2 * LIMIT_S,
         )
         status = swarm.status()
         assert {peer["role"] for peer in status["peers"]} == {"backbone", "trainer"}
         for trainer in trainers:
-            summary, seconds = trainer.leave(signal.SIGTERM)
-            assert seconds < 5.0
-        newest = max(event["epoch"] for event in restarted.all("CheckpointSaved"))
-        words = f"the last trainer handed its state over before it left:\n{trainers[1].tail()}\n{restarted.tail()}"
-        assert newest >= summary["epoch"], words
+            summary = trainer.leave(signal.SIGTERM)
+        wait_until(
+            lambda: any(event["epoch"] >= summary["epoch"] for event in restarted.all("CheckpointSaved")),
+            "the state that the last trainer handed over before it left",
+            restarted,
+        )
         restarted.leave()
 
 
 def test_a_trainer_killed_and_started_again_contributes_within_two_epochs_and_downloads_nothing(tmp_path: Path) -> None:
-    """A step takes about as long as a process needs to start."""
+    """The other one goes on while it is away, but for fewer steps than are kept for those who missed them."""
+    hold = tmp_path / "hold"
+    resting = partial(habits.rest_while_there_is, str(hold))
     with live_swarm(tmp_path / "run", digits(until=100000, every=1000, target=15000)) as swarm:
         swarm.backbone()
-        other, victim = swarm.join("other"), swarm.join("victim")
+        other, victim = swarm.join("other", habits=resting), swarm.join("victim")
         for peer in (other, victim):
             peer.wait_for_epoch(2)
         copies = swarm.directory / "victim" / "state" / "copies"
         wait_until(lambda: any(copies.glob("epoch-*")), "its copy")
         victim.kill()
+        other.wait_for_epoch(other.epoch + 1)
+        hold.touch()
         again = swarm.join("victim")
         wait_until(lambda: bool(again.all("MicrobatchDone")), "it to train again", again)
         trained_at = other.epoch
+        hold.unlink()
         wait_until(lambda: any(step["own_samples"] for step in again.all("EpochFinished")), "it to contribute", again)
         first = next(step["epoch"] for step in again.all("EpochFinished") if step["own_samples"])
         assert first <= trained_at + 2

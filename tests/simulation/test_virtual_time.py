@@ -28,7 +28,7 @@ def test_a_year_passes_at_once() -> None:
 
     started_s = time.perf_counter()
     assert run(main) == 365 * 86400
-    assert time.perf_counter() - started_s < 5
+    assert time.perf_counter() - started_s < 60
 
 
 def test_timers_fire_in_order_of_time_and_equal_ones_in_order_of_making() -> None:

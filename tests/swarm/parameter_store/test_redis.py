@@ -18,7 +18,7 @@ from collab.swarm.parameter_store.base import Kept, ParameterStore, Verdict
 from collab.swarm.parameter_store.redis import RedisStore
 from tests.swarm.parameter_store.store_contract import FIRST, StoreContract, now, push
 
-STARTS_S = 20.0
+STARTS_S = 120.0
 
 
 class Server:
