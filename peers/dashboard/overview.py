@@ -25,6 +25,7 @@ from collab.swarm.records import PeerRecord
 from collab.types import Lineage, PeerId, Role
 from collab.version import VERSION
 from peers.credits import CreditBook
+from peers.dashboard.link_use import Use, links_used
 from peers.dashboard.plain import finite, short_id, shown
 from peers.dashboard.recent import Recent
 from peers.dashboard.words import REACHED, Health, Moment, doing, health, why
@@ -34,6 +35,7 @@ FORMAT = 1
 """Of the JSON; fields are added without a new number."""
 MOST_ROUNDS, MOST_NAMES = 10, 16
 """Told of, and in each list of a round, largest first: all of 64 peers would be most of the page's traffic."""
+NO_USE: Use = (math.nan, math.nan)
 MOST_PEERS = 256
 MOST_CONTRIBUTORS = 50
 """By name; the others are told of together."""
@@ -66,12 +68,15 @@ class Overview:
         self.sources = sources
         self._names: dict[PeerId, str] = {}
         """Of those who are here, or are told of in what is shown."""
+        self._used: dict[str, dict[PeerId, Use]] = {}
+        """Links, by round, the newest first."""
 
     def state(self) -> dict[str, Any]:
         """Everything but the curves."""
         sources = self.sources
         view, now_s = sources.view(), sources.clock.now()
         self._learn_names(view)
+        self._used = links_used(sources.recent.newest(RoundEnded)[:MOST_ROUNDS], sources.recent.newest(RoundPlanned))
         consensus = self._consensus(view)
         figures, moment = self._figures(view, consensus, now_s)
         return {
@@ -176,6 +181,7 @@ class Overview:
 
     def _peer(self, record: PeerRecord, consensus: tuple[int, Lineage] | None, now_s: float) -> dict[str, Any]:
         up, down = self.sources.recent.links.get(record.peer, (0.0, 0.0))
+        used = next((of_round[record.peer] for of_round in self._used.values() if record.peer in of_round), NO_USE)
         return {
             "id": shown(record.peer),
             "name": self._name(record.peer),
@@ -190,6 +196,8 @@ class Overview:
             "loss": finite(record.loss),
             "up_bytes_per_s": finite(up or math.nan, 3),
             "down_bytes_per_s": finite(down or math.nan, 3),
+            "up_used": finite(used[0], 3),
+            "down_used": finite(used[1], 3),
             "samples": record.total_samples,
             "brought_at_s": self.sources.recent.brought_at_s.get(record.peer),
             "heard_at_s": record.said_at,

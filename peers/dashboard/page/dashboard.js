@@ -38,6 +38,8 @@ const peers = new Table(at("peers"), [
   { title: "Samples/s", kind: number, value: (p) => p.samples_per_s, show: (p) => (p.role === "trainer" ? precise(p.samples_per_s) : "") },
   { title: "Mbit/s up", kind: number, value: (p) => p.up_bytes_per_s, show: (p) => mbit(p.up_bytes_per_s) },
   { title: "down", kind: number, value: (p) => p.down_bytes_per_s, show: (p) => mbit(p.down_bytes_per_s) },
+  { title: "Up used", kind: number, value: (p) => p.up_used, show: (p) => percent(p.up_used) },
+  { title: "down used", kind: number, value: (p) => p.down_used, show: (p) => percent(p.down_used) },
   { title: "Step", kind: number, value: (p) => p.epoch, show: (p) => whole(p.epoch) },
   { title: "Gave", kind: number, value: (p) => p.samples, show: (p) => (p.role === "trainer" ? whole(p.samples) : "") },
   { title: "Last in a round", kind: number, value: (p) => p.brought_at_s, show: (p) => (p.role === "trainer" ? ago(state, p.brought_at_s) : "") },
