@@ -6,6 +6,7 @@ from typing import Any
 
 from collab.types import PeerId
 
+WAYS = ("up", "down")
 Use = tuple[float, float]
 """Of a link up and down, while the round lasted; 1: full at its measured rate. NaN: its rate is not known."""
 
@@ -31,6 +32,16 @@ def links_used(
             if peer in rates
         }
     return used
+
+
+def fullest(used: Mapping[PeerId, Use]) -> tuple[PeerId, str, float] | None:
+    """Whose link held the round up most, which way, and how full it was; None: nobody's rate is known."""
+    shares = [(share, peer, way) for peer, use in used.items() for way, share in zip(WAYS, use, strict=True)]
+    known = [one for one in shares if math.isfinite(one[0])]
+    if not known:
+        return None
+    share, peer, way = max(known)
+    return peer, way, share
 
 
 def _share(moved_bytes: float, seconds: float, bytes_per_s: float) -> float:

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -25,10 +25,10 @@ from collab.swarm.records import PeerRecord
 from collab.types import Lineage, PeerId, Role
 from collab.version import VERSION
 from peers.credits import CreditBook
-from peers.dashboard.link_use import Use, links_used
+from peers.dashboard.link_use import Use, fullest, links_used
 from peers.dashboard.plain import finite, short_id, shown
 from peers.dashboard.recent import Recent
-from peers.dashboard.words import REACHED, Health, Moment, doing, health, why
+from peers.dashboard.words import REACHED, Moment, doing, health, why
 from peers.summary import learning_rate, switched_off
 
 FORMAT = 1
@@ -83,7 +83,7 @@ class Overview:
             "format": FORMAT,
             "run": self._run(),
             "at_s": now_s,
-            "health": _told(health(moment)),
+            "health": asdict(health(moment)),
             "now": figures,
             "peers": [self._peer(record, consensus, now_s) for record in _first(view)],
             "rounds": self._rounds(),
@@ -226,6 +226,7 @@ class Overview:
                     "reason": shown(told["reason"], home),
                     "seconds": finite(told["seconds"], 3),
                     "links_allow_s": finite(expected_s.get(told["round_id"]), 3),
+                    "fullest_link": self._fullest(told["round_id"]),
                     "samples": finite(told["samples"]),
                     "contributors": told["contributors"],
                     "reducers": len(share["reduced"]),
@@ -244,6 +245,10 @@ class Overview:
                 }
             )
         return rounds
+
+    def _fullest(self, round_id: str) -> dict[str, Any] | None:
+        found = fullest(self._used.get(round_id, {}))
+        return {"name": self._name(found[0]), "way": found[1], "used": finite(found[2], 3)} if found else None
 
     def _contributors(self, view: SwarmView) -> dict[str, Any]:
         given, here = self.sources.credits.by_peer(), {record.peer for record in view.records}
@@ -293,7 +298,3 @@ def _first(view: SwarmView) -> list[PeerRecord]:
 
 def _largest(rows: list[list[Any]]) -> list[list[Any]]:
     return sorted(rows, key=lambda row: -row[1])[:MOST_NAMES]
-
-
-def _told(found: Health) -> dict[str, str]:
-    return {"level": found.level, "text": found.text, "hint": found.hint}

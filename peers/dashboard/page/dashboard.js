@@ -59,6 +59,7 @@ const rounds = new Table(at("rounds"), [
   { title: "Outcome", kind: "long", show: (r) => (r.is_committed ? "committed" : `lost: ${r.reason}`), isBad: (r) => !r.is_committed },
   { title: "Took", kind: number, show: (r) => span(r.seconds) },
   { title: "Links allow", kind: number, show: (r) => span(r.links_allow_s) },
+  { title: "Fullest link", show: (r) => (r.fullest_link ? `${r.fullest_link.name} ${r.fullest_link.way} ${percent(r.fullest_link.used)}` : NOTHING) },
   { title: "Samples", kind: number, show: (r) => (r.is_committed ? whole(r.samples) : "") },
   { title: "Brought by", kind: "long", show: (r) => list(r.brought, r.contributors, (b) => `${b.name} ${whole(b.samples)}`) },
   { title: "Averaged by", kind: "long", show: (r) => list(r.reduced, r.reducers, (b) => `${b.name} ${percent(b.share)}`) },

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from collab.types import PeerId
-from peers.dashboard.link_use import links_used
+from peers.dashboard.link_use import fullest, links_used
 
 A, B, NEW = (PeerId(name) for name in ("a", "b", "new"))
 ENDED: dict[str, Any] = {"round_id": "r", "committed": True, "seconds": 2.0}
@@ -27,3 +27,11 @@ def test_nothing_is_said_of_rounds_that_were_lost_or_planned_elsewhere_or_by_an_
     assert links_used([ENDED], [{**PLANNED, "round_id": "s"}]) == {}
     earlier = {name: value for name, value in PLANNED.items() if name != "moves"}
     assert links_used([ENDED], [earlier]) == {"r": {}}
+
+
+def test_the_fullest_link_is_named_with_its_way_among_those_that_are_known() -> None:
+    used = links_used([ENDED], [PLANNED])["r"]
+    assert fullest(used) == (B, "up", 1.0)
+    assert fullest({A: used[A]}) == (A, "up", 0.5)
+    assert fullest({NEW: used[NEW]}) is None
+    assert fullest({}) is None
