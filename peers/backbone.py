@@ -196,7 +196,7 @@ class Backbone:
         """Our word to the swarm, as of now."""
         does_give = self._does(Duty.STATE)  # what nobody can get here is no word about the run's state
         manifest = self.keeper.packed.manifest if self.keeper.packed and does_give else None
-        eval_epoch, found = self.keeper.evaluations.newest or (-1, None)
+        eval_epoch, found = self.keeper.evaluations.newest(self.keeper.era) or (-1, None)
         return PeerRecord(
             peer=self._ports.transport.peer_id,
             fingerprint=self._bundle.fingerprint,

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collab import config
@@ -26,6 +27,16 @@ FOLLOW_S = 0.5
 Evaluate = Callable[[Snapshot], "Evaluation"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one state is worth. After a rollback the same epoch is another state."""
+
+    epoch: int
+    era: str
+    digest: str
+    found: "Evaluation"
+
+
 class Evaluations:
     """As one backbone hears of them, or makes them.
 
@@ -41,15 +52,18 @@ class Evaluations:
         self._ports, self._membership = ports, membership
         self._has_goal = run.until_loss is not None or run.until_accuracy is not None
         self._evaluate = evaluate if self._has_goal or isinstance(run.strategy, config.VcAsgd) else None
-        self.newest: tuple[int, Evaluation] | None = None
-        """Epoch and worth of what was measured here last."""
-        self._newest_digest = ""
-        """Of that: after a rollback the same epoch is another state."""
-        self.on_measured: Callable[[int, Evaluation], None] = lambda _epoch, _found: None
+        self._newest: Measured | None = None
+        self.on_measured: Callable[[Measured], None] = lambda _measured: None
+
+    def newest(self, era: str) -> "tuple[int, Evaluation] | None":
+        """Epoch and worth of what was measured here last, if that was of ``era``."""
+        known = self._newest
+        return (known.epoch, known.found) if known is not None and known.era == era else None
 
     def now(self, epoch: int) -> float:
-        """The loss of the state of ``epoch``; NaN: nobody has said."""
-        losses = [record.eval_loss for record in self._membership.view.records if record.eval_epoch == epoch]
+        """The loss of the state of ``epoch`` since the last rollback; NaN: nobody has said."""
+        told = [r for r in self._membership.view.records if r.era == self._membership.era]
+        losses = [record.eval_loss for record in told if record.eval_epoch == epoch]
         return losses[0] if losses else math.nan
 
     async def of(self, packed: PackedSnapshot) -> float:
@@ -70,18 +84,23 @@ class Evaluations:
             await self._measured(packed, self._evaluate)
 
     async def _measured(self, packed: PackedSnapshot, evaluate: Evaluate) -> float:
-        epoch, clock = packed.manifest.epoch, self._ports.clock
-        if self.newest is not None and self._newest_digest == packed.manifest.digest:
-            return self.newest[1].loss
+        epoch, digest, clock = packed.manifest.epoch, packed.manifest.digest, self._ports.clock
+        if self._newest is not None and self._newest.digest == digest:
+            return self._newest.found.loss
         started_s = clock.monotonic()
+
+        def measure() -> "tuple[str, Evaluation]":
+            snapshot = unpack(packed)
+            return snapshot.era, evaluate(snapshot)
+
         try:
-            found = await self._ports.compute.beside(lambda: evaluate(unpack(packed)))
+            era, found = await self._ports.compute.beside(measure)
         except CollabError as error:
             logger.warning("not evaluated epoch=%d reason=%s", epoch, error)
             return math.nan
         seconds = clock.monotonic() - started_s
         event = EvaluationDone(at_s=clock.now(), epoch=epoch, loss=found.loss, accuracy=found.accuracy, seconds=seconds)
         self._ports.observer.observe(event)
-        self.newest, self._newest_digest = (epoch, found), packed.manifest.digest
-        self.on_measured(epoch, found)
+        self._newest = Measured(epoch=epoch, era=era, digest=digest, found=found)
+        self.on_measured(self._newest)
         return found.loss

@@ -13,6 +13,7 @@ from collab.swarm.statements import End
 
 if TYPE_CHECKING:
     from collab.tasks.base import Evaluation
+    from peers.evaluations import Measured
 
 
 class Goal:
@@ -35,11 +36,12 @@ class Goal:
         while now_s - self._seen[0][0] > notice_s(trainers):
             self._seen.popleft()
 
-    def note_measured(self, epoch: int, found: "Evaluation") -> None:
-        """What the checkpoint of ``epoch`` is worth: if that is enough, the run ends."""
-        if self._mandate.era == self._era or not (words := self._reached(found)):
+    def note_measured(self, measured: "Measured") -> None:
+        """What a checkpoint is worth: if that is enough, and it was not rolled back meanwhile, the run ends."""
+        epoch, era = measured.epoch, self._mandate.era
+        if era == self._era or measured.era != era or not (words := self._reached(measured.found)):
             return
-        self._era = self._mandate.era
+        self._era = era
         if self._owner is None:
             text = f"the run has reached its goal: {words}, at epoch {epoch}"
             self._say(text, "the backbone of the owner's directory ends it when it runs")

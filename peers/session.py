@@ -148,9 +148,9 @@ class Session:
             "epochs_contributed": vitals.epochs_contributed,
             "samples": vitals.total_samples,
             "loss": told(vitals.loss),
-            "eval_epoch": vitals.eval_epoch,
-            "eval_loss": vitals.evaluation.loss if vitals.eval_epoch >= 0 else None,
-            "eval_accuracy": told(vitals.evaluation.accuracy),
+            "eval_epoch": record.eval_epoch,
+            "eval_loss": told(record.eval_loss),
+            "eval_accuracy": told(record.eval_accuracy),
         }
         self.given.add(summary, ("epochs_contributed", "samples"), is_over=trainer.participant.is_finished)
 

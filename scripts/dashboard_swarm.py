@@ -137,6 +137,7 @@ class InventedSwarm:
             round_id=ended.round_id,
             expected_s=0.35,
             links=tuple((peer, 2.5e6, 12.5e6, "int8") for peer in (BACKBONE, *speeds)),
+            moves=tuple((peer, 500_000, 625_000) for peer in (BACKBONE, *speeds)),
         )
         for event in (planned, ended, shared, report):
             self.sink.observe(event)

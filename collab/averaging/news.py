@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.base import Committed, Outcome
+from collab.averaging.link_load import planned_bytes
 from collab.averaging.messages import Group, Join
 from collab.metrics.backbone_events import RoundPlanned
 from collab.metrics.records import Notice, Phase, PhaseReached, RoundEnded
@@ -38,6 +39,7 @@ class News:
             round_id=group.round_id,
             expected_s=group.expected_s,
             links=tuple((member.peer, *rates[member.peer], member.codec) for member in group.members),
+            moves=tuple((peer, up, down) for peer, (up, down) in planned_bytes(group).items()),
         )
         self._observer.observe(planned)
 

@@ -16,6 +16,8 @@ class RoundPlanned(Event):
     """That the exchange takes if the links are what they seem; 0: nothing is known of them."""
     links: tuple[tuple[PeerId, float, float, str], ...]
     """Members with bytes/s up and down, as they have measured them (0: not yet), and how their vectors are encoded."""
+    moves: tuple[tuple[PeerId, int, int], ...] = ()
+    """Members with the bytes that they send and receive, as planned; none in what earlier versions wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

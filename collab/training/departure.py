@@ -75,7 +75,8 @@ class Departure:
             return True
         vitals = self.teller.vitals
         behind = [record.peer for record in backbones if record.checkpoint_epoch < epoch]
-        eval_loss = vitals.evaluation.loss if vitals.eval_epoch == epoch else math.nan
+        eval_epoch, found = vitals.evaluation_in(self.replica.era)
+        eval_loss = found.loss if eval_epoch == epoch else math.nan
         offer = Offer(self.engine.fingerprint, epoch, eval_loss)
         return bool(backbones) and (not behind or await self._is_taken(behind, offer, timeout_s))
 

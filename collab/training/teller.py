@@ -70,6 +70,7 @@ class Teller:
     def record(self) -> PeerRecord:
         """Our word to the swarm, as of now."""
         vitals, replica, (data, data_pass) = self.vitals, self._replica, self.data()
+        eval_epoch, found = vitals.evaluation_in(replica.era)
         return PeerRecord(
             peer=self._ports.transport.peer_id,
             fingerprint=self._fingerprint,
@@ -85,9 +86,9 @@ class Teller:
             total_samples=vitals.total_samples,
             epochs_contributed=vitals.epochs_contributed,
             can_be_dialled=self.reach is Reachability.DIRECT,
-            eval_epoch=vitals.eval_epoch,
-            eval_loss=vitals.evaluation.loss,
-            eval_accuracy=vitals.evaluation.accuracy,
+            eval_epoch=eval_epoch,
+            eval_loss=found.loss,
+            eval_accuracy=found.accuracy,
             said_at=self._ports.clock.now(),
             has_seat=self.has_seat(replica.lineage),
             era=replica.era,

@@ -132,7 +132,7 @@ class Trainer:
             if await self.participant.after_microbatch(report) and self.participant.is_checkpoint_due:
                 await self._evaluate_in_turn()
         await self.participant.conclude()
-        is_evaluated = self.participant.vitals.eval_epoch == self._replica.epoch
+        is_evaluated = self.participant.vitals.evaluation_in(self._replica.era)[0] == self._replica.epoch
         if self.participant.is_finished and not is_evaluated:  # the last step was caught up with
             await self._evaluate_in_turn()
 
@@ -200,7 +200,7 @@ class Trainer:
         """One trainer evaluates each checkpoint; at the end all do, since they have nothing else to do."""
         if self._pause.wanted.is_set():
             return
-        epoch, every = self._replica.epoch, self._run.checkpoints.every_epochs
+        epoch, era, every = self._replica.epoch, self._replica.era, self._run.checkpoints.every_epochs
         trainers = sorted(record.peer for record in self.participant.membership.view.all_trainers())
         turn = trainers[epoch // every % len(trainers)] if trainers else self._ports.transport.peer_id
         if not self.participant.is_finished and turn != self._ports.transport.peer_id:
@@ -212,5 +212,5 @@ class Trainer:
         seconds, now = self._ports.clock.monotonic() - started_s, self._ports.clock.now()
         done = EvaluationDone(at_s=now, epoch=epoch, loss=found.loss, accuracy=found.accuracy, seconds=seconds)
         self._ports.observer.observe(done)
-        self.participant.vitals.eval_epoch, self.participant.vitals.evaluation = epoch, found
+        self.participant.vitals.note_evaluation(epoch, era, found)
         await self.participant.membership.report()

@@ -30,9 +30,21 @@ class Vitals:
         """What is done when many microbatches in a row were not finite."""
         self.period = self.delay = 0.0
         """Own steps in a window, and until its mean is here; medians of the last round that had any of ours."""
-        self.eval_epoch = -1
-        self.evaluation = Evaluation(math.nan)
+        self._evaluated = (-1, "", Evaluation(math.nan))
         self._busy_since_s: float | None = None
+
+    def note_evaluation(self, epoch: int, era: str, found: Evaluation) -> None:
+        """Our state was evaluated.
+
+        Args:
+            era: of that state; after a rollback the same epoch is another state.
+        """
+        self._evaluated = (epoch, era, found)
+
+    def evaluation_in(self, era: str) -> tuple[int, Evaluation]:
+        """Epoch and worth of what was evaluated last, as far as it is of ``era``; (-1, NaN): nothing."""
+        epoch, of_era, found = self._evaluated
+        return (epoch, found) if of_era == era else (-1, Evaluation(math.nan))
 
     def begin_microbatch(self, now_s: float) -> None:
         """A forward and backward begins."""

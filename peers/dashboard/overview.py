@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -25,15 +25,17 @@ from collab.swarm.records import PeerRecord
 from collab.types import Lineage, PeerId, Role
 from collab.version import VERSION
 from peers.credits import CreditBook
+from peers.dashboard.link_use import Use, fullest, links_used
 from peers.dashboard.plain import finite, short_id, shown
 from peers.dashboard.recent import Recent
-from peers.dashboard.words import REACHED, Health, Moment, doing, health, why
+from peers.dashboard.words import REACHED, Moment, doing, health, why
 from peers.summary import learning_rate, switched_off
 
 FORMAT = 1
 """Of the JSON; fields are added without a new number."""
 MOST_ROUNDS, MOST_NAMES = 10, 16
 """Told of, and in each list of a round, largest first: all of 64 peers would be most of the page's traffic."""
+NO_USE: Use = (math.nan, math.nan)
 MOST_PEERS = 256
 MOST_CONTRIBUTORS = 50
 """By name; the others are told of together."""
@@ -66,19 +68,22 @@ class Overview:
         self.sources = sources
         self._names: dict[PeerId, str] = {}
         """Of those who are here, or are told of in what is shown."""
+        self._used: dict[str, dict[PeerId, Use]] = {}
+        """Links, by round, the newest first."""
 
     def state(self) -> dict[str, Any]:
         """Everything but the curves."""
         sources = self.sources
         view, now_s = sources.view(), sources.clock.now()
         self._learn_names(view)
+        self._used = links_used(sources.recent.newest(RoundEnded)[:MOST_ROUNDS], sources.recent.newest(RoundPlanned))
         consensus = self._consensus(view)
         figures, moment = self._figures(view, consensus, now_s)
         return {
             "format": FORMAT,
             "run": self._run(),
             "at_s": now_s,
-            "health": _told(health(moment)),
+            "health": asdict(health(moment)),
             "now": figures,
             "peers": [self._peer(record, consensus, now_s) for record in _first(view)],
             "rounds": self._rounds(),
@@ -176,6 +181,7 @@ class Overview:
 
     def _peer(self, record: PeerRecord, consensus: tuple[int, Lineage] | None, now_s: float) -> dict[str, Any]:
         up, down = self.sources.recent.links.get(record.peer, (0.0, 0.0))
+        used = next((of_round[record.peer] for of_round in self._used.values() if record.peer in of_round), NO_USE)
         return {
             "id": shown(record.peer),
             "name": self._name(record.peer),
@@ -190,6 +196,8 @@ class Overview:
             "loss": finite(record.loss),
             "up_bytes_per_s": finite(up or math.nan, 3),
             "down_bytes_per_s": finite(down or math.nan, 3),
+            "up_used": finite(used[0], 3),
+            "down_used": finite(used[1], 3),
             "samples": record.total_samples,
             "brought_at_s": self.sources.recent.brought_at_s.get(record.peer),
             "heard_at_s": record.said_at,
@@ -218,6 +226,7 @@ class Overview:
                     "reason": shown(told["reason"], home),
                     "seconds": finite(told["seconds"], 3),
                     "links_allow_s": finite(expected_s.get(told["round_id"]), 3),
+                    "fullest_link": self._fullest(told["round_id"]),
                     "samples": finite(told["samples"]),
                     "contributors": told["contributors"],
                     "reducers": len(share["reduced"]),
@@ -236,6 +245,10 @@ class Overview:
                 }
             )
         return rounds
+
+    def _fullest(self, round_id: str) -> dict[str, Any] | None:
+        found = fullest(self._used.get(round_id, {}))
+        return {"name": self._name(found[0]), "way": found[1], "used": finite(found[2], 3)} if found else None
 
     def _contributors(self, view: SwarmView) -> dict[str, Any]:
         given, here = self.sources.credits.by_peer(), {record.peer for record in view.records}
@@ -285,7 +298,3 @@ def _first(view: SwarmView) -> list[PeerRecord]:
 
 def _largest(rows: list[list[Any]]) -> list[list[Any]]:
     return sorted(rows, key=lambda row: -row[1])[:MOST_NAMES]
-
-
-def _told(found: Health) -> dict[str, str]:
-    return {"level": found.level, "text": found.text, "hint": found.hint}

@@ -1,14 +1,20 @@
 """What a backbone measures of checkpoints."""
 
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from collab.config import parse_run
 from collab.metrics.records import EvaluationDone
+from collab.swarm.progress import SwarmView
+from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.snapshots import Snapshot, pack
 from collab.tasks.base import Evaluation
+from collab.training.vitals import Vitals
+from collab.types import PeerId, Role
 from peers.evaluations import Evaluations
 from tests.fakes import FakeNetwork, FakeObserver, make_ports, run
 from tests.swarm.test_snapshots import SNAPSHOT
@@ -35,3 +41,49 @@ def test_a_state_is_measured_once_and_after_a_rollback_the_same_epoch_is_another
     told, measured = run(work())
     assert told == [1.5, 1.5, 0.25]
     assert measured == [1.5, 0.25]
+
+
+def test_what_a_trainer_said_of_an_epoch_before_a_rollback_is_nothing_of_the_same_epoch_after_it() -> None:
+    """The first by id has not heard of the rollback, the second one has evaluated nothing since."""
+    before, behind, there = record("a", era=""), record("b", era="mark", eval_epoch=-1), record("c", era="mark")
+    there = replace(there, eval_loss=0.25)
+    losses = [now((before, behind)), now((before, behind, there))]
+    assert math.isnan(losses[0])
+    assert losses[1] == 0.25
+
+
+def test_a_trainer_says_nothing_of_a_state_that_was_rolled_back() -> None:
+    vitals = Vitals()
+    vitals.note_evaluation(20, "", Evaluation(loss=1.5, accuracy=0.5))
+    assert vitals.evaluation_in("") == (20, Evaluation(loss=1.5, accuracy=0.5))
+    epoch, found = vitals.evaluation_in("mark")
+    assert epoch == -1
+    assert math.isnan(found.loss)
+
+
+def test_what_was_measured_here_is_told_of_its_own_era_only() -> None:
+    async def work() -> list[Any]:
+        ports = make_ports(FakeNetwork().join("a"))
+        nobody: Any = None
+        evaluations = Evaluations(
+            ports, parse_run(UNITS, origin="the test"), nobody, lambda _state: Evaluation(loss=1.5, accuracy=0.5)
+        )
+        await evaluations.of(pack(SNAPSHOT, fingerprint="f"))
+        return [evaluations.newest(""), evaluations.newest("mark")]
+
+    told = run(work())
+    assert told == [(SNAPSHOT.epoch, Evaluation(loss=1.5, accuracy=0.5)), None]
+
+
+def record(peer: str, *, era: str, eval_epoch: int = 20) -> PeerRecord:
+    return PeerRecord(
+        peer=PeerId(peer), fingerprint="f", name=peer, role=Role.TRAINER, state=PeerState.TRAINING, said_at=0.0,
+        can_be_dialled=True, epoch=20, era=era, eval_epoch=eval_epoch, eval_loss=1.5,
+    )  # fmt: skip
+
+
+def now(records: tuple[PeerRecord, ...]) -> float:
+    """The loss of epoch 20 as a backbone hears of it after the rollback ``mark``."""
+    membership: Any = SimpleNamespace(view=SwarmView(records, at_s=0.0), era="mark")
+    ports = make_ports(FakeNetwork().join("backbone"))
+    return Evaluations(ports, parse_run(UNITS, origin="the test"), membership, None).now(20)

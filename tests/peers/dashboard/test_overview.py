@@ -65,6 +65,10 @@ def test_figures_peers_rounds_and_contributors_are_those_of_the_swarm(swarm: Inv
     assert newest["is_committed"]
     assert newest["links_allow_s"] == 0.35
     assert (trainers[0]["up_bytes_per_s"], trainers[0]["down_bytes_per_s"]) == (2.5e6, 12.5e6)
+    assert newest["fullest_link"]["way"] == "up", "2.5 MB/s carry less than 12.5"
+    assert newest["fullest_link"]["used"] == trainers[0]["up_used"]
+    assert trainers[0]["up_used"] == pytest.approx(0.5 / (2.5 * newest["seconds"]), rel=0.01)
+    assert trainers[0]["down_used"] == pytest.approx(0.625 / (12.5 * newest["seconds"]), rel=0.01)
     assert [one["name"] for one in newest["brought"]] == ["trainer-4", "trainer-3", "trainer-2", "trainer-1"]
     assert (newest["contributors"], newest["reducers"]) == (4, 5)
     assert sum(one["share"] for one in newest["reduced"]) == pytest.approx(1.0, abs=0.01)
