@@ -258,5 +258,6 @@ def clip_to_norm(gradient: Vector, max_norm: float | None) -> Vector:
     """
     if max_norm is None:
         return gradient
-    norm = math.sqrt(float(np.dot(gradient.astype(np.float64), gradient.astype(np.float64))))
+    wide = gradient.astype(np.float64)
+    norm = math.sqrt(float(np.dot(wide, wide)))
     return gradient if norm <= max_norm else gradient * np.float32(max_norm / norm)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 
 import torch
@@ -68,15 +68,8 @@ class ImageClassification:
 
     @cached_property
     def _order(self) -> list[int]:
-        num_images = len(self._digits[1])
+        num_images = len(_digits()[1])
         return sorted(range(num_images), key=lambda index: hashlib.sha256(f"digits:{index}".encode()).digest())
-
-    @cached_property
-    def _digits(self) -> tuple[torch.Tensor, torch.Tensor]:
-        from sklearn.datasets import load_digits
-
-        pixels, labels = load_digits(return_X_y=True)
-        return torch.tensor(pixels / _BRIGHTEST, dtype=torch.float32), torch.tensor(labels, dtype=torch.int64)
 
     @cached_property
     def _held_out(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -87,5 +80,14 @@ class ImageClassification:
         return self._select(self._order[self._section.eval_samples:])
 
     def _select(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        pixels, labels = self._digits
+        pixels, labels = _digits()
         return pixels[indices], labels[indices]
+
+
+@cache
+def _digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """All images and labels, read once by a process whatever number of peers it simulates; nobody writes to them."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    return torch.tensor(pixels / _BRIGHTEST, dtype=torch.float32), torch.tensor(labels, dtype=torch.int64)

@@ -10,15 +10,19 @@ from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_faults import assert_equal_ends
 
 
-def with_copies(tmp_path: Path, number: int, *, until: int, target: int = 128) -> tuple[SimSwarm, list[SimPeer]]:
+def with_copies(
+    tmp_path: Path, number: int, *, until: int, target: int = 128, microbatch_size: int = 8
+) -> tuple[SimSwarm, list[SimPeer]]:
     """A backbone, and trainers that keep copies."""
     swarm = SimSwarm(tmp_path, until=until, every=10, target=target)
     swarm.add_backbone()
-    return swarm, [swarm.add_trainer(state_dir=tmp_path / f"trainer-{index}") for index in range(number)]
+    places = [tmp_path / f"trainer-{index}" for index in range(number)]
+    return swarm, [swarm.add_trainer(microbatch_size=microbatch_size, state_dir=place) for place in places]
 
 
 def test_a_killed_trainer_contributes_again_within_two_epochs_and_downloads_no_state(tmp_path: Path) -> None:
-    swarm, (victim, *others) = with_copies(tmp_path, 4, until=20, target=2048)  # a step takes five seconds
+    # a step takes five seconds
+    swarm, (victim, *others) = with_copies(tmp_path, 4, until=20, target=2048, microbatch_size=32)
     swarm.churn.fail_at(peer=victim.index, phase=Phase.SEND_PARTS, epoch=13, restart_after_s=2.0)
     swarm.world.run()
     assert not swarm.churn.unfired()

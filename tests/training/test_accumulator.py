@@ -165,6 +165,19 @@ def test_a_microbatch_that_is_not_finite_does_not_touch_what_is_held() -> None:
     assert held(ours) == 1.0
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("length", [1, 67, 40_000])  # less than a register of the processor, several, several threads
+def test_one_element_that_is_not_finite_is_found_wherever_it_is(value: float, length: int) -> None:
+    ours = Accumulator(length, torch.device("cpu"))
+    for place in {0, length // 2, length - 2, length - 1} & set(range(length)):
+        total = ours.buffer().fill_(1.0)
+        total[place] = value
+        assert not ours.add(GradientSum(total, (0,), (0,), 1.0), is_sound=True)
+    largest = torch.finfo(torch.float32).max
+    assert ours.add(GradientSum(ours.buffer().fill_(largest), (0,), (0,), 1.0), is_sound=True)
+    assert (ours.hand_over().mean == largest).all()
+
+
 def test_settling_nothing_changes_nothing_and_handing_over_nothing_is_an_error() -> None:
     ours = accumulator()
     ours.settle(ALL)
