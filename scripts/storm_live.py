@@ -28,6 +28,8 @@ BACKBONE_PORT = 4000
 START_LIMIT_S = 240.0
 """For everybody to be in one step: many programs are loaded at once, on few cores."""
 LEAVE_LIMIT_S = 60.0
+READ_LIMIT_S = 5.0
+"""For what was said last; the reader of a backbone, which stays, goes on after it."""
 REPLACED_AFTER_CRASH_S = 5.0
 PULSE_S = 0.05
 TOLD_EVERY_S = 15.0
@@ -110,7 +112,7 @@ class LiveStage:
         while time.monotonic() < give_up_s and any(child.process.poll() is None for child in leaving):
             time.sleep(PULSE_S)
         for reader in self._readers:
-            reader.join(LEAVE_LIMIT_S)
+            reader.join(READ_LIMIT_S)
         self._book()
 
     def tails(self) -> str:
