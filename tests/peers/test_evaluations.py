@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from collab.config import parse_run
 from collab.metrics.records import EvaluationDone
@@ -15,7 +16,8 @@ from collab.swarm.snapshots import Snapshot, pack
 from collab.tasks.base import Evaluation
 from collab.training.vitals import Vitals
 from collab.types import PeerId, Role
-from peers.evaluations import Evaluations
+from peers.evaluations import Evaluations, Measured
+from peers.goal import Goal
 from tests.fakes import FakeNetwork, FakeObserver, make_ports, run
 from tests.swarm.test_snapshots import SNAPSHOT
 
@@ -73,6 +75,20 @@ def test_what_was_measured_here_is_told_of_its_own_era_only() -> None:
 
     told = run(work())
     assert told == [(SNAPSHOT.epoch, Evaluation(loss=1.5, accuracy=0.5)), None]
+
+
+@pytest.mark.parametrize(("era", "number"), [("", 0), ("mark", 1)])
+def test_a_state_that_was_rolled_back_while_it_was_measured_reaches_no_goal(era: str, number: int) -> None:
+    async def work() -> int:
+        ports = make_ports(FakeNetwork().join("a"))
+        mandate: Any = SimpleNamespace(era="mark", until_epoch=None)
+        goal = Goal(ports, parse_run(UNITS + "until_loss: 1.0\n", origin="the test"), mandate, None)
+        good = Evaluation(loss=0.5, accuracy=0.5)
+        goal.note_measured(Measured(epoch=20, era=era, digest="d", found=good))
+        assert isinstance(ports.observer, FakeObserver)
+        return len(ports.observer.events)
+
+    assert run(work()) == number
 
 
 def record(peer: str, *, era: str, eval_epoch: int = 20) -> PeerRecord:
