@@ -253,6 +253,6 @@ class Accumulator:
 
 
 def _is_finite(values: torch.Tensor) -> bool:
-    """Whether all of ``values`` are; among them a NaN is lowest and highest. ``isfinite`` takes 30 times as long."""
+    """Whether all of ``values`` are; among them a NaN is lowest and highest. ``isfinite`` takes 20 times as long."""
     lowest, highest = values.aminmax()
     return math.isfinite(lowest) and math.isfinite(highest)
