@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from collab.averaging.agreement import MAX_MEMBERS
 from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.claims import believed
 from collab.averaging.courtesy import Courtesy
@@ -24,7 +23,7 @@ FRESH_S = 1.0
 """An answer to a call that is older belongs to an attempt before."""
 PREPARE_S = 0.2
 """Before a batch is due the leader looks who is there."""
-MAX_STANDING = MAX_MEMBERS
+MAX_STANDING = 512
 """Streams that a leader keeps; whoever comes later is called over a stream of its own."""
 
 NOTHING_SAID = Word(0, Lineage(""), 0.0, 0.0)
