@@ -12,7 +12,8 @@ from collab.errors import BadMessage
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId
 
-MAX_MEMBERS = 256
+MAX_MEMBERS = 2048
+"""Of a group, which has to hold more than half of all trainers. COMMIT of so many is half of the largest message."""
 MAX_MARK_CHARACTERS = 16
 MAX_WEIGHT = float(1 << 53)
 """Samples; beyond this a float no longer counts them one by one, and a sum over a group stays far from Inf."""

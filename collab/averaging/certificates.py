@@ -113,7 +113,7 @@ def ballot_paper(fingerprint: str, electorate: Electorate, ballot: Ballot, recor
 def check(certified: Certified, fingerprint: str, is_signed_by: IsSignedBy) -> None:
     """Check that a quorum of the certificate's own electors voted for its record; who may be one is another question.
 
-    Takes about 0.14 ms a vote, 18 ms for the quorum of the largest group: not for the event loop.
+    Takes about 0.14 ms a vote, 0.14 s for the quorum of the largest group: not for the event loop.
 
     Raises:
         BadCertificate: they did not, or nobody can know it from this.

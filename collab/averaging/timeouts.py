@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from collab.answers import Answers
+from collab.averaging.agreement import MAX_MEMBERS
 from collab.averaging.silence import Silence, Watch
 from collab.errors import TimedOut
 from collab.types import PeerId
@@ -53,7 +54,7 @@ MOVES_SHORTEST_S, MOVES_LONGEST_S = 20.0, 600.0
 """Of the time without anything of use: the queue of a slow link, and a vector of gigabytes that is encoded."""
 MOST_MISSED = 256
 """Peers that are known not to have answered."""
-MOST_SIGNS = 1024
+MOST_SIGNS = 2 * MAX_MEMBERS
 """Peers of which it is known when a part of theirs, or word of one of ours, came last."""
 
 

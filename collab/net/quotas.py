@@ -64,11 +64,11 @@ OTHER = Quota(
 QUOTAS: Mapping[str, Quota] = {
     # A member has one stream, and keeps it from round to round; up to four attempts may follow each other while we
     # still lead the first. It pulses twice a second, and says some ten things in a round; a member that misses all
-    # others of 256 says so at once. The longest is RESUME with 4,096 jobs: 0.6 MB.
+    # others of 2,048 says so at once. The longest is RESUME with 4,096 jobs: 0.6 MB.
     ROUND_PROTOCOL: Quota(
         open_streams=16,
         streams=Pace(burst=64, per_s=8.0),
-        messages=Pace(burst=2000, per_s=1000.0),
+        messages=Pace(burst=4000, per_s=1000.0),
         largest=Largest(header_bytes=MAX_HEADER_BYTES, payload_bytes=0),
     ),
     # One stream for each of our jobs, kept from round to round; each reducer that is lost gives us at most one job

@@ -121,6 +121,19 @@ def test_record_and_certificate_survive_the_wire() -> None:
     assert Certified.from_message(through_the_wire(Message("commit", certified.to_fields()))) == certified
 
 
+def test_the_record_of_the_largest_group_and_its_proof_fit_into_one_message() -> None:
+    peers = tuple(PeerId(f"{index:052d}") for index in range(MAX_MEMBERS))
+    votes = tuple((peer, bytes(64)) for peer in peers[: MAX_MEMBERS // 2 + 1])
+    record = replace(
+        make_record(epoch=4, members=peers),
+        contributors=tuple((peer, 1000.5) for peer in peers),
+        pieces=tuple((peer, index, index + 1) for index, peer in enumerate(peers)),  # each of them reduces
+        digests=("d" * 64,) * MAX_MEMBERS,
+    )
+    certified = Certified(record, Certificate(ballot=BALLOT, electors=peers, votes=votes))
+    assert Certified.from_message(through_the_wire(Message("commit", certified.to_fields()))) == certified
+
+
 MANY = [f"peer-{index}" for index in range(MAX_MEMBERS + 1)]
 FIELDS = proof(vote(A), vote(B)).certificate.to_fields()
 MALFORMED: list[Callable[[dict[str, Any]], Any]] = [
