@@ -43,3 +43,12 @@ def test_dedloc_trains_on_when_two_of_four_are_killed_and_one_comes() -> None:
     content = run("--engines", "dedloc", "--links", links, *rest)
     assert content["curves"]["dedloc"][-1][0] > 0.15 * 40, "steps after the two were killed"
     assert content["steps"]["dedloc"]["epochs"] > 1
+
+
+@pytest.mark.live
+def test_hivemind_is_measured_whether_or_not_it_takes_a_step_in_its_time() -> None:
+    links = "20/100@15,20/100@15"
+    content = run("--engines", "hivemind", "--links", links, "--seconds", "10", "--batches", "32", "--pace-ms", "100")
+    assert content["failed"] == {}
+    assert content["steps"]["hivemind"]["own_microbatches"] > 0
+    assert (content["best_loss"]["hivemind"] is None) == (content["curves"]["hivemind"] == [])
