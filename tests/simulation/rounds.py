@@ -248,3 +248,13 @@ class SimRounds:
         while not set(range(len(self.links))) - self.absent <= set(self._arrived[number]):
             await asyncio.sleep(0.01)
         await asyncio.sleep(PAUSE_S)
+
+
+def rounds_of_homes(homes: int, *, rounds: int) -> SimRounds:
+    """Of home lines that reduce nothing, a trainer on a good line that does, and an auxiliary; 4 kB."""
+    return SimRounds(
+        [link(1000, delay_ms=10), link(200, delay_ms=15), *[link(20, 100, delay_ms=15)] * homes],
+        roles={0: "aux", **dict.fromkeys(range(2, homes + 2), "client")},
+        mb=0.004,
+        rounds=rounds,
+    )

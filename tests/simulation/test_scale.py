@@ -1,7 +1,7 @@
 import time
 
 from collab.averaging.base import Committed
-from tests.simulation.rounds import SimRounds, link
+from tests.simulation.rounds import rounds_of_homes
 from tests.simulation.traffic import Talkers
 
 SECONDS_NOT_MINUTES_S = 40.0
@@ -23,12 +23,7 @@ def test_a_thousand_peers_for_thirty_virtual_seconds_take_seconds() -> None:
 
 def test_a_round_of_more_than_256_trainers_leaves_nobody_out() -> None:
     homes = 280
-    rounds = SimRounds(
-        [link(1000, delay_ms=10), link(200, delay_ms=15), *[link(20, 100, delay_ms=15)] * homes],
-        roles={0: "aux", **dict.fromkeys(range(2, homes + 2), "client")},
-        mb=0.004,
-        rounds=1,
-    )
+    rounds = rounds_of_homes(homes, rounds=1)
     rounds.run()
     committed = [outcome for outcome in rounds.outcomes.values() if isinstance(outcome, Committed)]
     assert len(committed) == homes + 1

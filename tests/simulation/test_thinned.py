@@ -11,7 +11,7 @@ from collab.net.wire import Message
 from collab.ports import Ports
 from collab.simulation.links import PIECE_BYTES, Link
 from collab.simulation.world import World
-from tests.simulation.rounds import SimRounds, link
+from tests.simulation.rounds import rounds_of_homes
 
 WEIGHT = 1000
 UP_BYTES_PER_S = 2.5e6
@@ -70,12 +70,7 @@ def test_what_is_no_vector_weighs_what_it_is_also_beside_a_vector() -> None:
 
 def test_homes_that_send_a_thinned_vector_at_once_do_not_fall_silent_for_their_leader() -> None:
     homes = 20
-    rounds = SimRounds(
-        [link(1000, delay_ms=10), link(200, delay_ms=15), *[link(20, 100, delay_ms=15)] * homes],
-        roles={0: "aux", **dict.fromkeys(range(2, homes + 2), "client")},
-        mb=0.004,
-        rounds=2,
-    )
+    rounds = rounds_of_homes(homes, rounds=2)
     rounds.world.network.bulk_weight = WEIGHT
     rounds.run()
     lost = {key: outcome for key, outcome in rounds.outcomes.items() if not isinstance(outcome, Committed)}
