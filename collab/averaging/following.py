@@ -176,11 +176,9 @@ class Following:
         self._courtesy.heard_of(word.history)
         if stander.called != word.history:
             stander.decline()  # it has gone on since it was called
-        if self._is_far(word, there):
-            heard = Heard(word.epoch, word.lineage, FAR_S).to_message()
-            await stander.stream.send(heard, timeout_s=self._timeouts.answer_s())
-        else:
-            await self._consider(stander, word)
+        due_s = FAR_S if self._is_far(word, there) else await self._consider(stander, word)
+        heard = Heard(word.epoch, word.lineage, due_s).to_message()
+        await stander.stream.send(heard, timeout_s=self._timeouts.answer_s())
 
     def _forget_word(self, stander: _Stander) -> None:
         """Something else is true of it by now."""
@@ -206,8 +204,8 @@ class Following:
             stander.answered_s = asyncio.get_running_loop().time()
             stander.answer.set_result(reply)
 
-    async def _consider(self, stander: _Stander, word: Word) -> None:
-        """A trainer has got further: tell it when the batch is due, or call everybody. Every word gets an answer."""
+    async def _consider(self, stander: _Stander, word: Word) -> float:
+        """A trainer has got further: call everybody if the batch is there; when it is due otherwise (s)."""
         together = [other for other in self._standers.values() if other.word and other.word.history == word.history]
         counted = [other for other in together if other.stream.remote not in self.left_out] or together
         claims = {other.stream.remote: other.word.samples for other in counted if other.word}
@@ -221,15 +219,12 @@ class Following:
             was_called = stander.called == word.history and not stander.has_declined
             await asyncio.gather(*(self._call(other, word.history) for other in together), return_exceptions=True)
             if not was_called:
-                return
+                return 0.0
         others = [other.pace for other in counted if other is not stander]
         due_s = batch_due_s(others, stander.pace, target=target, max_share=self._settings.max_share)
         due_s = max(due_s, PREPARE_S) if awaited else due_s
         self._prepare_for(word.history, due_s)
-        if awaited:  # nobody is to come before that without a call
-            due_s = self._courtesy.left_s
-        heard = Heard(word.epoch, word.lineage, due_s).to_message()
-        await stander.stream.send(heard, timeout_s=self._timeouts.answer_s())
+        return self._courtesy.left_s if awaited else due_s  # nobody is to come before that without a call
 
     def _put_off_for(self, history: History) -> list[_Stander]:
         """For whom the round that is due waits."""

@@ -6,8 +6,11 @@ The directory takes tens of milliseconds to tell one peer what another said; a s
 way. A trainer tells its leader of every microbatch and hears when the batch is due. As soon as the leader knows that
 they have it together, it calls them, and each says when it can be there.
 
+Every word gets one answer, and a few words at most are on their way: a leader that is slower than its trainers hears
+of less microbatches, and not of ever older ones.
+
 trainer -> leader  word     epoch, lineage, samples so far, speed, seconds of a microbatch, whether it is catching up
-leader -> trainer  heard    when all trainers of this history will have their batch together
+leader -> trainer  heard    when all trainers of this history will have their batch together; the answer to a word
 leader -> trainer  call     your swarm has its batch: come
 trainer -> leader  coming   in so many seconds | not at all
 leader -> trainer  awaited  you are behind, and the others put their round off for you, for so many seconds
@@ -32,10 +35,12 @@ from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
 
-STANDING_PROTOCOL = "collab/standing/3"
+STANDING_PROTOCOL = "collab/standing/4"
 IDLE_S = 3600.0
 RETRY_S = 1.0
 """After a leader could not be reached."""
+MAX_UNANSWERED = 4
+"""Words on their way: with a leader far off, one for each quarter of a round trip."""
 History = tuple[int, Lineage]
 """Epoch and lineage."""
 Attendance = Callable[[Call, PeerId], Reply]
@@ -142,7 +147,9 @@ class Standing:
         self._stream: Stream | None = None
         self._clock, self._silence = ports.clock.monotonic, Silence(ports.clock.monotonic, timeouts.fixed.silence_s)
         self._unanswered_s: float | None = None
-        """When we said the first word that the leader has not answered."""
+        """Since when we wait for anything from the leader."""
+        self._unanswered, self._answered = 0, asyncio.Event()
+        """Words that the leader has not answered; and whether it has answered one since they were too many."""
 
     @property
     def is_connected(self) -> bool:
@@ -206,16 +213,17 @@ class Standing:
         hearing = asyncio.create_task(self._hear(stream, leader))
         try:
             await stream.send(Message("stand", {"fingerprint": self._fingerprint}), timeout_s=self._timeouts.answer_s())
-            self._leader, self._stream = leader, stream
+            self._leader, self._stream, self._unanswered = leader, stream, 0
             while not hearing.done():
-                word = self._word
-                if word is not None and self._news.is_set():
-                    if self._first_leader(word) != leader:
-                        return
-                    self._news.clear()
-                    self._unanswered_s = self._clock() if self._unanswered_s is None else self._unanswered_s
-                    await stream.send(word.to_message(), timeout_s=self._timeouts.answer_s())
-                news = asyncio.create_task(self._news.wait())
+                word, next_turn = self._word, self._answered
+                if self._unanswered < MAX_UNANSWERED:
+                    next_turn = self._news
+                    if word is not None and self._news.is_set():
+                        if self._first_leader(word) != leader:
+                            return
+                        await self._say(stream, word)
+                        continue
+                news = asyncio.create_task(next_turn.wait())
                 left_s = self._left_s()
                 await asyncio.wait((news, hearing), timeout=min(left_s, IDLE_S), return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
@@ -230,15 +238,25 @@ class Standing:
             del hearing  # it holds the error that it ended with, whose traceback holds this frame
             stream.close()
 
+    async def _say(self, stream: Stream, word: Word) -> None:
+        self._news.clear()
+        self._answered.clear()
+        self._unanswered += 1
+        self._unanswered_s = self._clock() if self._unanswered_s is None else self._unanswered_s
+        await stream.send(word.to_message(), timeout_s=self._timeouts.answer_s())
+
     async def _hear(self, stream: Stream, leader: PeerId) -> None:
         while True:
             message = await stream.receive(timeout_s=IDLE_S)
             self._timeouts.showed(leader)
-            if self._unanswered_s is not None:
-                self._silence.ended(self._clock() - self._unanswered_s)
-                self._unanswered_s = None
             if message.kind == "heard":
                 self._heard = Heard.from_message(message), self._clock()
+                self._unanswered = max(self._unanswered - 1, 0)
+                self._answered.set()
+            if self._unanswered_s is not None:
+                self._silence.ended(self._clock() - self._unanswered_s)
+                self._unanswered_s = self._clock() if self._unanswered else None
+            if message.kind == "heard":
                 continue
             if message.kind == "awaited":
                 awaited = Awaited.from_message(message)

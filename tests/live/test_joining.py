@@ -32,13 +32,11 @@ def run_of(
 
 def progress_of(newcomer: Path) -> float:
     """How much of the state that it fetches is on its disk."""
-    begun = list((newcomer / "state").rglob("manifest.json"))
-    if not begun or not begun[0].with_name("data").exists():
-        return 0.0
+    begun = newcomer / "state" / "download"
     try:
-        return begun[0].with_name("data").stat().st_size / float(json.loads(begun[0].read_text())["num_bytes"])
-    except ValueError:
-        return 0.0  # it is being written
+        return (begun / "data").stat().st_size / float(json.loads((begun / "manifest.json").read_text())["num_bytes"])
+    except (FileNotFoundError, ValueError):
+        return 0.0  # it is being written, or removed for that of a later epoch
 
 
 def fetched(peer: Peer) -> dict[str, object]:

@@ -1,0 +1,105 @@
+"""A leader that is slower than its trainers: it hears of less microbatches, and not of ever older ones."""
+
+import asyncio
+
+from collab.averaging.calls import Call
+from collab.averaging.standing import MAX_UNANSWERED, STANDING_PROTOCOL, Heard
+from collab.averaging.timeouts import FIRST
+from collab.net.base import Stream
+from collab.net.wire import Message
+from collab.types import PeerId
+from tests.averaging.standing_lab import HERE, Lab, in_lab
+
+HEARD = Heard(*HERE, 3600.0).to_message()
+
+
+class SlowLeader:
+    """Takes words in, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.words: list[float] = []
+        """Samples in each, in order."""
+        self._stream: Stream | None = None
+
+    async def join(self, lab: Lab, name: str) -> None:
+        await lab.network.join(name).serve(STANDING_PROTOCOL, self._serve)
+        lab.leaders.append(PeerId(name))
+
+    async def _serve(self, stream: Stream) -> None:
+        self._stream = stream
+        await stream.receive(timeout_s=1.0)
+        while True:
+            self.words.append((await stream.receive(timeout_s=1e6)).get("samples", float))
+
+    async def sends(self, message: Message) -> None:
+        assert self._stream is not None
+        await self._stream.send(message, timeout_s=1.0)
+        await asyncio.sleep(0.01)
+
+
+def test_a_trainer_has_a_few_words_on_their_way_and_the_next_one_is_the_newest() -> None:
+    async def test(lab: Lab) -> None:
+        leader = SlowLeader()
+        await leader.join(lab, "leader")
+        a = await lab.add_trainer("a")
+        for samples in range(10):
+            await a.says(samples)
+        assert leader.words == [float(samples) for samples in range(MAX_UNANSWERED)]
+        await leader.sends(HEARD)
+        assert leader.words[MAX_UNANSWERED:] == [9.0], "what it would have said meanwhile is said no more"
+        await a.says(10)
+        assert len(leader.words) == MAX_UNANSWERED + 1
+        for _ in range(MAX_UNANSWERED):
+            await leader.sends(HEARD)
+        assert leader.words[MAX_UNANSWERED:] == [9.0, 10.0], "each answer makes room for one, and nothing is said twice"
+
+    in_lab(test)
+
+
+def test_a_call_is_no_answer_to_a_word() -> None:
+    async def test(lab: Lab) -> None:
+        leader = SlowLeader()
+        await leader.join(lab, "leader")
+        a = await lab.add_trainer("a")
+        for samples in range(10):
+            await a.says(samples)
+        await leader.sends(Call(*HERE, 1.0).to_message())
+        assert len(a.accepted) == 1
+        assert len(leader.words) == MAX_UNANSWERED
+
+    in_lab(test)
+
+
+def test_a_leader_that_calls_and_freezes_is_left_with_words_unanswered() -> None:
+    async def test(lab: Lab) -> None:
+        leader = SlowLeader()
+        await leader.join(lab, "leader")
+        second = await lab.add_leader("second")
+        a = await lab.add_trainer("a")
+        for samples in range(10):
+            await a.says(samples)
+        await leader.sends(Call(*HERE, 1.0).to_message())
+        await asyncio.sleep(FIRST.silence_s / 2)
+        assert second.at(HERE) == frozenset()
+        await asyncio.sleep(FIRST.silence_s)
+        assert second.at(HERE) == {PeerId("a")}
+
+    in_lab(test)
+
+
+def test_a_new_leader_gets_words_although_the_last_one_has_answered_none() -> None:
+    async def test(lab: Lab) -> None:
+        slow = SlowLeader()
+        await slow.join(lab, "slow")
+        a = await lab.add_trainer("a")
+        for samples in range(10):
+            await a.says(samples)
+        await lab.add_leader("quick")
+        lab.leaders.reverse()
+        await slow.sends(HEARD)
+        assert lab.told("word")[-1] == "quick"
+        for samples in range(10, 20):
+            await a.says(samples)
+        assert lab.told("word").count(PeerId("quick")) == 11
+
+    in_lab(test)
