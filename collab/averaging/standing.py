@@ -7,7 +7,7 @@ way. A trainer tells its leader of every microbatch and hears when the batch is 
 they have it together, it calls them, and each says when it can be there.
 
 Every word gets one answer, and a few words at most are on their way: a leader that is slower than its trainers hears
-of less microbatches, and not of ever older ones.
+of fewer microbatches, and not of ever older ones.
 
 trainer -> leader  word     epoch, lineage, samples so far, speed, seconds of a microbatch, whether it is catching up
 leader -> trainer  heard    when all trainers of this history will have their batch together; the answer to a word
@@ -40,7 +40,7 @@ IDLE_S = 3600.0
 RETRY_S = 1.0
 """After a leader could not be reached."""
 MAX_UNANSWERED = 4
-"""Words on their way: with a leader far off, one for each quarter of a round trip."""
+"""Words on their way: the first ones of a step are said at once, later ones may wait for a round trip."""
 History = tuple[int, Lineage]
 """Epoch and lineage."""
 Attendance = Callable[[Call, PeerId], Reply]

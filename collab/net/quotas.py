@@ -83,7 +83,7 @@ QUOTAS: Mapping[str, Quota] = {
     # One for each attempt of a leader with whom we do not stand: 20 a second on loopback.
     CALL_PROTOCOL: Quota(open_streams=16, streams=Pace(burst=400, per_s=100.0)),
     # One word for each microbatch, which takes a millisecond at least; a new stream a second after the last one broke,
-    # and the broken one stays until libp2p has noticed. Words wait while we are frozen, and then come at once.
+    # and the broken one stays until libp2p has noticed. Four words are on their way at most, and answers to calls.
     STANDING_PROTOCOL: Quota(
         open_streams=16, streams=Pace(burst=32, per_s=4.0), messages=Pace(burst=8000, per_s=2000.0)
     ),

@@ -1,4 +1,4 @@
-"""A leader that is slower than its trainers: it hears of less microbatches, and not of ever older ones."""
+"""A leader that is slower than its trainers: it hears of fewer microbatches, and not of ever older ones."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from collab.averaging.timeouts import FIRST
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import PeerId
-from tests.averaging.standing_lab import HERE, Lab, in_lab
+from tests.averaging.standing_lab import HERE, Lab, Trainer, in_lab
 
 HEARD = Heard(*HERE, 3600.0).to_message()
 
@@ -21,15 +21,17 @@ class SlowLeader:
         """Samples in each, in order."""
         self._stream: Stream | None = None
 
-    async def join(self, lab: Lab, name: str) -> None:
-        await lab.network.join(name).serve(STANDING_PROTOCOL, self._serve)
-        lab.leaders.append(PeerId(name))
+    async def join(self, lab: Lab) -> None:
+        await lab.network.join("leader").serve(STANDING_PROTOCOL, self._serve)
+        lab.leaders.append(PeerId("leader"))
 
     async def _serve(self, stream: Stream) -> None:
         self._stream = stream
         await stream.receive(timeout_s=1.0)
         while True:
-            self.words.append((await stream.receive(timeout_s=1e6)).get("samples", float))
+            message = await stream.receive(timeout_s=1e6)
+            if message.kind == "word":
+                self.words.append(message.get("samples", float))
 
     async def sends(self, message: Message) -> None:
         assert self._stream is not None
@@ -37,13 +39,19 @@ class SlowLeader:
         await asyncio.sleep(0.01)
 
 
+async def flooded(lab: Lab) -> tuple[SlowLeader, Trainer]:
+    """A leader that has answered nothing, and a trainer that has got further ten times."""
+    leader = SlowLeader()
+    await leader.join(lab)
+    trainer = await lab.add_trainer("a")
+    for samples in range(10):
+        await trainer.says(samples)
+    return leader, trainer
+
+
 def test_a_trainer_has_a_few_words_on_their_way_and_the_next_one_is_the_newest() -> None:
     async def test(lab: Lab) -> None:
-        leader = SlowLeader()
-        await leader.join(lab, "leader")
-        a = await lab.add_trainer("a")
-        for samples in range(10):
-            await a.says(samples)
+        leader, a = await flooded(lab)
         assert leader.words == [float(samples) for samples in range(MAX_UNANSWERED)]
         await leader.sends(HEARD)
         assert leader.words[MAX_UNANSWERED:] == [9.0], "what it would have said meanwhile is said no more"
@@ -58,11 +66,7 @@ def test_a_trainer_has_a_few_words_on_their_way_and_the_next_one_is_the_newest()
 
 def test_a_call_is_no_answer_to_a_word() -> None:
     async def test(lab: Lab) -> None:
-        leader = SlowLeader()
-        await leader.join(lab, "leader")
-        a = await lab.add_trainer("a")
-        for samples in range(10):
-            await a.says(samples)
+        leader, a = await flooded(lab)
         await leader.sends(Call(*HERE, 1.0).to_message())
         assert len(a.accepted) == 1
         assert len(leader.words) == MAX_UNANSWERED
@@ -72,12 +76,8 @@ def test_a_call_is_no_answer_to_a_word() -> None:
 
 def test_a_leader_that_calls_and_freezes_is_left_with_words_unanswered() -> None:
     async def test(lab: Lab) -> None:
-        leader = SlowLeader()
-        await leader.join(lab, "leader")
+        leader, _ = await flooded(lab)
         second = await lab.add_leader("second")
-        a = await lab.add_trainer("a")
-        for samples in range(10):
-            await a.says(samples)
         await leader.sends(Call(*HERE, 1.0).to_message())
         await asyncio.sleep(FIRST.silence_s / 2)
         assert second.at(HERE) == frozenset()
@@ -89,11 +89,7 @@ def test_a_leader_that_calls_and_freezes_is_left_with_words_unanswered() -> None
 
 def test_a_new_leader_gets_words_although_the_last_one_has_answered_none() -> None:
     async def test(lab: Lab) -> None:
-        slow = SlowLeader()
-        await slow.join(lab, "slow")
-        a = await lab.add_trainer("a")
-        for samples in range(10):
-            await a.says(samples)
+        slow, a = await flooded(lab)
         await lab.add_leader("quick")
         lab.leaders.reverse()
         await slow.sends(HEARD)
@@ -101,5 +97,19 @@ def test_a_new_leader_gets_words_although_the_last_one_has_answered_none() -> No
         for samples in range(10, 20):
             await a.says(samples)
         assert lab.told("word").count(PeerId("quick")) == 11
+
+    in_lab(test)
+
+
+def test_a_leader_answers_every_word_once_also_those_that_fill_the_batch_and_come_after_the_call() -> None:
+    async def test(lab: Lab) -> None:
+        await lab.add_leader("leader")
+        a, b = [await lab.add_trainer(name) for name in "ab"]
+        for samples in range(10, 100, 10):
+            await a.says(samples)
+            await b.says(samples)
+        assert sorted(lab.told("call")) == ["a", "b"]
+        assert len(lab.told("word")) == 18
+        assert lab.told("heard") == ["a", "b"] * 9
 
     in_lab(test)
