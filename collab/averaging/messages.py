@@ -28,6 +28,7 @@ from collab.averaging.agreement import MAX_MARK_CHARACTERS, MAX_MEMBERS as MAX_M
 from collab.averaging.ballots import Ballot
 from collab.averaging.contribution_plan import RESULT_CODECS
 from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, SMALLEST_PART_ELEMENTS, Span, is_rate, is_tiling
+from collab.averaging.uplink import SMALLEST_PARTS
 from collab.compression.base import all_codecs
 from collab.errors import BadMessage
 from collab.net.wire import Message
@@ -167,6 +168,12 @@ class Group:
     def row_elements(self) -> int:
         """Length of a row: of the vector, unless there are several."""
         return self.num_elements // self.rows
+
+    @property
+    def queue_s(self) -> float:
+        """So long a word stands at least behind the parts of its sender, on the slowest link; 0: no rate is known."""
+        longest = max(span.num_elements for span in self.spans)
+        return SMALLEST_PARTS * self.expected_s * min(self.part_elements, longest) / self.num_elements
 
     @property
     def reducers(self) -> tuple[PeerId, ...]:
