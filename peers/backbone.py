@@ -256,7 +256,8 @@ class Backbone:
             return
         self._reported = consensus
         trainers = view.all_trainers()
-        eval_epoch, eval_loss, eval_accuracy = newest_evaluation(view, consensus[0] + 1)  # some may be a step ahead
+        most = consensus[0] + 1  # some may be a step ahead
+        eval_epoch, eval_loss, eval_accuracy = newest_evaluation(view, self.membership.era, most)
         self._ports.observer.observe(
             SwarmReport(
                 at_s=view.at_s,

@@ -91,6 +91,12 @@ def _in_words(one: Forecast) -> list[str]:
     if one.codecs:
         *sent, result = one.codecs
         lines.append(f"  encodings: {', '.join(sent)}; of the result {result}")
+    if (turnover := one.turnover) is not None:
+        there = f"{number(turnover.trainers)} trainers compute, {number(turnover.joining)} fetch the state"
+        gone = f"{percent(turnover.lost_share)} of what is computed is lost with those who go"
+        lines.append(f"  comings and goings: on average {there}; {gone}")
+        missing = "rounds that are disturbed or lost, steps that newcomers miss, standstills when most go at once"
+        lines.append(f"  not in it: {missing}")
     if one.left_out:
         lines.append(f"  not in every round, since their uplinks would hold up all: {', '.join(one.left_out)}")
     return lines

@@ -1,6 +1,7 @@
 """The swarm in a few numbers, from what its peers say."""
 
 import math
+from collections import Counter
 
 from collab.averaging.agreement import CommitRecord
 from collab.config import Run
@@ -23,13 +24,25 @@ def swarm_loss(view: SwarmView) -> float:
     return sum(loss * weight for loss, weight in known) / total if known else math.nan
 
 
-def newest_evaluation(view: SwarmView, most: float = math.inf) -> tuple[int, float, float]:
+def era_of(view: SwarmView) -> str:
+    """Mark of the last rollback, for one who only looks and does not know the orders: as most trainers have it.
+
+    Without trainers, as most backbones have it; of two eras with as many peers, that of who knows more orders.
+    """
+    asked = view.all_trainers() or tuple(view.backbones())
+    counts = Counter(record.era for record in asked)
+    orders = {record.era: record.orders for record in sorted(asked, key=lambda record: record.orders)}
+    return max(sorted(counts), key=lambda era: (counts[era], orders[era]), default="")
+
+
+def newest_evaluation(view: SwarmView, era: str, most: float = math.inf) -> tuple[int, float, float]:
     """Epoch, loss and accuracy of the newest evaluation that any peer tells of; (-1, NaN, NaN) when there is none.
 
     Args:
+        era: mark of the last rollback: states of another era are not the run's any more.
         most: no later epoch can have been evaluated: whoever says so is not believed.
     """
-    told = [record for record in view.records if 0 <= record.eval_epoch <= most]
+    told = [record for record in view.records if record.era == era and 0 <= record.eval_epoch <= most]
     newest = max(told, key=lambda record: record.eval_epoch, default=None)
     return (-1, math.nan, math.nan) if newest is None else (newest.eval_epoch, newest.eval_loss, newest.eval_accuracy)
 

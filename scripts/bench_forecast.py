@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """How near forecasts come to simulations, on random swarms, and suggestions to the best of a grid.
 
-    python scripts/bench_forecast.py [--swarms 20] [--first 0] [--grids 4,18] [--links 1] [--seed 0] [--json]
+    python scripts/bench_forecast.py [--swarms 20] [--first 0] [--grids 4,18] [--links 1] [--churn] [--seed 0] [--json]
 
 Each swarm is drawn: its machines, their speeds and links, the length of the vector, and how it trains. It is forecast,
 and then simulated: the roles of a real run in virtual time, with vectors in which nothing is learnt. Compared are
-samples committed per second, and the time of a step, after the first quarter of the steps. For some of the swarms a
-grid of what ``collab-peer plan --suggest`` chooses from is simulated, too: dedloc with 1 and 4 times the target batch,
-diloco with phases of 30 and 100 steps, half and auto, with and without delay. How good is what is suggested beside the
-best of them? The score is samples committed per second, times what a sample is worth
+samples committed per second, and the time of a step, after the first quarter of the steps. With ``--churn`` its homes
+come and go, each for some steps, and it is simulated for more steps. For some of the swarms a grid of what
+``collab-peer plan --suggest`` chooses from is simulated, too: dedloc with 1 and 4 times the target batch, diloco with
+phases of 30 and 100 steps, half and auto, with and without delay. How good is what is suggested beside the best of
+them? The score is samples committed per second, times what a sample is worth
 (``collab/simulation/alternatives.py``).
 """
 
@@ -28,11 +29,11 @@ from collab.config import Averaging, Optimizer
 from collab.simulation.alternatives import Candidate, candidates, suggest
 from collab.simulation.forecast import Model, forecast
 from collab.simulation.residents import link_of
-from collab.simulation.swarm_file import Contender, Group, NoTask, SwarmFile
+from collab.simulation.swarm_file import Contender, Group, NoTask, PartTime, SwarmFile
 from peers.simulating import Figures
 from peers.trying import simulate
 
-STEPS, STEPS_IN_GRID = 20, 8
+STEPS, STEPS_IN_GRID, STEPS_OF_CHURN = 20, 8, 40
 """That each simulation has time for."""
 MICROBATCH = 8
 OPTIMIZER = Optimizer(name="sgd", learning_rate=1e-6)
@@ -90,6 +91,26 @@ def with_links(swarm: SwarmFile, factor: float) -> SwarmFile:
     return swarm.model_copy(update={"groups": groups})
 
 
+def with_churn(swarm: SwarmFile, *, seed: int) -> SwarmFile:
+    """The same swarm with homes that come and go; a session is 5 to 25 of its steps, and at least a minute."""
+    rng = random.Random(f"churn {seed} {swarm.seed}")
+    step_s = forecast(swarm, swarm.strategies[0], model_of(swarm)).step_s
+    if isinstance(swarm.strategies[0].strategy, config.VcAsgd):
+        step_s *= sum(group.count for group in swarm.groups if group.role == "trainer")
+    groups = []
+    for group in swarm.groups:
+        session_s = max(step_s * rng.uniform(5, 25), 60.0)
+        churn = PartTime(
+            kind="sessions",
+            mean_session_s=session_s,
+            mean_absence_s=session_s * rng.uniform(0.2, 1.0),
+            killed=rng.choice((0.0, 0.5, 1.0)),
+        )
+        groups.append(group.model_copy(update={"churn": churn}) if group.role == "trainer" else group)
+    found = swarm.model_copy(update={"groups": tuple(groups)})
+    return long_enough(found, found.strategies[0], STEPS_OF_CHURN)
+
+
 def _rule(rng: random.Random, trainers: int) -> config.Strategy:
     target, delay = trainers * MICROBATCH * rng.randint(2, 16), rng.choice((0, 1))
     if (name := rng.choice(("dedloc", "dedloc", "dts", "diloco", "vc_asgd"))) == "dedloc":
@@ -126,7 +147,7 @@ def compare(swarm: SwarmFile) -> dict[str, Any]:
     began_s = time.monotonic()
     contender = swarm.strategies[0]
     expected, found = forecast(swarm, contender, model_of(swarm)), simulated(swarm)
-    rule = contender.strategy
+    rule, turnover = contender.strategy, expected.turnover
     return {
         "strategy": rule.name, "delay": getattr(rule, "delay", 0), "target": rule.target_batch_size,
         "trainers": sum(group.count for group in swarm.groups if group.role == "trainer"),
@@ -136,6 +157,8 @@ def compare(swarm: SwarmFile) -> dict[str, Any]:
         "round_s": {"forecast": expected.round_s, "simulation": found.round_s},
         "compute_use": {"forecast": expected.compute_use, "simulation": found.compute_use},
         "off": off(expected.samples_per_s, found.samples_per_s), "step_off": off(expected.step_s, found.step_s),
+        "lost_share": {"forecast": turnover.lost_share if turnover else 0.0, "simulation": found.lost_share},
+        "rounds_lost": found.rounds_lost, "rounds_committed": found.rounds_committed,
         "bottleneck": expected.bottleneck, "seconds": round(time.monotonic() - began_s, 1),
     }  # fmt: skip
 
@@ -193,6 +216,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first swarm")
     parser.add_argument("--grids", default="4,18", help="numbers of the swarms whose grid is simulated")
     parser.add_argument("--links", type=float, default=1.0, help="rates of all links, times as much as drawn")
+    parser.add_argument("--churn", action="store_true", help="homes come and go")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="only the JSON object")
     options = parser.parse_args()
@@ -203,7 +227,8 @@ def main() -> None:
 
     def swarm(number: int) -> SwarmFile:
         drawn = random_swarm(number, seed=options.seed)
-        return long_enough(with_links(drawn, options.links), drawn.strategies[0])
+        found = long_enough(with_links(drawn, options.links), drawn.strategies[0])
+        return with_churn(found, seed=options.seed) if options.churn else found
 
     compared, grids = [], []
     for number in range(options.first, options.first + options.swarms):
@@ -213,7 +238,7 @@ def main() -> None:
         grids.append({"swarm": number, **grid(swarm(number))})
         tell(grids[-1])
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    setup = {"date": date, "seed": options.seed, "links": options.links, "steps": STEPS}
+    setup = {"date": date, "seed": options.seed, "links": options.links, "churn": options.churn, "steps": STEPS}
     result = {"setup": setup, "compared": compared, "grids": grids}
     print(json.dumps(result | ({"summary": summary(compared)} if compared else {})))
 

@@ -90,13 +90,16 @@ class Certified:
         return {"record": self.record.to_fields(), "certificate": self.certificate.to_fields()}
 
     @classmethod
-    def from_message(cls, message: Message) -> "Certified":
+    def from_message(cls, message: Message, known: CommitRecord | None = None) -> "Certified":
         """From a message that has them among its fields.
+
+        Args:
+            known: see ``CommitRecord.from_fields``.
 
         Raises:
             BadMessage: something is missing or malformed.
         """
-        record = CommitRecord.from_fields(message.get("record", dict))
+        record = CommitRecord.from_fields(message.get("record", dict), known)
         if not message.fields.get("certificate"):
             raise BadCertificate("no_certificate", f"{message.kind} names a round as history and proves nothing")
         return cls(record, Certificate.from_fields(message.get("certificate", dict)))

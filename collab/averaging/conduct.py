@@ -48,7 +48,7 @@ class Conductor:
         self.course = course
         self._votes = Votes(course.group, notary)
         self._streams, self._timeouts = dict(streams), timeouts
-        self._watches = {peer: timeouts.watch(peer, silence) for peer in streams}
+        self._watches = {peer: timeouts.watch(peer, silence, queue_s=course.group.queue_s) for peer in streams}
         self._limit = silence
         self._heard: asyncio.Queue[tuple[PeerId, Message | NetworkError]] = asyncio.Queue()
         self._taken = {peer: asyncio.Event() for peer in streams}

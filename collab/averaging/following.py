@@ -40,6 +40,8 @@ class _Stander:
     called: History | None = None
     answer: asyncio.Future[Reply] | None = None
     answered_s: float = 0.0
+    has_spoken: bool = False
+    """Since it answered: what it said may not hold any more."""
     hurried: History | None = None
     """To which round, that was put off for it."""
     excused: History | None = None
@@ -60,6 +62,10 @@ class _Stander:
         """As its last word shows it."""
         word, age_s = self.word or NOTHING_SAID, asyncio.get_running_loop().time() - self.spoke_s
         return Pace(samples=word.samples, samples_per_s=word.samples_per_s, microbatch_s=word.microbatch_s, age_s=age_s)
+
+    def awaits_call(self, history: History) -> bool:
+        """Once for each attempt; again when it has declined and speaks of its history still."""
+        return self.called != history or (self.has_declined and self.has_spoken)
 
     def decline(self) -> None:
         """No answer comes any more to what it was called for."""
@@ -113,7 +119,7 @@ class Following:
         """
         stander = self._standers[peer]
         loop = asyncio.get_running_loop()
-        if stander.is_answered and loop.time() - stander.answered_s > FRESH_S:
+        if stander.has_declined or (stander.is_answered and loop.time() - stander.answered_s > FRESH_S):
             stander.called = None  # what it said was for an earlier attempt
         await self._call(stander, history)
         if stander.answer is None:
@@ -136,9 +142,8 @@ class Following:
                 stander.called = None
 
     async def _call(self, stander: _Stander, history: History) -> None:
-        """Once for each attempt; again whoever declined and speaks of its history still."""
-        if stander.called == history and not stander.has_declined:
-            return
+        if not stander.awaits_call(history):
+            return  # somebody else's word has come between
         stander.called, stander.answer = history, asyncio.get_running_loop().create_future()
         call = Call(*history, self.patience.deadline_s())
         await stander.stream.send(call.to_message(), timeout_s=self._timeouts.answer_s())
@@ -170,7 +175,7 @@ class Following:
 
     async def _take_word(self, stander: _Stander, word: Word) -> None:
         self._forget_word(stander)
-        stander.word, stander.spoke_s = word, asyncio.get_running_loop().time()
+        stander.word, stander.spoke_s, stander.has_spoken = word, asyncio.get_running_loop().time(), True
         there = self._together.setdefault(word.history, Together())
         there.add(word.samples, word.samples_per_s, stander.spoke_s)
         self._courtesy.heard_of(word.history)
@@ -201,7 +206,7 @@ class Following:
         history = message.get("epoch", int), Lineage(message.get("lineage", str))
         reply = Reply.from_message(message)
         if stander.called == history and stander.answer is not None and not stander.answer.done():
-            stander.answered_s = asyncio.get_running_loop().time()
+            stander.answered_s, stander.has_spoken = asyncio.get_running_loop().time(), False
             stander.answer.set_result(reply)
 
     async def _consider(self, stander: _Stander, word: Word) -> float:
@@ -216,9 +221,9 @@ class Following:
             await asyncio.gather(*(self._hurry(other, word.history) for other in awaited), return_exceptions=True)
         elif has_batch and not awaited:
             self._courtesy.called()
-            was_called = stander.called == word.history and not stander.has_declined
-            await asyncio.gather(*(self._call(other, word.history) for other in together), return_exceptions=True)
-            if not was_called:
+            uncalled = [other for other in together if other.awaits_call(word.history)]
+            await asyncio.gather(*(self._call(other, word.history) for other in uncalled), return_exceptions=True)
+            if stander in uncalled:
                 return 0.0
         others = [other.pace for other in counted if other is not stander]
         due_s = batch_due_s(others, stander.pace, target=target, max_share=self._settings.max_share)

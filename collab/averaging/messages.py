@@ -21,12 +21,14 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from collab.averaging.agreement import MAX_MARK_CHARACTERS, MAX_MEMBERS as MAX_MEMBERS, MAX_WEIGHT
 from collab.averaging.ballots import Ballot
 from collab.averaging.contribution_plan import RESULT_CODECS
 from collab.averaging.plan import LARGEST_PART_ELEMENTS, PART_ELEMENTS, SMALLEST_PART_ELEMENTS, Span, is_rate, is_tiling
+from collab.averaging.uplink import SMALLEST_PARTS
 from collab.compression.base import all_codecs
 from collab.errors import BadMessage
 from collab.net.wire import Message
@@ -135,7 +137,7 @@ class Member:
     """Whether others can dial it, and give it spans."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: who contributes is kept beside its fields
 class Group:
     """A closed group: who takes part, with what weight, and who reduces what."""
 
@@ -168,6 +170,12 @@ class Group:
         return self.num_elements // self.rows
 
     @property
+    def queue_s(self) -> float:
+        """So long a word stands at least behind the parts of its sender, on the slowest link; 0: no rate is known."""
+        longest = max(span.num_elements for span in self.spans)
+        return SMALLEST_PARTS * self.expected_s * min(self.part_elements, longest) / self.num_elements
+
+    @property
     def reducers(self) -> tuple[PeerId, ...]:
         """Members that can reduce."""
         return tuple(member.peer for member in self.members if member.reduces)
@@ -183,19 +191,23 @@ class Group:
         able = [member for member in self.members if member.reduces and member.peer != self.leader]
         return tuple(member.peer for member in sorted(able, key=lambda member: member.receives))
 
-    @property
+    @cached_property
     def contributors(self) -> tuple[Member, ...]:  # members whose vector goes into the mean
         return tuple(member for member in self.members if member.weight > 0)
 
     @property
     def digest(self) -> str:  # 16 hex digits that name all of this in BEGIN and in logs
-        return plan_digest(self.to_message().fields)
+        return plan_digest(self._fields())
 
     def span_of(self, peer: PeerId) -> Span | None:
         """What ``peer`` reduces, if anything."""
         return next((span for span in self.spans if span.reducer == peer), None)
 
     def to_message(self) -> Message:
+        fields = self._fields()
+        return Message("begin", fields | {"digest": plan_digest(fields)})
+
+    def _fields(self) -> dict[str, Any]:
         fields = {
             "round_id": self.round_id,
             "epoch": self.epoch,
@@ -213,7 +225,7 @@ class Group:
         }
         if self.rows > 1:
             fields |= {"rows": self.rows, "row_s": self.row_s}
-        return Message("begin", fields | {"digest": plan_digest(fields)})
+        return fields
 
     @classmethod
     def from_message(cls, message: Message) -> "Group":

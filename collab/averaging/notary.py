@@ -25,6 +25,8 @@ class Notary:
         self.electors = electors
         self._me, self._keys, self._fingerprint, self.roster = ports.transport.peer_id, ports.keys, fingerprint, roster
         self._clock, self._compute, self._observer = ports.clock, ports.compute, ports.observer
+        self._signed: CommitRecord | None = None
+        """What we voted for last, which is mostly what was decided."""
 
     def ballot_paper(self, electorate: Electorate, ballot: Ballot, record: CommitRecord) -> bytes:
         """What is signed in a vote."""
@@ -32,6 +34,7 @@ class Notary:
 
     def sign(self, electorate: Electorate, ballot: Ballot, record: CommitRecord) -> bytes:
         """Our vote; to be given only after our seat has accepted it."""
+        self._signed = record
         return self._keys.sign(self.ballot_paper(electorate, ballot, record))
 
     def is_signed(self, peer: PeerId, paper: bytes, signature: bytes) -> bool:
@@ -64,7 +67,7 @@ class Notary:
         self, teller: PeerId, message: Message, instance: Instance, trusted: Electorate | None
     ) -> Certified:
         """The same, for a caller that says itself whom it refuses."""
-        certified = Certified.from_message(message)
+        certified = Certified.from_message(message, self._signed)
         if (certified.record.epoch, certified.record.lineage) != instance:
             raise BadCertificate("other_round", f"{teller} tells of another step than was asked for")
         await self._compute.beside(lambda: check(certified, self._fingerprint, self._keys.is_signed_by))

@@ -85,7 +85,7 @@ class Participation:
 
     async def _under(self, stream: Stream) -> Verdict:
         """Follow one leader."""
-        watch = self._timeouts.watch(stream.remote, self._desk.silence)
+        watch = self._timeouts.watch(stream.remote, self._desk.silence, queue_s=self.group.queue_s)
         verdict: Verdict | NetworkError | None = None
         async with Background() as tasks:
             tasks.create_task(self._pulse(stream))

@@ -119,8 +119,11 @@ def seat_to_fields(ours: RecordSeat | None) -> dict[str, Any]:
     }
 
 
-def seat_from_fields(fields: dict[str, Any]) -> RecordSeat | None:
+def seat_from_fields(fields: dict[str, Any], known: CommitRecord | None = None) -> RecordSeat | None:
     """From the plain values of a message.
+
+    Args:
+        known: see ``CommitRecord.from_fields``.
 
     Raises:
         BadMessage: something is missing or malformed.
@@ -128,13 +131,13 @@ def seat_from_fields(fields: dict[str, Any]) -> RecordSeat | None:
     if not fields:
         return None
     message = Message("seat", fields)
-    voted, value = ballot_from(message, "voted"), _record_from(message, "value")
+    voted, value = ballot_from(message, "voted"), _record_from(message, "value", known)
     if (voted is None) != (value is None):
         raise BadMessage("a seat has a vote without a value, or a value without a vote")
     return Acceptor(
         promised=ballot_from(message, "promised"),
         vote=Vote(voted, value) if voted is not None and value is not None else None,
-        decided=_record_from(message, "decided"),
+        decided=_record_from(message, "decided", known),
     )
 
 
@@ -161,6 +164,6 @@ def _record_to_fields(record: CommitRecord | None) -> dict[str, Any]:
     return {} if record is None else record.to_fields()
 
 
-def _record_from(message: Message, name: str) -> CommitRecord | None:
+def _record_from(message: Message, name: str, known: CommitRecord | None) -> CommitRecord | None:
     fields = message.get(name, dict)
-    return CommitRecord.from_fields(fields) if fields else None
+    return CommitRecord.from_fields(fields, known) if fields else None

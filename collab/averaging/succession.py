@@ -12,7 +12,7 @@ from collab.averaging.course import Course
 from collab.averaging.division import Division
 from collab.averaging.messages import MAX_BALLOT, ROUND_PROTOCOL, Group
 from collab.averaging.silence import Silence
-from collab.averaging.timeouts import MeasuredTimeouts
+from collab.averaging.timeouts import LONGEST_S, MeasuredTimeouts
 from collab.concurrency import Background
 from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream, Transport
@@ -164,6 +164,7 @@ class Succession:
 
     async def _close_in_time(self, takeover: Takeover, tasks: Background) -> None:
         patience_s = max(self._silence.limit_s(), self._timeouts.fixed.silence_s)  # newcomers have learned no other
+        patience_s += min(takeover.group.queue_s, LONGEST_S)
         has_called = False
         try:
             async with asyncio.timeout(patience_s):

@@ -96,9 +96,15 @@ class MeasuredTimeouts:
         if len(self._signs_s) > MOST_SIGNS:
             del self._signs_s[next(iter(self._signs_s))]
 
-    def watch(self, peer: PeerId, silence: Silence) -> Watch:
-        """How long a peer may be silent whose words share the links with the parts of a round."""
-        return silence.watch(other_sign_s=lambda: self._signs_s.get(peer, -math.inf), queue_s=self.queue_s)
+    def watch(self, peer: PeerId, silence: Silence, *, queue_s: float) -> Watch:
+        """How long a peer may be silent whose words share the links with the parts of a round.
+
+        Args:
+            queue_s: so long its words may stand behind its own parts.
+        """
+        return silence.watch(
+            other_sign_s=lambda: self._signs_s.get(peer, -math.inf), queue_s=lambda: self.queue_s() + queue_s
+        )
 
     @contextmanager
     def asking(self, peer: PeerId, *, is_quiet: bool = False) -> Iterator[float]:

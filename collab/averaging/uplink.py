@@ -232,7 +232,7 @@ class Uplink:
     def _let_out(self) -> None:
         """Admit all that may leave now, in order; a path that is crowded does not hold up the others."""
         kept: list[_Request] = []
-        shared_s = self._shared_queue_s()  # once, since it looks at all paths, and each may have a request
+        shared_s = self._shared_queue_s() if self._waiting else None  # once: it looks at all paths
         while self._waiting and not self._is_early() and self._under_way_bytes < self._window_bytes():
             request = heapq.heappop(self._waiting)
             is_gone = request.admitted.cancelled()  # and will take itself out of the queue

@@ -36,7 +36,8 @@ class Votes:
         Raises:
             BadMessage: it is malformed, or nothing proves it.
         """
-        seat = seat_from_fields(message.get("seat", dict))
+        asked = self._asked.record if self._asked is not None else None
+        seat = seat_from_fields(message.get("seat", dict), asked)
         if seat is not None and seat.decided is not None:
             fields = {"record": seat.decided.to_fields(), "certificate": message.get("certificate", dict)}
             known = await self._notary.examine(peer, Message(message.kind, fields), self._instance, self._electorate)

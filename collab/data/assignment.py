@@ -8,11 +8,12 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collab.data.blocks import PAGE_BLOCKS, BlockPlan, Words, mixed, word_of
+from collab.data.blocks import MAX_BLOCKS, PAGE_BLOCKS, BlockPlan, Words, mixed, word_of
 from collab.types import PeerId
 
 PROVEN = 1.5
@@ -23,6 +24,9 @@ UNHEARD = 1.0
 """Samples per second, until two of several have said how fast they are: the first would else be the median."""
 RUNS_EACH = 8
 """That a trainer has of a pass, about: with fewer, the shares of equals differ by more than a third."""
+
+DRAWS_REMEMBERED = 1024
+"""Of a trainer and a pass, 32 KB each for a pass of ``MAX_BLOCKS``: of as many trainers as are known by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +75,23 @@ def distances(
 
     Source: Schindelhauer and Schomaker, "Weighted Distributed Hash Tables" (SPAA 2005), the logarithmic method.
     """
-    words: Words = plan.block_words[np.asarray(blocks, dtype=np.int64)]
+    numbers = np.asarray(blocks, dtype=np.int64)
+    if plan.num_blocks <= MAX_BLOCKS:
+        return _drawn_for_all(plan, pass_number, peer)[numbers] / weight
+    return _drawn(plan.block_words[numbers], pass_number, peer) / weight
+
+
+@lru_cache(maxsize=DRAWS_REMEMBERED)
+def _drawn_for_all(plan: BlockPlan, pass_number: int, peer: PeerId) -> NDArray[np.float64]:
+    """[plan.num_blocks]: whose blocks are whose is reckoned again whenever somebody comes or goes."""
+    return _drawn(plan.block_words, pass_number, peer)
+
+
+def _drawn(words: Words, pass_number: int, peer: PeerId) -> NDArray[np.float64]:
+    """[words] exponential with rate 1, for each block's word."""
     drawn = mixed(words ^ mixed(word_of(f"{peer}:{pass_number}").reshape(1)))
     uniform = ((drawn >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    return -np.log(uniform) / weight
+    return -np.log(uniform)
 
 
 def preferences(

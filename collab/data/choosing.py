@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from collab.data.assignment import Cut, page_order, preferences
+from collab.data.block_set import BlockSet
 from collab.data.blocks import PAGE_BLOCKS, BlockId, BlockPlan, blocks_in
 from collab.data.coverage import Coverage
 from collab.data.holders import Holders, PageKey
@@ -34,9 +35,9 @@ class Choice:
 
     def __init__(self, me: PeerId, coverage: Coverage, holders: Holders) -> None:
         self._me, self._plan, self._coverage, self._holders = me, coverage.plan, coverage, holders
-        self.held: set[BlockId] = set()
+        self.held = BlockSet()
         """Claimed by us and not done, those included that are trained without a lease."""
-        self.left: set[BlockId] = set()
+        self.left = BlockSet()
         """Blocks that we shall not train: they gave us nothing finite."""
         self.contested: dict[BlockId, float] = {}
         """Blocks that somebody else claimed at the same time, and until when (swarm time) we leave them alone."""
@@ -102,7 +103,7 @@ class Choice:
         """Nothing about passes before ``oldest_pass`` is wanted any more. What we hold of them we still train."""
         self._preferred = {number: known for number, known in self._preferred.items() if number >= oldest_pass}
         self._orders = {number: pages for number, pages in self._orders.items() if number >= oldest_pass}
-        self.left = {block for block in self.left if block.pass_number >= oldest_pass}
+        self.left = BlockSet(block for block in self.left if block.pass_number >= oldest_pass)
         self.contested = {block: until for block, until in self.contested.items() if block.pass_number >= oldest_pass}
 
     def contest(self, blocks: set[BlockId], until: float) -> None:
@@ -170,17 +171,17 @@ class Choice:
 
     def held_on(self, key: PageKey) -> int:
         """Bits of what we hold of a page."""
-        return _bits(self.held, key)
+        return self.held.bits(key)
 
     def untrained(self, key: PageKey) -> int:
         """Bits of what nobody has trained, as far as we know, and we do not hold."""
         trained = self._coverage.of(key[0]).trained[key[1]]
-        return self._plan.full_page(key[1]) & ~trained & ~_bits(self.held, key) & ~_bits(self.left, key)
+        return self._plan.full_page(key[1]) & ~trained & ~self.held.bits(key) & ~self.left.bits(key)
 
     def free(self, key: PageKey, now: float) -> int:
         """Of these what nobody else holds, when the page was read last, and nobody claimed when we did."""
-        contested = {block for block, until in self.contested.items() if now < until}
-        return self.untrained(key) & ~self._holders.held(key, now) & ~_bits(contested, key)
+        contested = BlockSet(block for block, until in self.contested.items() if now < until)
+        return self.untrained(key) & ~self._holders.held(key, now) & ~contested.bits(key)
 
     @property
     def is_parted(self) -> bool:
@@ -225,16 +226,3 @@ class Choice:
             if free := self.free(key, now):
                 return BlockId(pass_number, next(blocks_in(free, key[1])))
         return None
-
-
-def page_of(block: BlockId) -> PageKey:
-    """Where a block is."""
-    return block.pass_number, block.page
-
-
-def _bits(blocks: set[BlockId], key: PageKey) -> int:
-    bits = 0
-    for block in blocks:
-        if page_of(block) == key:
-            bits |= block.bit
-    return bits

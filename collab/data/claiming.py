@@ -5,8 +5,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from itertools import dropwhile, islice
 
+from collab.data.block_set import page_of
 from collab.data.blocks import BlockId
-from collab.data.choosing import Choice, page_of
+from collab.data.choosing import Choice
 from collab.data.coverage import Coverage
 from collab.data.holders import Holders, PageKey
 from collab.data.lease_board import LeaseBoard
@@ -128,7 +129,7 @@ class Claims:
             await self.read(said)
             await self._meet(said)
         except NetworkError:
-            self._choice.held.difference_update(wanted)
+            self._choice.held -= set(wanted)
             for block in wanted:
                 self.talk.note(block)
             raise

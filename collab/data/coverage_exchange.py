@@ -1,7 +1,9 @@
 """Asking others what has been trained: a newcomer was not there, and believes what most of those it asks say."""
 
 import asyncio
+import functools
 import math
+import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,7 +133,8 @@ def _majority(told: Sequence[int], page: int, plan: BlockPlan) -> int:
     """Bits that are set in more than half of ``told``."""
     bits = 0
     first = page * plan.page_blocks
-    for block in blocks_in(plan.full_page(page), page):
+    anybodys = functools.reduce(operator.or_, told, 0)  # of most pages, for a newcomer, nothing
+    for block in blocks_in(plan.full_page(page) & anybodys, page):
         bit = 1 << block - first
         if 2 * sum(bool(word & bit) for word in told) > len(told):
             bits |= bit

@@ -10,7 +10,7 @@ import logging
 from contextlib import suppress
 
 from collab.data.blocks import BlockId
-from collab.data.choosing import Choice, page_of
+from collab.data.choosing import Choice
 from collab.data.claiming import Claims
 from collab.data.coverage import Coverage
 from collab.data.holders import Holders
@@ -120,7 +120,7 @@ class Leases:
         """
         async with self._attending:
             self._is_closed = True
-            pages = {page_of(block) for block in self._choice.held} | self._talk.unsaid
+            pages = self._choice.held.pages | self._talk.unsaid
             self._choice.held.clear()
             self._claims.ready.clear()
             await self._talk.say(pages)

@@ -44,7 +44,12 @@ class Account:
 
     def rate(self, now_s: float) -> float:
         """Samples per second, over the last minutes or since the peer came."""
-        return self.fresh(now_s) / _memory_s(max(now_s - self.since_s, SHORTEST_S))
+        left, memory_s = self.factors(now_s)
+        return self.recent * left / memory_s
+
+    def factors(self, now_s: float) -> tuple[float, float]:
+        """What ``recent`` is multiplied with for a rate, and what it is divided by (s)."""
+        return _left(now_s - self.at_s), _memory_s(max(now_s - self.since_s, SHORTEST_S))
 
     def fresh(self, now_s: float) -> float:
         """``recent`` as of now."""
@@ -139,7 +144,15 @@ class Ledger:
 
     def rates(self, now_s: float) -> dict[PeerId, float]:
         """Samples per second of everybody who has committed any."""
-        return {peer: account.rate(now_s) for peer, account in self._accounts.items()}
+        factors: dict[tuple[float, float], tuple[float, float]] = {}
+        rates = {}
+        for peer, account in self._accounts.items():
+            times = account.at_s, account.since_s
+            if times not in factors:  # many were in the same first round, and in the same last one
+                factors[times] = account.factors(now_s)
+            left, memory_s = factors[times]
+            rates[peer] = account.recent * left / memory_s
+        return rates
 
     def rows(self, now_s: float) -> list[tuple[PeerId, float, float]]:
         """Peer, samples committed, samples per second: to tell a newcomer, who has not believed any block yet."""

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Collection, Coroutine, Iterable
 from typing import Any
 
+from collab.data.block_set import page_of
 from collab.data.blocks import BlockId
-from collab.data.choosing import Choice, page_of
+from collab.data.choosing import Choice
 from collab.data.coverage import Coverage
 from collab.data.holders import Holders, PageKey
 from collab.data.lease_board import KEPT_S, LeaseBoard, Said
@@ -62,7 +63,7 @@ class PageTalk:
     def due(self) -> list[PageKey]:
         """Pages of which we should say something now."""
         now_s, renew_s = self._board.monotonic(), self._choice.life_s() / 3
-        holding = {page_of(block) for block in self._choice.held}
+        holding = self._choice.held.pages
         changed = {key for key in self._unsaid if now_s - self._said_s.get(key, now_s - MARKS_S) >= MARKS_S}
         old = {
             key for key, said_s in self._said_s.items() if now_s - said_s >= (renew_s if key in holding else KEPT_S / 3)

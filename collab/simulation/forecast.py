@@ -1,11 +1,12 @@
 """What a swarm will do, by calculation: rounds as leaders plan them, and each strategy's time model."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from collab import config
 from collab.simulation import pacing
+from collab.simulation.attendance import Attendance, Usual
 from collab.simulation.residents import Resident, residents_of
 from collab.simulation.round_forecast import RoundForecast, plan_round
 from collab.simulation.swarm_file import Contender, SwarmFile
@@ -18,6 +19,10 @@ UNIT_TRIPS = 8.0
 stream that is opened for it. From ``scripts/bench_forecast.py``."""
 
 
+MOST_LOST = 0.95
+"""Share of the samples: who loses more than it keeps learns nothing, however the rest is counted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """What a forecast must know of the task."""
@@ -26,6 +31,18 @@ class Model:
     """Of the vector."""
     num_samples: int
     """In a pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turnover:
+    """What comes of it that machines come and go; means over the time."""
+
+    trainers: float
+    """That compute."""
+    joining: float
+    """Trainers that fetch the swarm's state."""
+    lost_share: float
+    """Of what trainers compute, that is in no step, since they have gone with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,30 +67,44 @@ class Forecast:
     """Of what is sent, from the most exact on; then of the result."""
     left_out: tuple[str, ...] = ()
     """Trainers that do not contribute to every round."""
-
-
-def present(residents: Sequence[Resident], *, end_s: float) -> list[Resident]:
-    """Who is there at a usual moment: all who stay, and of each group that comes and goes as many as on average."""
-    found: list[Resident] = []
-    for group in dict.fromkeys(resident.group for resident in residents):
-        members = [resident for resident in residents if resident.group == group]
-        share = math.fsum(member.seconds_until(end_s) for member in members) / (end_s * len(members))
-        found += members[: round(share * len(members))]
-    return found
+    turnover: Turnover | None = None
+    """None: everybody is there from the beginning to the end."""
 
 
 def forecast(swarm: SwarmFile, contender: Contender, model: Model) -> Forecast:
-    """Of one contender.
+    """Of one contender. Where machines come and go: the mean over usual moments, less what goes with those who go.
 
     Raises:
-        ValueError: on average no trainer is there.
+        ValueError: there is never a trainer, or nobody who can reduce or serve.
     """
     end_s = swarm.minutes * 60.0 if swarm.minutes is not None else DAY_S
-    here = present(residents_of(swarm, end_s=end_s), end_s=end_s)
-    speeds = [resident.samples_per_s for resident in here if resident.role == "trainer"]
-    if not speeds:
-        raise ValueError("on average no trainer is there")
-    strategy = contender.strategy
+    residents = residents_of(swarm, end_s=end_s)
+    attendance = Attendance(residents, end_s=end_s, state_bytes=_state_bytes(swarm, contender, model))
+    moments = attendance.usual()
+    found = [(moment, _at(moment.here, swarm, contender, model)) for moment in moments if _is_able(moment, contender)]
+    if not found:
+        raise ValueError("on average no trainer is there, or nobody for whom it could work")
+    if attendance.is_steady:
+        return found[0][1]
+    one, waits = _mean(found, len(moments)), _waits(contender.strategy)
+    trainers = math.fsum(len(moment.speeds) for moment in moments) / len(moments)
+    joining = math.fsum(moment.joining for moment in moments) / len(moments)
+    left_s, killed_s = _in_hand_s(contender.strategy, one, trainers)
+    lost = attendance.lost_samples_per_s(left_s, killed_s, microbatch=swarm.microbatch_size) / one.samples_per_s
+    turnover = Turnover(trainers=trainers, joining=joining, lost_share=min(lost, MOST_LOST))
+    return replace(_with_loss(one, turnover.lost_share, waits=waits), turnover=turnover)
+
+
+def _is_able(moment: Usual, contender: Contender) -> bool:
+    """Whether those who are there can train at all."""
+    if isinstance(contender.strategy, config.VcAsgd) and all(peer.role != "backbone" for peer in moment.here):
+        return False
+    return bool(moment.speeds) and any(not peer.client_mode for peer in moment.here)
+
+
+def _at(here: Sequence[Resident], swarm: SwarmFile, contender: Contender, model: Model) -> Forecast:
+    """With those who are here, for ever."""
+    strategy, speeds = contender.strategy, [peer.samples_per_s for peer in here if peer.role == "trainer"]
     if isinstance(strategy, config.VcAsgd):
         return _units(here, strategy, model)
     if isinstance(strategy, config.Solo):
@@ -176,3 +207,68 @@ def _units(here: Sequence[Resident], strategy: config.VcAsgd, model: Model) -> F
         uplink_use=share * math.fsum(sending) / len(sending),
         bottleneck=bottleneck,
     )
+
+
+# -- comings and goings ----------------------------------------------------------------------------------------------
+
+
+def _state_bytes(swarm: SwarmFile, contender: Contender, model: Model) -> float:
+    """That a newcomer fetches: parameters, and what the optimiser of a shared step remembers of each."""
+    optimizer, strategy = contender.optimizer or swarm.optimizer, contender.strategy
+    vectors = 1
+    if isinstance(strategy, config.Dedloc):
+        vectors += int(optimizer.momentum > 0) if optimizer.name == "sgd" else 2
+    elif isinstance(strategy, config.Diloco):
+        vectors += 1
+    return float(vectors * FLOAT_BYTES * model.num_elements)
+
+
+def _waits(strategy: config.Strategy) -> bool:
+    return not isinstance(strategy, config.Solo | config.VcAsgd) and config.waits_for_rounds(strategy)
+
+
+def _mean(found: Sequence[tuple[Usual, Forecast]], moments: int) -> Forecast:
+    """Over moments as usual as each other, in some of which nothing can be done; times are means over the steps."""
+    ones = [one for _, one in found]
+    steps = [1.0 / one.step_s for one in ones]
+    usual = ones[len(ones) // 2]
+
+    def of_steps(value: Callable[[Forecast], float]) -> float:
+        return math.fsum(n * value(one) for n, one in zip(steps, ones, strict=True)) / math.fsum(steps)
+
+    counts = [len(moment.speeds) for moment, _ in found]
+    there = math.fsum(counts) + math.fsum(moment.joining for moment, _ in found)
+
+    def of_time(value: Callable[[Forecast], float]) -> float:
+        return math.fsum(n * value(one) for n, one in zip(counts, ones, strict=True)) / there
+
+    return replace(
+        usual,
+        step_s=moments / math.fsum(steps),
+        batch_s=of_steps(lambda one: one.batch_s),
+        wait_s=of_steps(lambda one: one.wait_s),
+        round_s=of_steps(lambda one: one.round_s),
+        samples_per_s=math.fsum(one.samples_per_s for one in ones) / moments,
+        compute_use=of_time(lambda one: one.compute_use),
+        uplink_use=of_time(lambda one: one.uplink_use),
+    )
+
+
+def _in_hand_s(strategy: config.Strategy, one: Forecast, trainers: float) -> tuple[float, float]:
+    """Seconds of computing that a trainer takes along that leaves, after its round, and one that is killed."""
+    if isinstance(strategy, config.Solo):
+        return 0.0, 0.0
+    if isinstance(strategy, config.VcAsgd):
+        unit_s = one.step_s * trainers * one.compute_use
+        return unit_s / 2, unit_s / 2
+    if config.waits_for_rounds(strategy):
+        return one.batch_s / 2 * one.batch_s / one.step_s, one.batch_s / 2
+    return one.step_s / 2, (one.step_s + min(one.round_s, one.step_s)) / 2
+
+
+def _with_loss(one: Forecast, lost: float, *, waits: bool) -> Forecast:
+    """What is lost is computed again: batches take longer, rounds do not."""
+    batch_s = one.batch_s / (1.0 - lost)
+    step_s = one.step_s + batch_s - one.batch_s if waits else max(one.step_s, batch_s)
+    samples_per_s = one.samples_per_s * (one.step_s / step_s if waits else 1.0 - lost)
+    return replace(one, step_s=step_s, batch_s=batch_s, samples_per_s=samples_per_s)

@@ -71,8 +71,13 @@ class PathDelay:
 
 def shared_queue_s(paths: Iterable[PathDelay], now_s: float) -> float | None:
     """What all paths lately heard of have in common: the queue at our own end. None when fewer than two were heard."""
-    queues = [path.standing_s for path in paths if now_s - path.heard_s <= RECENT_S]
-    return min(queues) if len(queues) > 1 else None
+    heard, least_s = 0, math.inf
+    for path in paths:
+        if now_s - path.heard_s <= RECENT_S:
+            heard, least_s = heard + 1, min(least_s, path.standing_s)
+            if heard > 1 and not least_s:
+                break  # less it cannot be: a reducer has a path to each of a thousand, and asks at each of their words
+    return least_s if heard > 1 else None
 
 
 @dataclass(frozen=True, slots=True)

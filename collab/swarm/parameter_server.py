@@ -20,7 +20,7 @@ from collab.swarm.unit_leases import LARGEST_NUMBER, OTHER_ERA, PARAMETERS_PROTO
 from collab.types import PeerId
 
 MOST_PUSHES = 4
-"""That come in at once; each has a vector in memory. More wait their turn."""
+"""That come in at once; each has a vector in memory. More wait their turn, and hear that we are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class ParameterServer:
                 store = await self._store_of(request.get("era", str))
                 await self._give(stream, store, request.get("known", int))
             elif request.kind == "push":
-                async with self._pushes:
+                async with kept_alive(stream, self._timeouts), self._pushes:
                     await self._take(stream, request)
             else:
                 raise BadMessage(f"neither a pull nor a push: {request.kind}")
@@ -115,8 +115,7 @@ class ParameterServer:
             alpha=self._rules.alpha(permit.unit.pass_number),
             max_staleness=self._rules.max_staleness,
         )
-        async with kept_alive(stream, self._timeouts):
-            answer = await self._ports.compute.beside(partial(store.assimilate, push))
+        answer = await self._ports.compute.beside(partial(store.assimilate, push))
         self.taken += answer.verdict is Verdict.TAKEN
         await self._tell(stream, answer)
 

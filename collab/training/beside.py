@@ -76,6 +76,11 @@ class Beside(Generic[T]):
             finally:
                 self._over.set()
 
+    @property
+    def untaken(self) -> T | None:
+        """What came of the work, while nobody has taken it."""
+        return self._result
+
     async def over(self) -> None:
         """Returns when there is a result of what is under way; never, if nothing is."""
         await (self._over if self.is_under_way else asyncio.Event()).wait()

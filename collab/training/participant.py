@@ -7,7 +7,7 @@ import asyncio
 import logging
 import math
 
-from collab.averaging.base import Committed, Outcome
+from collab.averaging.base import Aborted, Committed, Outcome
 from collab.averaging.calls import NOT_COMING, Call, Reply
 from collab.averaging.round import RoundEngine
 from collab.averaging.settings import RoundSettings
@@ -96,12 +96,13 @@ class Participant:
         """Answer a leader's call; a peer whose gradients are not finite at the moment sits the round out.
 
         When our microbatch ends too late for the others, we come at once with what we have accumulated before it; so we
-        do always where rounds go on beside microbatches, but for the last one.
+        do always where rounds go on beside microbatches, but for the last one, and for one that follows a lost one.
         """
         free_in_s = self.vitals.busy_for_s(self.ports.clock.monotonic())
         if self.vitals.skipped_in_a_row or not self.membership.is_training_at(call.epoch, call.lineage):
             return NOT_COMING
-        if free_in_s <= call.patience_s and (self._strategy.is_synchronous or self._is_last_step):
+        waits = free_in_s <= call.patience_s and (self._strategy.is_synchronous or self._is_last_step)
+        if waits or isinstance(self._round.untaken, Aborted):
             self._watch.note_call((call.epoch, call.lineage))
             return Reply(is_coming=True, comes_in_s=free_in_s, free_in_s=free_in_s)
         if self._round.is_under_way or not self.replica.samples:

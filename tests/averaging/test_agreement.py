@@ -63,6 +63,23 @@ def test_the_lineage_changes_with_every_part_of_the_record(change: dict[str, Any
     assert dataclasses.replace(RECORD, **change).next_lineage() != RECORD.next_lineage()
 
 
+def test_the_lineage_is_reckoned_once_for_each_record(monkeypatch) -> None:
+    record, asked = dataclasses.replace(RECORD, epoch=8), []
+    monkeypatch.setattr(CommitRecord, "to_fields", lambda each: asked.append(each) or {"epoch": each.epoch})
+    assert len({record.next_lineage() for _ in range(3)}) == 1
+    assert asked == [record]
+    assert dataclasses.replace(record, epoch=9).next_lineage() != record.next_lineage()
+
+
+def test_a_record_that_is_known_already_is_recognised_and_every_other_one_is_read() -> None:
+    fields = through_the_wire(Message("commit", {"record": RECORD.to_fields()})).get("record", dict)
+    assert CommitRecord.from_fields(fields, RECORD) is RECORD
+    other = dataclasses.replace(RECORD, epoch=RECORD.epoch + 1)
+    assert CommitRecord.from_fields(other.to_fields(), RECORD) == other
+    with pytest.raises(BadMessage):
+        CommitRecord.from_fields({**fields, "digests": ["d1"]}, RECORD)
+
+
 def test_the_three_kinds_of_links_never_coincide() -> None:
     a, b = "a" * 64, "b" * 64
     links = {genesis(a, b), genesis(b, a), local_lineage(Lineage(a), b), local_lineage(Lineage(b), a)}

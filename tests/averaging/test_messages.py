@@ -81,6 +81,13 @@ def test_a_group_arrives_as_it_was_sent() -> None:
     assert received.span_of(PeerId("z")) is None
 
 
+def test_who_contributes_is_listed_once_for_each_group() -> None:
+    group = Group.from_message(through_the_wire(BEGIN))
+    assert group.contributors is group.contributors
+    other = replace(group, members=group.members[:1])
+    assert other.contributors == group.members[:1]
+
+
 def test_a_group_whose_plan_was_changed_on_the_way_is_refused() -> None:
     assert Group.from_message(altered(BEGIN, epoch=GROUP.epoch + 1)).digest != GROUP.digest
     for changes in ({"epoch": GROUP.epoch + 1}, {"round_id": "other"}, {"result_codec": "float16"}):

@@ -9,9 +9,9 @@ from collab.averaging.timeouts import FIRST
 from collab.errors import BadCertificate, BadMessage
 from collab.net.wire import Message
 from collab.types import PeerId
-from tests.averaging.certifying import certify, make_notary, refusals
+from tests.averaging.certifying import BALLOT, certify, make_notary, refusals
 from tests.averaging.records import make_record
-from tests.fakes import FakeNetwork, make_ports, run
+from tests.fakes import FakeNetwork, make_ports, run, through_the_wire
 
 A, B, C, D, E, ME = (PeerId(name) for name in ("a", "b", "c", "d", "e", "me"))
 ALL = (A, B, C, D, E)
@@ -148,3 +148,19 @@ def test_a_leader_may_leave_out_electors_of_whom_nobody_has_heard_and_change_not
             return False
 
     assert run(main()) == is_refused
+
+
+def test_the_record_that_we_voted_for_is_not_read_again_when_it_is_decided() -> None:
+    electorate, other = Electorate(ALL), make_record(round_id="other", members=ALL)
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            notary = make_notary(make_ports(network.join(ME)))
+            notary.sign(electorate, BALLOT, RECORD)
+            for record in (RECORD, other):
+                message = through_the_wire(Message("commit", certify(record, ALL).to_fields()))
+                certified = await notary.believe(TELLER, message, INSTANCE, electorate)
+                assert certified.record == record
+                assert (certified.record is record) == (record is RECORD)
+
+    run(main())

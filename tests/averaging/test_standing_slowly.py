@@ -1,6 +1,9 @@
 """A leader that is slower than its trainers: it hears of fewer microbatches, and not of ever older ones."""
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from collab.averaging.calls import Call
 from collab.averaging.standing import MAX_UNANSWERED, STANDING_PROTOCOL, Heard
@@ -113,3 +116,46 @@ def test_a_leader_answers_every_word_once_also_those_that_fill_the_batch_and_com
         assert lab.told("heard") == ["a", "b"] * 9
 
     in_lab(test)
+
+
+def test_whoever_declined_is_not_called_again_because_others_speak() -> None:
+    async def test(lab: Lab) -> None:
+        await lab.add_leader("leader")
+        a, b = await lab.add_trainer("a", eta_s=None), await lab.add_trainer("b")
+        await a.says(1)
+        for samples in range(1000, 1010):
+            await b.says(samples)
+        assert lab.told("call") == ["a", "b"], "it has declined, and said nothing since"
+        a.eta_s = 0.5
+        await a.says(2)
+        assert a.is_called(HERE)
+
+    in_lab(test)
+
+
+def tasks_for_a_word_after_the_call(trainers: int) -> int:
+    """That are begun in the whole lab while one of so many speaks to a leader that has called all."""
+    begun: list[int] = []
+
+    async def test(lab: Lab) -> None:
+        await lab.add_leader("leader")
+        all_of_them = [await lab.add_trainer(f"{number}") for number in range(trainers)]
+        for trainer in all_of_them:
+            await trainer.says(1000)
+        assert len(lab.told("call")) == trainers
+        create = asyncio.get_running_loop().create_task
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            begun.append(1)
+            return create(*args, **kwargs)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncio.get_running_loop(), "create_task", counting)
+            await all_of_them[0].says(1001)
+
+    in_lab(test)
+    return len(begun)
+
+
+def test_a_word_after_the_call_costs_no_task_for_each_who_was_called() -> None:
+    assert tasks_for_a_word_after_the_call(20) == tasks_for_a_word_after_the_call(2) > 0

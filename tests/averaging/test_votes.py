@@ -13,7 +13,7 @@ from collab.net.wire import Message
 from tests.averaging.certifying import FINGERPRINT, certify, make_notary
 from tests.averaging.course_lab import A, B, C, D, make_group
 from tests.averaging.records import make_record
-from tests.fakes import FakeKeys, FakeNetwork, make_ports, run
+from tests.fakes import FakeKeys, FakeNetwork, make_ports, run, through_the_wire
 
 GROUP = make_group()  # of A, B, C
 BALLOT = Ballot(2, A)
@@ -98,3 +98,16 @@ def test_what_an_elector_says_was_decided_is_believed_with_its_proof_only() -> N
 def test_nothing_is_certified_that_nobody_was_asked_for() -> None:
     with pytest.raises(ValueError, match="nobody has voted"):
         Votes(GROUP, NOTARY).certify(RECORD)
+
+
+def test_the_record_that_was_asked_for_is_not_read_again_in_each_vote() -> None:
+    async def main() -> None:
+        votes = make_votes()
+        for seat, record in ((FOR_IT, RECORD), (FOR_ANOTHER, OTHER)):
+            heard = await votes.voter_of(B, through_the_wire(answer(seat, FakeKeys(B).sign(PAPER))))
+            assert heard is not None
+            assert heard.vote is not None
+            assert heard.vote.value == record
+            assert (heard.vote.value is record) == (record is RECORD)
+
+    run(main())

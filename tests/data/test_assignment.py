@@ -1,5 +1,8 @@
-from collab.data.assignment import RUNS_EACH, Cut, believed_speeds, page_order, preferences
-from collab.data.blocks import PAGE_BLOCKS, BlockPlan
+import numpy as np
+
+from collab.data import assignment
+from collab.data.assignment import RUNS_EACH, Cut, believed_speeds, distances, page_order, preferences
+from collab.data.blocks import MAX_BLOCKS, PAGE_BLOCKS, BlockPlan
 from collab.types import PeerId
 
 PLAN = BlockPlan.of(4000 * 8, digest="a" * 32, seed=3, microbatch_size=8)
@@ -85,3 +88,20 @@ def test_trainers_that_know_few_of_a_crowd_by_name_want_different_blocks_first()
             wanted[block] += 1
     assert len(set(firsts)) >= 0.9 * len(names)
     assert 0.7 < sum(wanted.values()) / len(BLOCKS) < 1.3, "and as many as there are"
+
+
+def test_how_near_a_block_is_does_not_depend_on_what_else_is_asked_and_is_drawn_once(monkeypatch) -> None:
+    me, drawn, draw = PeerId("asks again"), [], assignment._drawn
+    monkeypatch.setattr(assignment, "_drawn", lambda words, *whose: drawn.append(len(words)) or draw(words, *whose))
+    whole = distances(PLAN, 7, BLOCKS, me, 2.0)
+    assert np.array_equal(distances(PLAN, 7, BLOCKS[3:50:9], me, 2.0), whole[3:50:9])
+    assert drawn == [PLAN.num_blocks]
+    assert np.array_equal(distances(PLAN, 7, BLOCKS, me, 4.0), whole / 2)
+    assert not np.array_equal(distances(PLAN, 8, BLOCKS, me, 2.0), whole)
+    assert len(drawn) == 2
+
+
+def test_of_more_blocks_than_are_remembered_each_is_as_near_as_among_all() -> None:
+    shards = BlockPlan.of_shards(MAX_BLOCKS + 1, digest="a" * 32, seed=3)
+    whole = distances(shards, 0, range(shards.num_blocks), PeerId("a"), 1.0)
+    assert np.array_equal(distances(shards, 0, [5, MAX_BLOCKS], PeerId("a"), 1.0), whole[[5, MAX_BLOCKS]])

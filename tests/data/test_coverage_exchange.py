@@ -36,6 +36,14 @@ def test_a_newcomer_believes_what_most_say() -> None:
     assert not ledger.can_pay(PeerId("alice"), 13.1, 8.0)
 
 
+def test_of_each_block_of_each_page_what_most_say_counts() -> None:
+    told = [[0b0001, 1], [0b0110, FULL[1]], [0b0100, FULL[1]]]
+    words = [Word(data=PLAN.data, passes={0: (pages, pages)}, accounts={}) for pages in told]
+    known = merged(*words)[0].of(0)
+    assert (known.trained, known.again) == ([0b0100, FULL[1]], [0b0100, FULL[1]])
+    assert merged(*words[:2])[0].of(0).trained == [0, 1], "half are not most"
+
+
 def test_a_pass_that_most_have_not_begun_does_not_count() -> None:
     coverage, _ = merged(word(1), word(1), word(0xFF, pass_number=10**6))
     assert sorted(coverage.passes) == [0]

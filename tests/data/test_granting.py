@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
+from collab.data.block_set import page_of
 from collab.data.blocks import BlockId, BlockPlan
-from collab.data.choosing import page_of
 from collab.data.coverage import Coverage
 from collab.data.coverage_exchange import Word, merge
 from collab.data.lease_board import LeaseBoard

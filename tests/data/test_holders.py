@@ -4,7 +4,7 @@ from collab.data.blocks import PAGE_BLOCKS, BlockPlan
 from collab.data.coverage import Coverage
 from collab.data.holders import Holders
 from collab.data.lease_records import Page, PageEntry
-from collab.data.ledger import Ledger
+from collab.data.ledger import Account, Ledger
 from collab.data.pace import SHORTEST_PATIENCE_S, Pace
 from collab.types import PeerId
 
@@ -203,3 +203,14 @@ def test_what_was_believed_while_rounds_were_missed_leaves_room_for_what_is_clai
     most = reader.holders.pace.most_blocks(ALICE, PLAN)
     assert 0 < most < HALF
     assert reader.reads(0.0, half=1, alice=(EVERYTHING, 0)).bit_count() == most
+
+
+def test_rates_of_all_are_those_of_each_and_what_many_share_is_reckoned_once(monkeypatch) -> None:
+    ledger, reckoned = Ledger(most_per_round=1e9), []
+    for number, (now_s, peers) in enumerate([(10.0, "abcd"), (40.0, "abc"), (300.0, "ab")]):
+        ledger.note_round(str(number), [(PeerId(peer), 8.0 + number) for peer in peers], now_s)
+    each = {peer: Account(*amounts).rate(700.0) for peer, amounts in ledger.to_values().items()}
+    factors = Account.factors
+    monkeypatch.setattr(Account, "factors", lambda self, now_s: reckoned.append(self) or factors(self, now_s))
+    assert ledger.rates(700.0) == each
+    assert len(reckoned) == 3, "a and b were in the same rounds"

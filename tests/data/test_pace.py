@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from collab.data.block_set import page_of
 from collab.data.blocks import PAGE_BLOCKS, BlockId, BlockPlan
-from collab.data.choosing import Choice, page_of
+from collab.data.choosing import Choice
 from collab.data.coverage import Coverage
 from collab.data.holders import Holders, PageKey
 from collab.data.lease_records import Page, PageEntry

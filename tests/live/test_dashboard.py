@@ -134,6 +134,35 @@ def test_the_page_draws_what_rounds_took_beside_what_the_links_allow(tmp_path: P
         assert page.complaints == []
 
 
+def test_the_axis_of_steps_has_whole_numbers_only(tmp_path: Path) -> None:
+    note = """window.below = []; const draw = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+          if (this.textBaseline === "top") window.below.push(text);
+          return draw.call(this, text, ...at);
+        };"""
+    with served(tmp_path, steps=25) as dashboard, browser(tmp_path) as page:
+        page.call("Page.addScriptToEvaluateOnNewDocument", source=note)
+        page.look(width=1280, height=1300)
+        page.open(dashboard.url)
+        page.wait_for("window.below.includes('20')", "the axes")
+        assert [text for text in page.value("window.below") if not text.isdecimal()] == []
+
+
+def test_on_a_phone_a_wide_table_moves_in_its_box_and_its_first_column_stays(tmp_path: Path) -> None:
+    box = "document.querySelector('#peers').closest('.wide')"
+    left = "getBoundingClientRect().left"
+    with served(tmp_path) as dashboard, browser(tmp_path) as page:
+        page.look(width=390, height=844, is_phone=True)
+        page.open(dashboard.url)
+        page.wait_for(f"{NAMES}.length === 5", "all peers in the table")
+        assert page.value(FITS), "nothing sticks out"
+        page.value(f"{box}.scrollLeft = 300")
+        name, role = (f"{box}.querySelector('tbody td:nth-child({at})').{left}" for at in (1, 2))
+        assert abs(page.value(f"{name} - {box}.{left}")) < 1.0, "whose row it is"
+        assert page.value(f"{role} < {box}.{left}"), "the others move"
+        assert page.complaints == []
+
+
 def test_many_visitors_get_the_same_and_one_that_says_nothing_holds_up_nobody(tmp_path: Path) -> None:
     with served(tmp_path, steps=3) as dashboard, socket.create_connection(_place(dashboard.url)) as silent:
         silent.sendall(b"GET /api/v1/state HTTP/1.1\r\n")

@@ -23,7 +23,7 @@ run_id: live-hub
 hub_repo: {NAME}
 microbatch_size: 8
 task: {{name: image_classification}}
-optimizer: {{name: sgd, learning_rate: 0.2}}
+optimizer: {{name: sgd, learning_rate: 0.5}}
 strategy: {{name: dedloc, target_batch_size: 1600}}
 averaging: {{compression: exact}}
 checkpoints: {{every_epochs: 5, keep: 2}}

@@ -86,6 +86,23 @@ def test_the_same_forecast_for_programs(tmp_path: Path) -> None:
     assert len(found["suggestion"]["reasons"]) == 4
 
 
+def test_what_comings_and_goings_cost_is_said_and_what_is_not_in_it(tmp_path: Path) -> None:
+    file = tmp_path / "swarm.yaml"
+    churn = "churn: {kind: sessions, mean_session_s: 100, mean_absence_s: 50, killed: 1}"
+    file.write_text(SWARM.replace("down_mbit_per_s: 100}", f"down_mbit_per_s: 100, {churn}}}"))
+    result = CliRunner().invoke(app, ["plan", str(file)])
+    assert result.exit_code == 0
+    assert "comings and goings: on average" in result.output
+    assert "of what is computed is lost with those who go" in result.output
+    assert "not in it: rounds that are disturbed or lost" in result.output
+    found = json.loads(CliRunner().invoke(app, ["plan", str(file), "--json"]).output)
+    for one in found["strategies"]:
+        assert 0 < one["turnover"]["lost_share"] < 1
+        assert 0 < one["turnover"]["trainers"] < 6
+    file.write_text(SWARM)
+    assert "comings and goings" not in CliRunner().invoke(app, ["plan", str(file)]).output
+
+
 def test_a_swarm_and_a_fleet_are_not_planned_at_once(tmp_path: Path) -> None:
     file = tmp_path / "swarm.yaml"
     file.write_text(SWARM)

@@ -78,6 +78,23 @@ def test_status_asks_everybody_who_can_be_dialled_whom_they_refused() -> None:
     run(main())
 
 
+def test_the_evaluation_of_a_checkpoint_that_was_rolled_back_is_not_shown() -> None:
+    undone = replace(record("late"), epoch=40, eval_epoch=40, eval_loss=0.5, eval_accuracy=0.9)
+    back = [replace(record(name), epoch=21, era="back", orders=1) for name in ("a", "b")]
+    told = replace(back[0], eval_epoch=20, eval_loss=2.0, eval_accuracy=0.4)
+
+    def shown(*records: PeerRecord) -> tuple[float | None, float | None]:
+        report = status_report("r", SwarmView(records, 0.0), {})
+        return report["eval_loss"], report["eval_accuracy"]
+
+    assert shown(undone, told, back[1]) == (2.0, 0.4), "as most trainers have it"
+    assert shown(undone, told) == (2.0, 0.4), "of as many, those who know more orders"
+    assert shown(undone, *back) == (None, None), "nobody has evaluated a state of this era"
+    backbone = replace(record("backbone", role=Role.BACKBONE), era="back", orders=1, eval_epoch=20, eval_loss=3.0)
+    left = replace(undone, state=PeerState.SYNCING)
+    assert shown(left, backbone) == (3.0, None), "without trainers, as backbones have it"
+
+
 def test_a_swarm_in_which_nobody_was_refused_says_nothing_of_it() -> None:
     report = status_report("r", SwarmView((record("a"),), 0.0), {})
     assert report["refusals"] == []

@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from bench_forecast import candidates, compare, in_grid, random_swarm
+from bench_forecast import candidates, compare, in_grid, random_swarm, with_churn
 
 
 @pytest.mark.parametrize("number", [0, 2, 5])
@@ -15,6 +15,13 @@ def test_a_forecast_comes_near_to_the_simulation(number: int) -> None:
     found = compare(random_swarm(number, seed=0))
     assert abs(found["off"]) < 0.15
     assert abs(found["step_off"]) < 0.15
+
+
+def test_it_does_so_where_machines_come_and_go() -> None:
+    found = compare(with_churn(random_swarm(9, seed=0), seed=0))
+    assert abs(found["off"]) < 0.15
+    assert abs(found["step_off"]) < 0.15
+    assert found["lost_share"]["simulation"] > 0
 
 
 def test_random_swarms_follow_from_their_seed() -> None:

@@ -96,10 +96,58 @@ def test_servers_links_bound_what_clients_can_bring() -> None:
     assert "the links of 1 servers" in found.bottleneck
 
 
+# -- comings and goings ----------------------------------------------------------------------------------------------
+
+
 def test_who_is_there_half_of_the_time_counts_half() -> None:
-    churn = {"kind": "sessions", "mean_session_s": 20, "mean_absence_s": 20}
+    churn = {"kind": "sessions", "mean_session_s": 200, "mean_absence_s": 200}
     found = forecast_of({"name": "dts", "target_batch_size": 320}, count=40, churn=churn)
     assert 0.4 < found.samples_per_s / (40 * 16.0) < 0.6
+    assert found.turnover is not None
+    assert 16 < found.turnover.trainers < 24
+
+
+def test_where_all_stay_nothing_comes_and_goes() -> None:
+    staying = forecast_of({"name": "dedloc", "target_batch_size": 320})
+    assert staying.turnover is None
+    assert forecast_of({"name": "dedloc", "target_batch_size": 320}, churn={"kind": "none"}) == staying
+
+
+def test_who_fetches_the_state_computes_nothing_meanwhile() -> None:
+    """20 MB take 16 s at 10 Mbit/s, and 3 s before that; of sessions of 60 s exp(-19/60) = 0.73 is left."""
+    churn = {"kind": "sessions", "mean_session_s": 60, "mean_absence_s": 60, "killed": 0}
+    thin, fat = (
+        forecast_of({"name": "dts", "target_batch_size": 320}, count=60, down_mbit_per_s=down, churn=churn).turnover
+        for down in (10, 100_000)
+    )
+    assert thin is not None
+    assert fat is not None
+    assert 0.6 < thin.trainers / (thin.trainers + thin.joining) < 0.85
+    assert fat.joining < thin.joining / 2
+
+
+@pytest.mark.parametrize("what", ["kill", "leave"])
+def test_half_a_batch_goes_with_those_who_go_and_with_the_killed_half_a_microbatch(what: str) -> None:
+    """One of forty homes, a second before the end; batches of 5 s, microbatches of half a second."""
+    trace = {"kind": "trace", "happenings": [{"peer": 0, "at_s": 599, "what": what}]}
+    strategy = {"name": "dedloc", "target_batch_size": 3200}
+    found = forecast_of(strategy, count=40, up_mbit_per_s=1000, down_mbit_per_s=1000, churn=trace)
+    assert found.turnover is not None
+    step_s = 5.0 + found.round_s
+    seconds = 2.5 + 0.25 if what == "kill" else 2.5 * 5.0 / step_s
+    assert found.turnover.lost_share == pytest.approx(seconds * 16.0 / 600 / (3200 / step_s), rel=0.02)
+
+
+def test_the_mean_is_over_the_time_and_not_over_the_members() -> None:
+    """For half of the time four homes, for half of it two: batches of 5 s and 10 s, on links that cost nothing."""
+    trace = [{"peer": peer, "at_s": 300, "what": "leave"} for peer in (0, 1)]
+    churn = {"kind": "trace", "happenings": trace}
+    swarm = swarm_of({"name": "dedloc", "target_batch_size": 320}, up_mbit_per_s=1e6, down_mbit_per_s=1e6, churn=churn)
+    found = forecast(swarm, swarm.strategies[0], Model(num_elements=100, num_samples=10_000))
+    assert found.turnover is not None
+    assert found.turnover.trainers == 3
+    assert found.step_s * (1 - found.turnover.lost_share) == pytest.approx(2 / (1 / 5 + 1 / 10), rel=0.02)
+    assert found.samples_per_s == pytest.approx(320 / found.step_s)
 
 
 # -- what else -------------------------------------------------------------------------------------------------------

@@ -141,11 +141,11 @@ def test_a_wiped_machine_comes_back_with_the_same_invite_and_another_key(tmp_pat
     """As a notebook does whose runtime was taken away: its place is free when its pass has ended."""
     swarm = closed(tmp_path, until=1200)
     papers = invited(swarm, devices=1)
-    first = swarm.add_trainer(papers=papers)
-    other = swarm.add_trainer(papers=invited(swarm, BOB))
+    first = swarm.add_trainer(papers=papers, samples_per_s=10.0)
+    other = swarm.add_trainer(papers=invited(swarm, BOB), samples_per_s=10.0)
     swarm.world.call_at(5.0, lambda: swarm.world.kill(first.index))
     back: list[SimPeer] = []
-    swarm.world.call_at(6.0, lambda: back.append(swarm.add_trainer(papers=papers)))
+    swarm.world.call_at(6.0, lambda: back.append(swarm.add_trainer(papers=papers, samples_per_s=10.0)))
     with swarm.world:
         swarm.world.run(until_s=PASS_LIFE_S + 60.0)
         assert other.is_alive

@@ -11,13 +11,23 @@ from tests.simulation.test_faults import assert_equal_ends
 
 
 def with_copies(
-    tmp_path: Path, number: int, *, until: int, target: int = 128, microbatch_size: int = 8
+    directory: Path,
+    number: int,
+    *,
+    until: int,
+    target: int = 128,
+    microbatch_size: int = 8,
+    samples_per_s: float = 100.0,
 ) -> tuple[SimSwarm, list[SimPeer]]:
     """A backbone, and trainers that keep copies."""
-    swarm = SimSwarm(tmp_path, until=until, every=10, target=target)
+    swarm = SimSwarm(directory, until=until, every=10, target=target)
     swarm.add_backbone()
-    places = [tmp_path / f"trainer-{index}" for index in range(number)]
-    return swarm, [swarm.add_trainer(microbatch_size=microbatch_size, state_dir=place) for place in places]
+    places = [directory / f"trainer-{index}" for index in range(number)]
+    trainers = [
+        swarm.add_trainer(samples_per_s=samples_per_s, microbatch_size=microbatch_size, state_dir=place)
+        for place in places
+    ]
+    return swarm, trainers
 
 
 def test_a_killed_trainer_contributes_again_within_two_epochs_and_downloads_no_state(tmp_path: Path) -> None:
@@ -35,7 +45,7 @@ def test_a_killed_trainer_contributes_again_within_two_epochs_and_downloads_no_s
 
 
 def test_after_everybody_died_the_run_goes_on_from_the_newest_copy_of_a_trainer(tmp_path: Path) -> None:
-    swarm, trainers = with_copies(tmp_path, 3, until=20)
+    swarm, trainers = with_copies(tmp_path, 3, until=20, samples_per_s=25.0)
     for peer in trainers:
         swarm.churn.fail_at(peer=peer.index, phase=Phase.ACCUMULATE, epoch=17)
     for peer in trainers:

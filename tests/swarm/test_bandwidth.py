@@ -284,6 +284,9 @@ def path(now_s: float, queue_s: float) -> PathDelay:
 def test_a_queue_is_shared_as_far_as_every_path_that_was_heard_lately_has_it() -> None:
     assert shared_queue_s([path(50.0, 0.3), path(50.1, 0.2), path(49.9, 0.5)], 50.2) == pytest.approx(0.2)
     assert shared_queue_s([path(50.0, 0.3), path(50.0, 0.0)], 50.0) == 0.0
+    many = iter([path(50.0, 0.3), path(50.0, 0.0), path(50.0, 0.4)])
+    assert shared_queue_s(many, 50.0) == 0.0
+    assert next(many).standing_s == pytest.approx(0.4), "none was looked at after one without a queue"
     stale = path(50.0 - 2 * RECENT_S, 0.0)
     assert shared_queue_s([path(50.0, 0.3), path(50.0, 0.4), stale], 50.0) == pytest.approx(0.3)
     assert shared_queue_s([path(50.0, 0.3), stale], 50.0) is None

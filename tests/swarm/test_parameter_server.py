@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from collab.ports import Ports
 from collab.simulation.links import Link
 from collab.simulation.world import World
 from collab.swarm.identity import Identity
-from collab.swarm.parameter_server import ParameterServer, Rules
+from collab.swarm.parameter_server import MOST_PUSHES, ParameterServer, Rules
 from collab.swarm.parameter_store.base import Kept, Verdict
 from collab.swarm.parameter_store.eras import EraStores
 from collab.swarm.parameter_store.in_process import InProcessStore
@@ -68,13 +69,15 @@ class Lab:
     def server(self) -> Identity:
         return self.world.peers[0].identity
 
-    def add(self, work: Callable[[Ports, UnitClient], Coroutine[Any, Any, Any]], run: str = RUN) -> None:
+    def add(
+        self, work: Callable[[Ports, UnitClient], Coroutine[Any, Any, Any]], run: str = RUN, link: Link = LINK
+    ) -> None:
         async def main(ports: Ports) -> Any:
             timeouts = MeasuredTimeouts(ports.clock.monotonic, FIRST)
             client = UnitClient(ports, run, ELEMENTS, lambda: [self.server.peer_id], timeouts)
             return await work(ports, client)
 
-        self.world.add_peer(main, link=LINK)
+        self.world.add_peer(main, link=link)
 
     def run(self, for_s: float = 120.0) -> list[Any]:
         with self.world:
@@ -277,3 +280,15 @@ def test_a_push_that_is_on_its_way_at_a_rollback_goes_where_it_was_begun() -> No
     assert lab.store.version() == 1
     assert lab.stores.of("mark").version() == 0
     assert not lab.stores.of("mark").done(1)
+
+
+def test_a_push_waits_for_its_turn_however_long_and_is_sent_once() -> None:
+    lab = Lab(shards=8)
+
+    async def work(_: Ports, client: UnitClient) -> Verdict:
+        return (await client.push(await a_unit(client), START, 0)).verdict
+
+    slow = replace(LINK, up_bytes_per_s=10e3)  # 20 s for one, longer than a silent server is waited for
+    for _ in range(2 * MOST_PUSHES):
+        lab.add(work, link=slow)
+    assert lab.run() == [Verdict.TAKEN] * 2 * MOST_PUSHES

@@ -3,6 +3,8 @@
 
 const HEIGHT = 220;
 const MOST_POINTS = 4000;
+/** Between two lines of the axis of steps: there is no half step. */
+const WHOLE_STEPS = Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** series: [[metric, label, colour variable]] */
@@ -77,7 +79,7 @@ export class Chart {
       width: this.element.clientWidth || 300,
       height: HEIGHT,
       scales: { x: { time: false } },
-      axes: [axis, { ...axis, size: 64, values: (_, splits) => splits.map(short) }],
+      axes: [{ ...axis, incrs: WHOLE_STEPS }, { ...axis, size: 64, values: (_, splits) => splits.map(short) }],
       cursor: { drag: { x: true, y: false } },
       series: [
         { label: "step", value: (_, step) => (step === null || step === undefined ? "–" : `${step}`) },

@@ -112,6 +112,14 @@ def test_a_figure_that_is_none_is_null() -> None:
 def test_an_evaluation_of_an_epoch_that_nobody_can_have_reached_is_not_believed() -> None:
     honest, liar = trainer(eval_epoch=5, eval_loss=2.0), trainer(eval_epoch=10**9, eval_loss=0.0)
     view = SwarmView((honest, liar), NOW_S)
-    assert newest_evaluation(view)[:2] == (10**9, 0.0)
-    assert newest_evaluation(view, 8)[:2] == (5, 2.0)
-    assert newest_evaluation(SwarmView((liar,), NOW_S), 8)[0] == -1
+    assert newest_evaluation(view, "")[:2] == (10**9, 0.0)
+    assert newest_evaluation(view, "", 8)[:2] == (5, 2.0)
+    assert newest_evaluation(SwarmView((liar,), NOW_S), "", 8)[0] == -1
+
+
+def test_an_evaluation_of_before_a_rollback_is_not_the_newest() -> None:
+    undone = trainer(era="", eval_epoch=40, eval_loss=0.5, eval_accuracy=0.9)
+    now = trainer(era="back", eval_epoch=20, eval_loss=2.0, eval_accuracy=0.4)
+    view = SwarmView((undone, now), NOW_S)
+    assert newest_evaluation(view, "back") == (20, 2.0, 0.4)
+    assert newest_evaluation(SwarmView((undone,), NOW_S), "back")[0] == -1
