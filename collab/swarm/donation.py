@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from weakref import WeakValueDictionary
 
 from collab.averaging.flow import Links, Outflow, Part, kept_alive
 from collab.averaging.uplink import BACKGROUND
@@ -10,8 +9,8 @@ from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream, Transport
 from collab.net.pieces import PIECE_BYTES
 from collab.net.wire import Message
+from collab.swarm.places import Places
 from collab.swarm.snapshots import PackedSnapshot
-from collab.types import PeerId
 
 STATE_PROTOCOL = "collab/state/3"
 MAX_DONATIONS = 4
@@ -34,8 +33,7 @@ class StateServer:
     def __init__(self, transport: Transport, links: Links, fingerprint: str, provide: Provider) -> None:
         self._transport, self._links, self._timeouts = transport, links, links.timeouts
         self._fingerprint, self._provide = fingerprint, provide
-        self._slots = asyncio.Semaphore(MAX_DONATIONS)
-        self._slots_of: WeakValueDictionary[PeerId, asyncio.Semaphore] = WeakValueDictionary()
+        self._places = Places(MAX_DONATIONS, MAX_EACH)
         self._next_s = 0.0
         """When a piece may leave beside a round."""
 
@@ -49,8 +47,7 @@ class StateServer:
         if theirs != self._fingerprint:
             await self._refuse(stream, f"your run's fingerprint is {theirs}, this run's is {self._fingerprint}")
             return
-        slots_of_theirs = self._slots_of.setdefault(stream.remote, asyncio.Semaphore(MAX_EACH))
-        async with kept_alive(stream, self._timeouts), slots_of_theirs, self._slots:
+        async with kept_alive(stream, self._timeouts), self._places.taken_by(stream.remote):
             packed = await self._provide(None if epoch < 0 else epoch)
             if packed is None:
                 await self._refuse(stream, "no state yet" if epoch < 0 else f"no snapshot of epoch {epoch}")

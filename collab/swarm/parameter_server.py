@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,18 +10,23 @@ import numpy as np
 
 from collab.averaging.flow import kept_alive
 from collab.averaging.timeouts import MeasuredTimeouts
-from collab.errors import BadMessage, StateError
+from collab.errors import BadMessage, NetworkError, StateError
 from collab.net.base import Stream
 from collab.net.pieces import receive_bytes, send_bytes
 from collab.net.wire import Message
 from collab.ports import Ports
 from collab.swarm.parameter_store.base import Assimilated, ParameterStore, Push, Verdict
 from collab.swarm.parameter_store.eras import EraStores
+from collab.swarm.places import Places
 from collab.swarm.unit_leases import LARGEST_NUMBER, OTHER_ERA, PARAMETERS_PROTOCOL, Permit, unpack_permit
 from collab.types import PeerId
 
 MOST_PUSHES = 4
 """That come in at once; each has a vector in memory. More wait their turn, and hear that we are there."""
+MOST_PULLS = 8
+"""That go out at once, likewise. So many divide the uplink: each gets a piece within its time from 40 kB/s in all."""
+MOST_EACH = 2
+"""Of either, for one client: one that is begun anew, and the one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +48,7 @@ class ParameterServer:
 
     def __init__(self, ports: Ports, rules: Rules, stores: EraStores, timeouts: MeasuredTimeouts) -> None:
         self._ports, self._rules, self._stores, self._timeouts = ports, rules, stores, timeouts
-        self._pushes = asyncio.Semaphore(MOST_PUSHES)
+        self._pushes, self._pulls = Places(MOST_PUSHES, MOST_EACH), Places(MOST_PULLS, MOST_EACH)
         self._bytes = 0
         self.taken = 0
         """Pushes that this server has mixed in."""
@@ -61,7 +67,7 @@ class ParameterServer:
                 store = await self._store_of(request.get("era", str))
                 await self._give(stream, store, request.get("known", int))
             elif request.kind == "push":
-                async with kept_alive(stream, self._timeouts), self._pushes:
+                async with kept_alive(stream, self._timeouts), self._pushes.taken_by(stream.remote):
                     await self._take(stream, request)
             else:
                 raise BadMessage(f"neither a pull nor a push: {request.kind}")
@@ -79,14 +85,25 @@ class ParameterServer:
         return await self._ports.compute.beside(partial(self._stores.of, era))
 
     async def _give(self, stream: Stream, store: ParameterStore, known: int) -> None:
-        stored = await self._ports.compute.beside(partial(store.read, known if known >= 0 else None))
-        if stored is None:
+        """A pull, which has its place until the client has everything, and closes the stream."""
+        version = await self._ports.compute.beside(store.version)
+        if version is None or version <= known:
             await stream.send(Message("unchanged"), timeout_s=self._timeouts.answer_s())
             return
-        data = memoryview(np.ascontiguousarray(stored.values, "<f4").data).cast("B")
-        about = {"version": stored.version, "num_bytes": len(data)}
-        await stream.send(Message("parameters", about), timeout_s=self._timeouts.answer_s())
-        await send_bytes(stream, data, timeout_s=self._timeouts.part_s)
+        async with AsyncExitStack() as until_theirs:
+            async with kept_alive(stream, self._timeouts):  # until the first piece: no word may be between them
+                await until_theirs.enter_async_context(self._pulls.taken_by(stream.remote))
+                stored = await self._ports.compute.beside(store.read)
+            if stored is None:
+                raise StateError("no parameters yet")
+            data = memoryview(np.ascontiguousarray(stored.values, "<f4").data).cast("B")
+            about = {"version": stored.version, "num_bytes": len(data)}
+            await stream.send(Message("parameters", about), timeout_s=self._timeouts.answer_s())
+            await send_bytes(stream, data, timeout_s=self._timeouts.part_s)
+            with suppress(NetworkError, TimeoutError):  # what has left us may lie in buffers, but not for ever
+                async with asyncio.timeout(self._timeouts.fixed.stalled_s):
+                    while (await stream.receive(timeout_s=self._timeouts.part_s)).kind == "wait":
+                        pass
 
     async def _take(self, stream: Stream, request: Message) -> None:
         """A push. Whether it would count is seen before it is sent."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from collab.averaging.flow import kept_alive
 from collab.averaging.timeouts import MeasuredTimeouts
 from collab.data.work_units import Unit
 from collab.errors import BadMessage, NetworkError, PeerUnreachable
@@ -150,7 +151,9 @@ class UnitClient:
             version, num_bytes = answer.get("version", int), answer.get("num_bytes", int)
             if num_bytes != 4 * self._num_elements or not 0 <= version <= LARGEST_NUMBER:
                 raise BadMessage(f"version {version} of {num_bytes} bytes for {self._num_elements} parameters")
-            values = np.frombuffer(await receive_bytes(stream, num_bytes, timeout_s=self._timeouts.part_s), "<f4")
+            async with kept_alive(stream, self._timeouts):
+                data = await receive_bytes(stream, num_bytes, timeout_s=self._timeouts.part_s)
+            values = np.frombuffer(data, "<f4")
             if not np.isfinite(values).all():
                 raise BadMessage(f"the parameters of {stream.remote} have NaN or Inf")
             return Stored(version, values)

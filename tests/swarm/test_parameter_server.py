@@ -1,94 +1,19 @@
 """Units and parameters over the wire: who gets what, and what liars get."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 
-from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.errors import NetworkError, PeerUnreachable
 from collab.net.wire import Message
 from collab.ports import Ports
-from collab.simulation.links import Link
-from collab.simulation.world import World
-from collab.swarm.identity import Identity
-from collab.swarm.parameter_server import MOST_PUSHES, ParameterServer, Rules
 from collab.swarm.parameter_store.base import Kept, Verdict
-from collab.swarm.parameter_store.eras import EraStores
-from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.swarm.unit_client import Granted, NothingNow, UnitClient
 from collab.swarm.unit_leases import PARAMETERS_PROTOCOL, Permit
-from collab.swarm.unit_scheduler import Plan, UnitScheduler
 from collab.types import PeerId
-
-ELEMENTS = 50_000
-RUN = "f" * 64
-LINK = Link(up_bytes_per_s=2.5e6, down_bytes_per_s=2.5e6, latency_s=0.02)
-START = np.ones(ELEMENTS, np.float32)
-
-
-class Lab:
-    """A server, which is peer 0, and clients that do what a test says."""
-
-    def __init__(self, *, shards: int = 4, last: int | None = 8, max_staleness: int | None = None) -> None:
-        self.world, self.stores = World(1), EraStores(lambda _era: InProcessStore())
-        self.store = self.stores.of("")
-        self.store.begin(Kept.at_first(START))
-        self.era = ""
-        """As far as the server knows."""
-        self.last, self.shards, self.max_staleness = last, shards, max_staleness
-        self.in_charge: PeerId | None = None
-        self.world.add_peer(self._serve, link=LINK)
-
-    async def _serve(self, ports: Ports) -> None:
-        me = ports.transport.peer_id
-        timeouts = MeasuredTimeouts(ports.clock.monotonic, FIRST)
-        plan = Plan(
-            fingerprint=RUN,
-            era=lambda: self.era,
-            shards=self.shards,
-            first_lease_s=20.0,
-            last_version=lambda: self.last,
-        )
-        rules = Rules(
-            fingerprint=RUN,
-            era=lambda: self.era,
-            alpha=lambda _: 0.5,
-            max_staleness=self.max_staleness,
-            is_scheduler=lambda peer: peer == me,
-        )
-        await UnitScheduler(ports, plan, self.stores, timeouts, lambda: self.in_charge or me).serve()
-        await ParameterServer(ports, rules, self.stores, timeouts).serve()
-        await asyncio.Event().wait()
-
-    @property
-    def server(self) -> Identity:
-        return self.world.peers[0].identity
-
-    def add(
-        self, work: Callable[[Ports, UnitClient], Coroutine[Any, Any, Any]], run: str = RUN, link: Link = LINK
-    ) -> None:
-        async def main(ports: Ports) -> Any:
-            timeouts = MeasuredTimeouts(ports.clock.monotonic, FIRST)
-            client = UnitClient(ports, run, ELEMENTS, lambda: [self.server.peer_id], timeouts)
-            return await work(ports, client)
-
-        self.world.add_peer(main, link=link)
-
-    def run(self, for_s: float = 120.0) -> list[Any]:
-        with self.world:
-            self.world.run(until_s=for_s)
-        return [peer.result for peer in self.world.peers[1:]]
-
-
-async def a_unit(client: UnitClient) -> Granted:
-    granted = await client.take()
-    assert isinstance(granted, Granted)
-    return granted
+from tests.swarm.parameter_lab import RUN, START, Lab, a_unit
 
 
 def test_a_client_takes_pulls_pushes_until_nothing_is_left() -> None:
@@ -280,15 +205,3 @@ def test_a_push_that_is_on_its_way_at_a_rollback_goes_where_it_was_begun() -> No
     assert lab.store.version() == 1
     assert lab.stores.of("mark").version() == 0
     assert not lab.stores.of("mark").done(1)
-
-
-def test_a_push_waits_for_its_turn_however_long_and_is_sent_once() -> None:
-    lab = Lab(shards=8)
-
-    async def work(_: Ports, client: UnitClient) -> Verdict:
-        return (await client.push(await a_unit(client), START, 0)).verdict
-
-    slow = replace(LINK, up_bytes_per_s=10e3)  # 20 s for one, longer than a silent server is waited for
-    for _ in range(2 * MOST_PUSHES):
-        lab.add(work, link=slow)
-    assert lab.run() == [Verdict.TAKEN] * 2 * MOST_PUSHES
