@@ -23,6 +23,8 @@ from typing import IO, Any, cast
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")  # before torch is loaded
 LOADED = ["hivemind", "peers.cli", "peers.joining", "peers.backbone", "peers.auxiliary", "peers.machine"]
 LOADED += ["peers.dashboard.serving", "collab.joining", "collab.training.trainer", "sklearn.datasets"]
+LOADED += ["torch._dynamo"]  # every optimizer does with its first step, which takes seconds of a core
+LOADED += ["transformers.models.gpt2.modeling_gpt2"]
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(LOADED)
 CLONE_NEWNET = 0x40000000
