@@ -10,6 +10,8 @@ import pytest
 from collab.averaging.courtesy import LONGEST_S
 from collab.metrics.records import EpochFinished
 from collab.simulation.peer import SimPeer
+from collab.simulation.swarm_file import NoTask
+from collab.simulation.synthetic import SyntheticTask
 from collab.simulation.virtual_time import EPOCH_S
 from tests.simulation.swarm import SimSwarm
 
@@ -28,15 +30,18 @@ class Run:
 
 
 def busy(directory: Path, *, newcomers: int, samples_per_s: float) -> Run:
-    """Four trainers of 20 Mbit/s with 1.9 million parameters, whose rounds take 2 s, and those who come later."""
+    """Four trainers of 20 Mbit/s with 1.9 million parameters, whose rounds take 2 s, and those who come later.
+
+    Nothing is learnt: only steps and seconds are looked at.
+    """
     swarm = SimSwarm(
         directory,
         until=UNTIL,
         compression="half",
         optimizer="{name: adamw, learning_rate: 0.001}",
-        hidden="1200, 1500",
         every=UNTIL,
     )
+    swarm.task = SyntheticTask(NoTask(name="none", num_elements=1_900_000, samples=1400))
     swarm.add_backbone()
     residents = [swarm.add_trainer(samples_per_s=samples_per_s) for _ in range(4)]
     late: list[SimPeer] = []

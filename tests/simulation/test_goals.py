@@ -17,7 +17,9 @@ def said(swarm: SimSwarm, peer: SimPeer) -> list[str]:
 
 @pytest.mark.parametrize("goal", ["until_accuracy: 0.85", "until_loss: 0.6"])
 def test_everybody_ends_with_one_model_soon_after_a_checkpoint_is_good_enough(tmp_path: Path, goal: str) -> None:
-    swarm = SimSwarm(tmp_path, until=400, every=10, owner=Identity.from_seed(b"o" * 32), goal=goal)
+    learns_fast = "{name: adamw, learning_rate: 0.02}"
+    owner = Identity.from_seed(b"o" * 32)
+    swarm = SimSwarm(tmp_path, until=400, every=10, owner=owner, goal=goal, optimizer=learns_fast)
     backbone = swarm.add_backbone()
     for _ in range(3):
         swarm.add_trainer()

@@ -66,9 +66,9 @@ def test_a_partition_of_a_minute_ends_with_one_history_and_every_sample_counted_
 
 def test_those_who_were_cut_off_before_do_not_take_the_others_for_long_gone_the_next_time(tmp_path: Path) -> None:
     """What a minority's leader last saw of the others is minutes old when it comes to lead again; they were not."""
-    swarm = SimSwarm(tmp_path, until=180, target=320, every=1000)
+    swarm = SimSwarm(tmp_path, until=75, target=160, every=1000)
     swarm.add_backbone()
-    trainers = [swarm.add_trainer(samples_per_s=20.0) for _ in range(8)]
+    trainers = [swarm.add_trainer(samples_per_s=4.0) for _ in range(8)]
     second_s = CUT_S + 30.0 + FIRST.reform_s + 20.0
     for time_s in (CUT_S, second_s):
         swarm.churn.partition_at([(1,), (0, 2, 3, 4, 5, 6, 7, 8)], time_s=time_s, for_s=30.0)

@@ -1,5 +1,7 @@
 """Trainers that are slower than the others, for a while or always: nobody waits, and what they compute counts."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +25,31 @@ def beside_a_straggler(directory: Path, *, target: int, until: int = 20) -> tupl
     return swarm, trainers, slow
 
 
-def steps_s(directory: Path, *, target: int, straggles: bool) -> list[float]:
-    """Seconds of each step from the tenth on, of three trainers and perhaps one with 20 times longer microbatches."""
-    swarm = SimSwarm(directory, until=30, target=target)
-    swarm.add_backbone()
-    trainers = [swarm.add_trainer(samples_per_s=100.0) for _ in range(3)]
-    if straggles:
-        swarm.add_trainer(samples_per_s=5.0)
-    swarm.world.run()
-    return [event.seconds for event in swarm.events(trainers[0], EpochFinished)][10:]
+StepsS = Callable[[int, bool], list[float]]
+
+
+@pytest.fixture(scope="module")
+def steps_s(tmp_path_factory: pytest.TempPathFactory) -> StepsS:
+    """Seconds of each step from the tenth on, of three trainers and perhaps one with 20 times longer microbatches; by
+    the target, and whether that one is there. Played once, whoever looks at it.
+    """
+
+    @cache
+    def played(target: int, straggles: bool) -> list[float]:
+        swarm = SimSwarm(tmp_path_factory.mktemp("straggler"), until=30, target=target)
+        swarm.add_backbone()
+        trainers = [swarm.add_trainer(samples_per_s=100.0) for _ in range(3)]
+        if straggles:
+            swarm.add_trainer(samples_per_s=5.0)
+        swarm.world.run()
+        return [event.seconds for event in swarm.events(trainers[0], EpochFinished)][10:]
+
+    return played
 
 
 @pytest.mark.parametrize("target", [150, 600])
-def test_a_straggler_makes_no_step_longer_than_the_learned_deadline(tmp_path: Path, target: int) -> None:
-    alone = steps_s(tmp_path / "alone", target=target, straggles=False)
-    beside = steps_s(tmp_path / "beside", target=target, straggles=True)
+def test_a_straggler_makes_no_step_longer_than_the_learned_deadline(steps_s: StepsS, target: int) -> None:
+    alone, beside = steps_s(target, False), steps_s(target, True)
     assert max(beside) <= max(alone) + FLOOR_S + 0.05
 
 
@@ -69,9 +81,8 @@ def test_a_straggler_contributes_to_the_end_while_it_computes(tmp_path: Path, ta
     assert len({peer.result["lineage"] for peer in [*trainers, slow]}) == 1
 
 
-def test_a_straggler_costs_the_others_nothing(tmp_path: Path) -> None:
-    alone = steps_s(tmp_path / "alone", target=600, straggles=False)
-    beside = steps_s(tmp_path / "beside", target=600, straggles=True)
+def test_a_straggler_costs_the_others_nothing(steps_s: StepsS) -> None:
+    alone, beside = steps_s(600, False), steps_s(600, True)
     assert sum(beside) <= 1.02 * sum(alone)
 
 

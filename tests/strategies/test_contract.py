@@ -79,19 +79,19 @@ def rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield section
 
 
-def swarm_of(directory: Path, kind: Kind, rule: str) -> SimSwarm:
+def swarm_of(directory: Path, kind: Kind, rule: str, *, samples_per_s: float = 100.0) -> SimSwarm:
     directory.mkdir(exist_ok=True)
     options: dict[str, object] = {"until": UNTIL, "every": UNTIL // 4, **kind.options}
     options |= {"foreign": rule} if kind.name == "own" else {"strategy": kind.words or kind.name}
     swarm = SimSwarm(directory, **options)  # type: ignore[arg-type]
     swarm.add_backbone()
     for _ in range(3):
-        add_trainer(swarm)
+        add_trainer(swarm, samples_per_s)
     return swarm
 
 
-def add_trainer(swarm: SimSwarm) -> SimPeer:
-    return swarm.add_trainer(allowed_modules=("sign_rule",))
+def add_trainer(swarm: SimSwarm, samples_per_s: float = 100.0) -> SimPeer:
+    return swarm.add_trainer(samples_per_s=samples_per_s, allowed_modules=("sign_rule",))
 
 
 def run(swarm: SimSwarm) -> None:
@@ -181,6 +181,8 @@ def test_a_backbone_that_dies_and_comes_back_costs_nothing(
 
 ROUNDS = [kind for kind in SWARMS if kind.name != "vc_asgd"]
 EACH_ALONE = ((0,), (1,), (2,), (3,))
+UNHURRIED = 25.0
+"""Samples per second: whoever is in doubt trains on by itself for minutes."""
 PUSHES = [kind for kind in KINDS if kind.name == "vc_asgd"]
 ANSWERS = ("unit", "extended", "parameters", "send", "answer")
 """Of a server to a client."""
@@ -222,7 +224,7 @@ def test_a_lost_round_of_each_kind_costs_nobody_its_work(
     tmp_path: Path, rule: str, kind: Kind, lost: str, outcomes: "Counter[str]"
 ) -> None:
     """Everybody is alone for a while; so they are when the votes are on their way; or one is frozen as it sends."""
-    swarm = swarm_of(tmp_path / "run", kind, rule)
+    swarm = swarm_of(tmp_path / "run", kind, rule, samples_per_s=UNHURRIED)
     if lost == "aborted":
         swarm.churn.partition_at(EACH_ALONE, time_s=9.0, for_s=20.0)
     elif lost == "in doubt":
