@@ -22,6 +22,7 @@ then the best of them for ``--seconds``. Without ``--tune-seconds`` every one ru
 
     target_loss        the loss that the slowest engine reaches in its time, of those that take a step in it
     seconds_to_loss    until trainer 0 first judged that or less; null: not reached
+    microbatch_s       what a microbatch of trainer 0 took: more than --pace-ms where the machine has not enough cores
     bytes_to_loss      that all links had carried in the engine's whole run, by the share of the time until then
     speedup            seconds of the first engine over those of each
 
@@ -48,8 +49,8 @@ from race_lap import KILLED, Churn, Course, Lap, Race
 from race_setup import ENGINES, Engine, not_installed
 
 HOMES = ",".join(["20/100@15"] * 6)
-LARGE_BATCHES = ("hivemind", "hivemind-delay", "dedloc")
-"""Engines that average gradients; the others average what many steps have come to."""
+OFTEN = ("hivemind", "hivemind-delay", "dedloc", "dts")
+"""Engines that exchange for each batch: gradients, or what a few steps have come to; the others for each phase."""
 WITH_DELAY = ("torchft", "dedloc", "diloco")
 
 
@@ -66,7 +67,7 @@ def tries_of(name: str, options: argparse.Namespace) -> list[Engine]:
             outer_momentum=options.outer[1],
         )
         for rate in options.rates
-        for target in (options.batches if name in LARGE_BATCHES else options.phases)
+        for target in (options.batches if name in OFTEN else options.phases)
         for delay in (options.delays if name in WITH_DELAY else [0])
     ]
 
@@ -127,7 +128,12 @@ def report(
         },
         "best_loss": {name: lap.best_loss for name, lap in best.items()},
         "steps": {
-            name: {"epochs": lap.epochs, "own_microbatches": lap.microbatches, "in_steps_s": lap.in_steps_s}
+            name: {
+                "epochs": lap.epochs,
+                "own_microbatches": lap.microbatches,
+                "in_steps_s": lap.in_steps_s,
+                "microbatch_s": round(lap.microbatch_s, 3),
+            }
             for name, lap in best.items()
         },
         "settings": {name: settings_of(lap.engine) for name, lap in best.items()},
@@ -150,7 +156,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--tune-seconds", type=float, default=0.0, help="for each engine at each rate and delay, first")
     parser.add_argument("--rates", default="0.002", help="learning rates to try for each engine")
     parser.add_argument("--delays", default="1", help="0: exchanges are waited for, 1: they go on beside microbatches")
-    parser.add_argument("--batches", default="192", help="samples of a step of dedloc and hivemind, to try")
+    parser.add_argument("--batches", default="192", help="samples of a step of dedloc, hivemind or a window of dts")
     parser.add_argument("--phases", default="1200", help="samples between two exchanges of the others, to try")
     parser.add_argument("--dense", default="int8", choices=("half", "int8", "int4"), help="compression of diloco")
     parser.add_argument("--outer", default="0.7,0.9", help="outer learning rate and momentum of diloco and torchft")

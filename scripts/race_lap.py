@@ -72,6 +72,13 @@ class Lap:
     in_steps_s: float
     """Of trainer 0's time, in ``step``: exchanges and waiting for others, and the optimiser."""
     num_elements: int
+    computing_s: float
+    """Of trainer 0's time, in microbatches, with the sleep in each."""
+
+    @property
+    def microbatch_s(self) -> float:
+        """Of trainer 0, mean."""
+        return self.computing_s / max(self.microbatches, 1)
 
     @property
     def best_loss(self) -> float | None:
@@ -116,6 +123,7 @@ class Race:
                 epochs=last["epochs"],
                 in_steps_s=round(last["in_steps_s"], 2),
                 num_elements=told[0]["num_elements"],
+                computing_s=last["computing_s"],
             )
 
     def _work(self, lab: Lab, index: int, contact: str) -> Work:

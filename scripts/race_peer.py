@@ -65,12 +65,13 @@ def train(peer: Peer, task: "Task", model: Any, work: Work, over: threading.Even
 
     sampler = SampleSampler(task.num_samples, seed=work.seed, peer_id=f"trainer-{work.index}")
     began_s = judged_s = time.monotonic()
-    microbatches, judging_s, waited_s, epoch = 0, 0.0, 0.0, peer.epoch
+    microbatches, computing_s, judging_s, waited_s, epoch = 0, 0.0, 0.0, 0.0, peer.epoch
     while not over.is_set() and ((now_s := time.monotonic()) - began_s - judging_s < work.seconds or work.index != 0):
         loss = task.loss(model, task.batch(sampler.next(work.batch)).tensors)
         loss.backward()  # type: ignore[no-untyped-call]
         time.sleep(max(0.0, now_s + work.pace_ms / 1e3 - time.monotonic()))
         computed_s = time.monotonic()
+        computing_s += computed_s - now_s
         peer.step(float(loss.detach()))
         waited_s += time.monotonic() - computed_s
         microbatches += 1
@@ -85,8 +86,8 @@ def train(peer: Peer, task: "Task", model: Any, work: Work, over: threading.Even
         "is_over": True,
         "microbatches": microbatches,
         "epochs": peer.epoch,
+        "computing_s": computing_s,
         "in_steps_s": waited_s,
-        "seconds": time.monotonic() - began_s,
     }
 
 
