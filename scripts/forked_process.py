@@ -5,6 +5,7 @@ nothing left for what is.
 """
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import runpy
@@ -108,6 +109,7 @@ class _Life:
 
 def _be(life: _Life, heard: Connection | None, told: Connection) -> None:
     """The whole life of the new process."""
+    gc.freeze()  # what the server has loaded: to look through it would cost a second of a core, and copy all its pages
     os.setsid()
     _let_go_of_the_server()
     multiprocessing.set_start_method("fork", force=True)  # of its own children, as where it is typed
