@@ -88,14 +88,15 @@ class ParameterServer:
         """A pull, which has its place until the client has everything, and closes the stream."""
         version = await self._ports.compute.beside(store.version)
         if version is None or version <= known:
-            await stream.send(Message("unchanged"), timeout_s=self._timeouts.answer_s())
+            await self._unchanged(stream)
             return
         async with AsyncExitStack() as until_theirs:
             async with kept_alive(stream, self._timeouts):  # until the first piece: no word may be between them
                 await until_theirs.enter_async_context(self._pulls.taken_by(stream.remote))
-                stored = await self._ports.compute.beside(store.read)
-            if stored is None:
-                raise StateError("no parameters yet")
+                stored = await self._ports.compute.beside(partial(store.read, known if known >= 0 else None))
+            if stored is None:  # the store has been put back while we waited
+                await self._unchanged(stream)
+                return
             data = memoryview(np.ascontiguousarray(stored.values, "<f4").data).cast("B")
             about = {"version": stored.version, "num_bytes": len(data)}
             await stream.send(Message("parameters", about), timeout_s=self._timeouts.answer_s())
@@ -104,6 +105,9 @@ class ParameterServer:
                 async with asyncio.timeout(self._timeouts.fixed.stalled_s):
                     while (await stream.receive(timeout_s=self._timeouts.part_s)).kind == "wait":
                         pass
+
+    async def _unchanged(self, stream: Stream) -> None:
+        await stream.send(Message("unchanged"), timeout_s=self._timeouts.answer_s())
 
     async def _take(self, stream: Stream, request: Message) -> None:
         """A push. Whether it would count is seen before it is sent."""
