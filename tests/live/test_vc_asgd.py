@@ -24,13 +24,13 @@ until_epoch: {until}
 task: {{name: image_classification}}
 optimizer: {{name: sgd, learning_rate: 0.1}}
 strategy: {{name: vc_asgd, shards: {shards}, first_lease_s: 10}}
-checkpoints: {{every_epochs: {shards}, keep: 3}}
+checkpoints: {{every_epochs: {shards}, keep: {keep}}}
 """
 
 
-def units(*, passes: int) -> str:
+def units(*, passes: int, keep: int = 3) -> str:
     """A run file."""
-    return RUN.format(until=passes * SHARDS, shards=SHARDS)
+    return RUN.format(until=passes * SHARDS, shards=SHARDS, keep=keep)
 
 
 def done(swarm: LiveSwarm, name: str = "parameters.sqlite") -> list[tuple[int, int]]:
@@ -94,7 +94,7 @@ def test_two_servers_over_redis_and_the_redis_server_is_killed_three_times(tmp_p
 
 
 def test_the_organiser_goes_back_and_every_unit_since_the_checkpoint_counts_once(tmp_path: Path) -> None:
-    with live_swarm(tmp_path / "run", units(passes=5000)) as swarm:
+    with live_swarm(tmp_path / "run", units(passes=5000, keep=1000)) as swarm:  # three are made while a command begins
         swarm.backbone()
         clients = [swarm.join(name) for name in ("one", "two")]
         for peer in clients:
