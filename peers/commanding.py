@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from collab.checkpoints.local import list_checkpoints, load_checkpoint
-from collab.errors import ConfigError
+from collab.checkpoints.rolled_back import checkpoints_to_go_back_to, hold
+from collab.errors import ConfigError, CorruptState
 from collab.swarm.crowd import notice_s
-from collab.swarm.snapshots import Snapshot
-from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Rollback, Statement
+from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Statement
 from collab.types import PeerId
 from peers.inviting import invited
 from peers.owner import Session, find_peer, open_session
@@ -69,26 +68,30 @@ async def amend(directory: Path, change: Change, at_epoch: int | None) -> None:
 
 
 async def rollback(directory: Path, epoch: int) -> None:
-    """Go back to a checkpoint of the backbone that serves this directory.
+    """Go back to a checkpoint of the backbone that serves this directory, or to one that the last rollback set aside.
+
+    The backbone trains on meanwhile, and deletes old checkpoints: this one is held before anybody hears of the order.
 
     Raises:
-        ConfigError: there is no such checkpoint, or no one history to go back in.
+        ConfigError: there is no such checkpoint, or it is not whole.
+        CheckpointFailed: it cannot be held.
     """
     root = directory / "backbone" / "checkpoints"
     async with open_session(directory) as session:
-        era, found = session.mandate.era, dict[int, Snapshot]()
-        for path in list_checkpoints(root):
-            snapshot = load_checkpoint(path, fingerprint=session.estate.bundle.fingerprint)
-            if snapshot.era == era:
-                found[snapshot.epoch] = snapshot
+        found = checkpoints_to_go_back_to(root, session.mandate.era, session.estate.bundle.fingerprint)
+        listing = ", ".join(map(str, sorted(found))) or "none at all"
         if epoch not in found:
-            listing = ", ".join(map(str, sorted(found))) or "none at all"
             raise ConfigError(f"there is no checkpoint of epoch {epoch} in {root}", hint=f"there are: {listing}")
-        order = Rollback(to_epoch=epoch, lineage=found[epoch].lineage)
+        path, order = found[epoch]
         words = f"everybody goes back to epoch {epoch} (it is {session.epoch()}); later checkpoints are set aside"
         for void in session.mandate.book.void_with(order):
             words += f"; void: from epoch {void.from_epoch} on {_words(void)}"
-        await _say(session, order, words)
+        book = session.sign(order)
+        try:
+            hold(root, path, book.mark)
+        except CorruptState as error:
+            raise ConfigError(error.message, hint=f"nobody has heard of this; there were: {listing}") from error
+        _tell(await session.give(book), words)
 
 
 async def end(directory: Path, at_epoch: int | None) -> None:
@@ -126,6 +129,9 @@ def _whom(session: Session, who: str) -> list[PeerId]:
 
 
 async def _say(session: Session, what: Statement, words: str) -> None:
-    taken = await session.say(what)
+    _tell(await session.say(what), words)
+
+
+def _tell(taken: bool, words: str) -> None:
     told = "the swarm knows" if taken else "no backbone answers: it is kept, and counts as soon as the backbone runs"
     announce(f"{words}; {told}")

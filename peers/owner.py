@@ -25,6 +25,7 @@ from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.last_seen import seen_in
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import exchange, read_orders, write_orders
+from collab.swarm.orders import OrderBook
 from collab.swarm.progress import HEARTBEAT_S, SwarmView
 from collab.swarm.statements import Statement, check
 from collab.types import PeerId, Role
@@ -168,7 +169,15 @@ class Session:
         return min(most, math.ceil(2 * seen * seconds / watch_s))
 
     async def say(self, what: Statement) -> bool:
-        """Sign an order, keep it, and hand it to whoever is there; whether somebody has it.
+        """Sign an order, and give it; whether somebody has it.
+
+        Raises:
+            ConfigError: nobody could follow it.
+        """
+        return await self.give(self.sign(what))
+
+    def sign(self, what: Statement) -> OrderBook:
+        """The orders and this one at their end, which nobody has heard yet.
 
         Raises:
             ConfigError: nobody could follow it.
@@ -178,7 +187,11 @@ class Session:
         except (BadMessage, ValueError) as error:
             raise ConfigError(f"this order cannot be given: {error}", hint="see collab-peer --help") from error
         book = self.mandate.book
-        self.mandate.take(len(book.orders), [book.signed(what, self.estate.owner, self.now())])
+        return book.extended([book.signed(what, self.estate.owner, self.now())])
+
+    async def give(self, book: OrderBook) -> bool:
+        """Keep the last order of ``book``, and hand it to whoever is there; whether somebody has it."""
+        self.mandate.take(len(book.orders) - 1, book.packed[-1:])
         write_orders(self.estate.directory / ORDERS, self.mandate.book)
         if self.started is None:
             return False

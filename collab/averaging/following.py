@@ -150,10 +150,13 @@ class Following:
 
     async def _serve(self, stream: Stream) -> None:
         hello = await stream.receive(timeout_s=self._timeouts.answer_s())
-        if hello.get("fingerprint", str) != self._settings.fingerprint or len(self._standers) >= MAX_STANDING:
+        if hello.get("fingerprint", str) != self._settings.fingerprint:
             return
         if (before := self._standers.get(stream.remote)) is not None:
             before.stream.close()  # the trainer gave it up, maybe while nobody heard it: nothing more comes there
+        elif len(self._standers) >= MAX_STANDING:
+            await stream.send(Message("full"), timeout_s=self._timeouts.answer_s())
+            return
         stander = self._standers[stream.remote] = _Stander(stream)
         try:
             while True:

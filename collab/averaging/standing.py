@@ -15,6 +15,7 @@ leader -> trainer  call     your swarm has its batch: come
 trainer -> leader  coming   in so many seconds | not at all
 leader -> trainer  awaited  you are behind, and the others put their round off for you, for so many seconds
 trainer -> leader  sorry    that is not enough
+leader -> trainer  full     as many stand with me as can; you are called over a stream of its own
 """
 
 import asyncio
@@ -39,6 +40,8 @@ STANDING_PROTOCOL = "collab/standing/4"
 IDLE_S = 3600.0
 RETRY_S = 1.0
 """After a leader could not be reached."""
+FULL_S = 30.0
+"""After a leader had no room; it may have by then."""
 MAX_UNANSWERED = 4
 """Words on their way: the first ones of a step are said at once, later ones may wait for a round trip."""
 History = tuple[int, Lineage]
@@ -189,22 +192,29 @@ class Standing:
             await self._news.wait()
             word = self._word
             if word is not None and (leader := self._first_leader(word)) is not None:
+                is_full = False
                 try:
-                    await self._stand(leader)
+                    is_full = await self._stand(leader)
                 except NetworkError as error:
                     logger.debug("no standing stream leader=%s reason=%s", leader, error)
                 finally:
                     self._leader = self._heard = self._unanswered_s = None
-                if self._first_leader(word) != leader:
-                    continue
+                await self._rest(leader, word, FULL_S if is_full else RETRY_S)
+            else:
+                await asyncio.sleep(RETRY_S)
+
+    async def _rest(self, leader: PeerId, word: Word, for_s: float) -> None:
+        """Do without a leader for so long, unless somebody else leads."""
+        until_s = self._clock() + for_s
+        while self._clock() < until_s and self._first_leader(self._word or word) == leader:
             await asyncio.sleep(RETRY_S)
 
     def _first_leader(self, word: Word) -> PeerId | None:
         """One that answers, if there is one."""
         return next(iter(self._timeouts.responsive(self._leaders(word.lineage, word.epoch))), None)
 
-    async def _stand(self, leader: PeerId) -> None:
-        """Until the stream breaks, the leader falls silent, or somebody else leads."""
+    async def _stand(self, leader: PeerId) -> bool:
+        """Until the stream breaks, the leader falls silent, or somebody else leads; whether the leader has no room."""
         try:
             stream = await self._transport.open(leader, STANDING_PROTOCOL, timeout_s=self._timeouts.answer_s(leader))
         except NetworkError:
@@ -220,7 +230,7 @@ class Standing:
                     next_turn = self._news
                     if word is not None and self._news.is_set():
                         if self._first_leader(word) != leader:
-                            return
+                            return False
                         await self._say(stream, word)
                         continue
                 news = asyncio.create_task(next_turn.wait())
@@ -229,8 +239,8 @@ class Standing:
                 news.cancel()
                 if self._left_s() <= 0 and not hearing.done():
                     self._timeouts.miss(leader)
-                    return
-            hearing.result()
+                    return False
+            return hearing.result()
         finally:
             self._news.set()
             hearing.cancel()
@@ -245,9 +255,9 @@ class Standing:
         self._unanswered_s = self._clock() if self._unanswered_s is None else self._unanswered_s
         await stream.send(word.to_message(), timeout_s=self._timeouts.answer_s())
 
-    async def _hear(self, stream: Stream, leader: PeerId) -> None:
-        while True:
-            message = await stream.receive(timeout_s=IDLE_S)
+    async def _hear(self, stream: Stream, leader: PeerId) -> bool:
+        """Until the stream breaks, or the leader says that it has no room: True then."""
+        while (message := await stream.receive(timeout_s=IDLE_S)).kind != "full":
             self._timeouts.showed(leader)
             if message.kind == "heard":
                 self._heard = Heard.from_message(message), self._clock()
@@ -268,3 +278,4 @@ class Standing:
             answer = self._attend(call, leader).to_message()
             answer.fields.update(epoch=call.epoch, lineage=call.lineage)
             await stream.send(answer, timeout_s=self._timeouts.answer_s())
+        return True

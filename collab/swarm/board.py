@@ -26,7 +26,7 @@ from collab.swarm.crowd import (
 )
 from collab.swarm.double import Double
 from collab.swarm.identity import Identity
-from collab.swarm.progress import HEARTBEAT_S, RECORD_LIFE_S, SwarmView, is_fresh
+from collab.swarm.progress import HEARTBEAT_S, RECORD_LIFE_S, REFRESH_S, SwarmView, is_fresh
 from collab.swarm.records import LONGEST_LIFE_S, PeerRecord, PeerState, pack_record, unpack_record
 from collab.swarm.statutes import Statutes
 from collab.swarm.summing_up import sum_up
@@ -102,11 +102,11 @@ class ProgressBoard:
         return heartbeat_s(crowd.trainers) if crowd is not None else HEARTBEAT_S
 
     @property
-    def rest_s(self) -> float:
-        """How long after a look nothing new need be looked for."""
+    def due_s(self) -> float:
+        """Until everybody's words should be read anew."""
         crowd = self.crowd
-        is_brief = crowd is not None and not crowd.is_at_rest
-        return self.heartbeat_s if is_brief else self._read_bytes / ALONE_BYTES_PER_S
+        rest_s = self.heartbeat_s if crowd and not crowd.is_at_rest else self._read_bytes / ALONE_BYTES_PER_S
+        return max(rest_s, REFRESH_S) - (self._ports.clock.now() - self._view.at_s)
 
     @property
     def _level(self) -> int:

@@ -17,8 +17,6 @@ from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, PeerId, Role
 
-REFRESH_S = 1.0
-"""How often the view is renewed when nothing else renews it."""
 SHORTEST_WAIT_S = 0.05
 """For an answer that must be on its way: some round trips of a near swarm."""
 FIRST_READING_S = 1.0
@@ -72,10 +70,12 @@ class Membership:
         """The swarm as last seen."""
         return self._board.view
 
-    async def report(self) -> SwarmView:
-        """Publish our record and read everybody's."""
+    async def report(self, *, again: bool = False) -> SwarmView:
+        """Publish our record and read everybody's; ``again``, by who tries something each second: if it is time to."""
+        if again and self._board.due_s > 0:
+            return self.view
         await self._board.publish(self._our_record())
-        return await self.look()
+        return await self.look(brief=again)
 
     async def look(self, *, brief: bool = False) -> SwarmView:
         """Read everybody's records, and say nothing; ``brief``: of a crowd as much as trainers need to know."""
@@ -138,7 +138,7 @@ class Membership:
             if since_s >= self._board.heartbeat_s or (self._has_news and is_urgent):
                 self._has_news = False
                 await self._board.publish(self._our_record())
-            if is_asked or self._clock.now() - self._board.view.at_s >= max(REFRESH_S, self._board.rest_s):
+            if is_asked or self._board.due_s <= 0:
                 wants_all, self._wants_all = self._wants_all, False
                 await self.look(brief=not wants_all)
             if is_asked:
@@ -149,9 +149,9 @@ class Membership:
                     await self._question.wait()
 
     def _idle_s(self) -> float:
-        board, now = self._board, self._clock.now()
-        reads_s = max(REFRESH_S, board.rest_s) - (now - board.view.at_s)
-        return idle_s(board.crowd, now, min(board.heartbeat_s - board.since_published_s, reads_s), step_s=REPORT_S)
+        board = self._board
+        due_s = min(board.heartbeat_s - board.since_published_s, board.due_s)
+        return idle_s(board.crowd, self._clock.now(), due_s, step_s=REPORT_S)
 
     # -- strategies' Progress ----------------------------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ TERM_EPOCHS = 32
 In a new term it may be another one, so that nobody whose link is slow, or who leaves others out, leads for ever."""
 HEARTBEAT_S = 4.0
 """A third of the life: two lost stores in a row do not make a peer look dead."""
+REFRESH_S = 1.0
+"""How often everybody's words are read when nothing else reads them."""
 
 
 @dataclass(frozen=True)  # without slots, which would leave no place for what is computed once

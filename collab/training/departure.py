@@ -11,7 +11,8 @@ from collab.ports import Ports
 from collab.swarm.duties import PUBLISHING
 from collab.swarm.handover import Offer, offer_state
 from collab.swarm.mandate import Mandate
-from collab.swarm.membership import REFRESH_S, Membership
+from collab.swarm.membership import Membership
+from collab.swarm.progress import REFRESH_S
 from collab.swarm.records import PeerState
 from collab.training.disk_copy import DiskCopy
 from collab.training.replica import Replica

@@ -13,7 +13,8 @@ from collab.averaging.flow import Links
 from collab.config import Optimizer, Run
 from collab.ports import Ports
 from collab.swarm.mandate import Mandate
-from collab.swarm.membership import REFRESH_S, Membership
+from collab.swarm.membership import Membership
+from collab.swarm.progress import REFRESH_S
 from collab.training.replica import Replica
 
 logger = logging.getLogger(__name__)

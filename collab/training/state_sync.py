@@ -99,7 +99,7 @@ class StateSync:
         while is_awaited or not (update := await self.missed()).rounds:
             if self._waits_for_newer():
                 await asyncio.sleep(SYNC_PAUSE_S)
-                await self._membership.report()
+                await self._membership.report(again=True)
                 continue
             if self._is_level():
                 await self._engine.learn_maker(self._membership.donors(), self._replica.lineage)
@@ -119,7 +119,7 @@ class StateSync:
                     notice = Notice(at_s=self._ports.clock.now(), text=error.message, hint=error.hint, is_problem=True)
                     self._ports.observer.observe(notice)
                 await asyncio.sleep(SYNC_PAUSE_S)
-                await self._membership.report()
+                await self._membership.report(again=True)
         return update
 
     def _is_rolled_back(self) -> bool:

@@ -113,7 +113,12 @@ def test_one_stream_too_many_is_refused_and_the_others_stand() -> None:
         for stream in streams:
             await stream.send(word(samples=0.1), timeout_s=1.0)
         late = await lab.stranger("late")
+        assert (await late.receive(timeout_s=1.0)).kind == "full"
         assert await is_closed(late)
+        again = await lab.stranger("stander-1")
+        await again.send(word(samples=0.1), timeout_s=1.0)
+        await asyncio.sleep(0.1)
+        assert await is_closed(streams[1]), "who comes again takes its own place"
         assert len(following.at(HERE)) == MAX_STANDING == 512
         streams[0].close()
         await asyncio.sleep(0.1)

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
+from collab.averaging import following as leading
 from collab.averaging.calls import NOT_COMING
 from collab.averaging.deadlines import ENOUGH
 from collab.averaging.following import PREPARE_S
-from collab.averaging.standing import RETRY_S, STANDING_PROTOCOL, Word
+from collab.averaging.standing import FULL_S, RETRY_S, STANDING_PROTOCOL, Word
 from collab.averaging.timeouts import FIRST
 from collab.errors import TimedOut
 from collab.net.base import Stream
@@ -381,6 +382,34 @@ def test_a_leader_that_cannot_be_reached_is_tried_once_a_second() -> None:
         following = await lab.add_leader("leader")
         await asyncio.sleep(RETRY_S)
         assert following.at(HERE) == {PeerId("a")}
+
+    in_lab(test)
+
+
+def test_a_leader_without_room_is_asked_again_when_it_may_have_some_and_another_one_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leading, "MAX_STANDING", 2)
+
+    async def test(lab: Lab) -> None:
+        first = await lab.add_leader("first")
+        there = [await lab.stranger(name, "first") for name in "ab"]
+        late, later = await lab.add_trainer("late"), await lab.add_trainer("later")
+        for trainer in (late, later):
+            await trainer.says(10)
+        for number in range(int(FULL_S) - 2):
+            await late.says(10 + number)
+            await asyncio.sleep(0.9)
+        assert lab.told("full") == ["late", "later"], "not each second"
+        there[0].close()
+        await asyncio.sleep(4 * RETRY_S)
+        assert first.at(HERE) == {PeerId("late")}
+        assert late.standing.is_connected
+        assert lab.told("full") == ["late", "later", "later"]
+        second = await lab.add_leader("second")
+        lab.leaders.reverse()
+        await asyncio.sleep(2 * RETRY_S)
+        assert second.at(HERE) == {PeerId("later")}, "it need not wait for the first one's room"
 
     in_lab(test)
 

@@ -1,12 +1,18 @@
 """Going back to a checkpoint of the own disk."""
 
+import errno
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from collab.checkpoints.local import list_checkpoints, load_checkpoint, set_aside
+from collab.checkpoints import rolled_back
+from collab.checkpoints.local import list_checkpoints, load_checkpoint, prune, set_aside
 from collab.checkpoints.local_publisher import LocalPublisher
-from collab.checkpoints.rolled_back import begin_again
+from collab.checkpoints.rolled_back import begin_again, checkpoints_to_go_back_to, hold
+from collab.errors import CheckpointFailed, CorruptState
+from collab.swarm.snapshots import Snapshot
 from collab.swarm.statements import Rollback
 from tests.checkpoints.test_local import snapshot
 from tests.checkpoints.test_local_publisher import FILES
@@ -30,3 +36,101 @@ def test_a_rollback_that_was_cut_short_by_a_kill_finds_its_checkpoint_again(tmp_
     aside = list_checkpoints(tmp_path / f"before-rollback-{MARK}")
     kept = [load_checkpoint(path, fingerprint="fingerprint").epoch for path in aside]
     assert kept == [15, 10, 5]
+
+
+def shelf(root: Path, *epochs: int) -> LocalPublisher:
+    publisher = LocalPublisher(root, "fingerprint", lambda: FILES, keep=10)
+    for epoch in epochs:
+        publisher.keep(snapshot(epoch), "d" * 64, 1.0)
+    return publisher
+
+
+def go_back(root: Path, epoch: int, mark: str = MARK) -> Snapshot | None:
+    return begin_again(root, Rollback(to_epoch=epoch, lineage=snapshot(epoch).lineage), mark, fingerprint="fingerprint")
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_what_is_held_outlives_the_checkpoint_that_the_backbone_deletes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    """Between the command and the backbone's hearing of it newer checkpoints push the oldest out."""
+
+    def no_links(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", no_links)
+    shelf(tmp_path, 5, 10, 15)
+    hold(tmp_path, tmp_path / "epoch-00000005", MARK)
+    prune(tmp_path, keep=1)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["epoch-00000015"], "it was pushed out"
+    begun = go_back(tmp_path, 5)
+    assert begun is not None
+    assert (begun.epoch, begun.era) == (5, MARK)
+    assert list_checkpoints(tmp_path) == []
+
+
+def test_what_is_deleted_while_it_is_being_held_is_no_checkpoint_to_go_back_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf(tmp_path, 5, 10)
+    linked: list[str] = []
+    real = rolled_back._link
+
+    def link_then_lose(source: str, target: str) -> None:
+        if len(linked) == 1:
+            shutil.rmtree(tmp_path / "epoch-00000005")
+        linked.append(source)
+        real(source, target)
+
+    monkeypatch.setattr(rolled_back, "_link", link_then_lose)
+    with pytest.raises(CorruptState, match="deleted a moment ago"):
+        hold(tmp_path, tmp_path / "epoch-00000005", MARK)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-00000010"]
+
+
+def test_a_damaged_checkpoint_is_not_held_and_does_not_hide_others(tmp_path: Path) -> None:
+    shelf(tmp_path, 5, 10, 15)
+    (tmp_path / "epoch-00000005" / "model.safetensors").write_bytes(b"x")
+    (tmp_path / "epoch-00000010" / "collab_state.json").write_bytes(b"{")
+    with pytest.raises(CorruptState):
+        hold(tmp_path, tmp_path / "epoch-00000005", MARK)
+    assert not list(tmp_path.glob("held-*"))
+    found = checkpoints_to_go_back_to(tmp_path, "", "fingerprint")
+    assert sorted(found) == [5, 15], "of one only the state file was read"
+
+
+def test_a_disk_that_does_not_take_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(rolled_back, "_link", is_full)
+    shelf(tmp_path, 5)
+    with pytest.raises(CheckpointFailed, match="cannot be held"):
+        hold(tmp_path, tmp_path / "epoch-00000005", MARK)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-00000005"]
+
+
+def test_one_can_go_back_to_what_the_last_rollback_set_aside(tmp_path: Path) -> None:
+    """It was one epoch too many, or to a checkpoint that nobody has any more."""
+    shelf(tmp_path, 5, 10)
+    assert go_back(tmp_path, 7) is None
+    assert sorted(checkpoints_to_go_back_to(tmp_path, "", "fingerprint")) == []
+    found = checkpoints_to_go_back_to(tmp_path, MARK, "fingerprint")
+    assert sorted(found) == [5, 10]
+    assert checkpoints_to_go_back_to(tmp_path, MARK, "another") == {}
+    path, order = found[10]
+    hold(tmp_path, path, "n" * 16)
+    begun = begin_again(tmp_path, order, "n" * 16, fingerprint="fingerprint")
+    assert begun is not None
+    assert (begun.epoch, begun.era) == (10, "n" * 16)
+
+
+def test_the_present_historys_checkpoint_of_an_epoch_goes_before_one_that_was_set_aside(tmp_path: Path) -> None:
+    publisher = shelf(tmp_path, 5, 10)
+    begun = go_back(tmp_path, 5)
+    assert begun is not None
+    publisher.keep(begun, "d" * 64, 1.0)
+    found = checkpoints_to_go_back_to(tmp_path, MARK, "fingerprint")
+    assert found[5] == (tmp_path / "epoch-00000005", Rollback(to_epoch=5, lineage=begun.lineage))
+    assert found[10][0].parent.name == f"before-rollback-{MARK}"

@@ -1,0 +1,90 @@
+"""What an organiser's commands leave behind, with no backbone there to hear them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from collab.checkpoints.local import prune
+from collab.checkpoints.local_publisher import LocalPublisher
+from collab.errors import ConfigError
+from collab.swarm.mandate import Mandate
+from collab.swarm.order_exchange import read_orders
+from collab.swarm.progress import SwarmView
+from collab.swarm.statements import Rollback
+from peers import commanding
+from peers.commanding import rollback
+from peers.organising import init_run
+from peers.owner import Estate, Session
+from peers.places import ORDERS
+from tests.checkpoints.test_local import snapshot
+
+
+@pytest.fixture
+def run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a run with checkpoints of epochs 5, 10 and 15; no backbone answers."""
+    directory = tmp_path / "run"
+    init_run(directory, "a-run")
+    estate = Estate.at(directory)
+    publisher = LocalPublisher(directory / "backbone" / "checkpoints", estate.bundle.fingerprint, dict, keep=10)
+    for epoch in (5, 10, 15):
+        publisher.keep(snapshot(epoch), "d" * 64, 1.0)
+
+    @asynccontextmanager
+    async def nobody_answers(directory: Path) -> AsyncIterator[Session]:
+        mandate = Mandate(estate.bundle)
+        mandate.take(0, read_orders(directory / ORDERS))
+        yield Session(estate, mandate, SwarmView((), 0.0))
+
+    monkeypatch.setattr(commanding, "open_session", nobody_answers)
+    return directory
+
+
+def ordered(directory: Path) -> Mandate:
+    mandate = Mandate(Estate.at(directory).bundle)
+    mandate.take(0, read_orders(directory / ORDERS))
+    return mandate
+
+
+def test_the_checkpoint_that_was_named_is_there_when_the_backbone_hears_of_it(run_directory: Path) -> None:
+    """It goes on training, and deletes what is too many, until then."""
+    root = run_directory / "backbone" / "checkpoints"
+    asyncio.run(rollback(run_directory, 5))
+    prune(root, keep=1)
+    assert not (root / "epoch-00000005").exists()
+    mandate = ordered(run_directory)
+    order = mandate.book.rollback()
+    assert order is not None
+    assert isinstance(order.what, Rollback)
+    publisher = LocalPublisher(root, Estate.at(run_directory).bundle.fingerprint, dict, keep=1)
+    begun = publisher.begin_again(order.what, order.mark)
+    assert begun is not None
+    assert (begun.epoch, begun.era) == (5, mandate.era)
+
+
+def test_an_order_about_a_checkpoint_that_is_not_whole_is_never_given(run_directory: Path) -> None:
+    (run_directory / "backbone" / "checkpoints" / "epoch-00000010" / "optimizer.safetensors").unlink()
+    with pytest.raises(ConfigError, match="is not whole") as refused:
+        asyncio.run(rollback(run_directory, 10))
+    assert "there were: 5, 10, 15" in str(refused.value.hint)
+    assert ordered(run_directory).book.orders == ()
+    with pytest.raises(ConfigError, match="no checkpoint of epoch 7") as refused:
+        asyncio.run(rollback(run_directory, 7))
+    assert ordered(run_directory).book.orders == ()
+
+
+def test_a_rollback_can_be_taken_back(run_directory: Path) -> None:
+    """The checkpoints that it set aside can be gone back to as those of the present history can."""
+    root = run_directory / "backbone" / "checkpoints"
+    publisher = LocalPublisher(root, Estate.at(run_directory).bundle.fingerprint, dict, keep=10)
+    for epoch in (5, 15):
+        asyncio.run(rollback(run_directory, epoch))
+        order = ordered(run_directory).book.rollback()
+        assert order is not None
+        assert isinstance(order.what, Rollback)
+        begun = publisher.begin_again(order.what, order.mark)
+        assert begun is not None
+        assert begun.epoch == epoch
+        publisher.keep(begun, "d" * 64, 1.0)
