@@ -18,6 +18,9 @@ from torchft.local_sgd import DiLoCo
 
 LIMIT = timedelta(seconds=30)
 """For one exchange; hivemind has as much."""
+QUORUM_LIMIT = timedelta(seconds=90)
+"""For the others to come to the next quorum: after a kill some may wait in an exchange until its limit, and again in
+the one after that."""
 CONNECT_LIMIT = timedelta(seconds=30)
 JOIN_LIMIT_MS = 10_000
 """The lighthouse waits so long for replicas that live and have not come to the quorum."""
@@ -58,8 +61,9 @@ class TorchftPeer:
         self._inner = torch.optim.AdamW(
             model.parameters(), lr=section.learning_rate, betas=section.betas, weight_decay=section.weight_decay
         )
+        momentum = engine.outer_momentum
         outer = torch.optim.SGD(
-            model.parameters(), lr=engine.outer_learning_rate, momentum=engine.outer_momentum, nesterov=True
+            model.parameters(), lr=engine.outer_learning_rate, momentum=momentum, nesterov=momentum > 0
         )
         self._manager = Manager(
             pg=ProcessGroupGloo(timeout=LIMIT),
@@ -68,7 +72,7 @@ class TorchftPeer:
             min_replica_size=2,
             use_async_quorum=False,
             timeout=LIMIT,
-            quorum_timeout=LIMIT,
+            quorum_timeout=QUORUM_LIMIT,
             connect_timeout=CONNECT_LIMIT,
             rank=0,
             world_size=1,
