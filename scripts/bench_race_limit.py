@@ -84,7 +84,7 @@ class Trainers:
 
     def microbatches(self, samples: int) -> int:
         """Of each trainer, for so many samples of all."""
-        return max(1, round(samples / self.options.trainers / self.options.microbatch))
+        return max(1, round(samples / len(self.samplers) / int(self.options.microbatch)))
 
     def judged(self, model: "torch.nn.Module") -> float:
         """Its held-out loss."""
