@@ -4,6 +4,11 @@ import time
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("collab", deadline=None)
+settings.load_profile("collab")
+"""How long an example takes says something of the machine, not of the code."""
 
 BEGAN_S = pytest.StashKey[float]()
 """When a test began, before its time limit was set, by the monotonic clock."""

@@ -162,7 +162,7 @@ def all_cases(draw: st.DrawFn) -> list[Case]:
 
 
 @given(cases=all_cases())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_after_a_judgement_no_complaint_is_left(cases: list[Case]) -> None:
     judgement = judge(cases)
     assert [case for case in cases if not is_settled(case, judgement)] == []
@@ -173,7 +173,7 @@ def test_after_a_judgement_no_complaint_is_left(cases: list[Case]) -> None:
 
 
 @given(cases=all_cases(), seed=st.integers(0, 1000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_order_in_which_complaints_come_decides_nothing(cases: list[Case], seed: int) -> None:
     shuffled = list(cases)
     Random(seed).shuffle(shuffled)

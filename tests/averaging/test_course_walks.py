@@ -70,7 +70,7 @@ class Walk:
 
 
 @given(seed=st.integers(0, 2**32), length=st.integers(0, 60))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_whatever_happens_a_round_ends_with_one_record_at_most(seed: int, length: int) -> None:
     walk = Walk(Random(seed))
     course, ballot = walk.course()

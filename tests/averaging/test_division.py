@@ -72,7 +72,7 @@ def check_mended(
 
 
 @given(division=divisions(), data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_whoever_is_lost_the_division_that_follows_covers_the_vector_once(
     division: Division, data: st.DataObject
 ) -> None:
@@ -98,7 +98,7 @@ def test_whoever_is_lost_the_division_that_follows_covers_the_vector_once(
 
 
 @given(division=divisions(), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_work_that_nobody_lost_may_be_stopped_and_divided_as_well(division: Division, data: st.DataObject) -> None:
     for _ in range(3):
         broken = sorted(data.draw(st.sets(st.integers(0, len(division.jobs) - 1))))

@@ -1,6 +1,6 @@
 """Who holds a round up, with the time as a number."""
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from collab.averaging.division import Division
 from collab.averaging.laggards import FACTOR, FACTOR_BLIND, GRACE_S, MOST, Deadline, Laggards, Progress
@@ -77,7 +77,6 @@ def test_when_all_finish_together_nobody_is_waited_for() -> None:
     steps=st.lists(st.tuples(st.integers(0, 9), st.floats(0, 100)), max_size=20),
     expected_s=st.floats(0, 50),
 )
-@settings(deadline=None)
 def test_a_deadline_never_moves_and_comes_no_sooner_than_most_took(
     steps: list[tuple[int, float]], expected_s: float
 ) -> None:

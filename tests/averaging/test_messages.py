@@ -173,7 +173,7 @@ def test_a_group_over_more_elements_than_any_vector_has_is_a_bad_message() -> No
 
 
 @given(fields=st.dictionaries(st.sampled_from(sorted(JOIN.fields)), PLAIN))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_join_is_refused_or_makes_sense(fields: dict[str, Any]) -> None:
     try:
         join = Join.from_message(altered(JOIN, **fields))
@@ -187,7 +187,7 @@ def test_any_join_is_refused_or_makes_sense(fields: dict[str, Any]) -> None:
 
 
 @given(fields=st.dictionaries(st.sampled_from(sorted(BEGIN.fields)), PLAIN, min_size=1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_group_is_refused_or_makes_sense(fields: dict[str, Any]) -> None:
     check_group(altered(BEGIN, **fields))
 
@@ -201,7 +201,7 @@ NAME = st.sampled_from(["x", "y", "z"]) | st.none()
     triples=st.lists(st.tuples(NAME, NUMBER, NUMBER).map(list), max_size=3),
     num_elements=NUMBER,
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_members_and_spans_are_refused_or_make_sense(pairs: Any, triples: Any, num_elements: Any) -> None:
     check_group(altered(BEGIN, members=pairs))
     check_group(altered(BEGIN, spans=triples, num_elements=num_elements))

@@ -48,7 +48,7 @@ def mask(num_elements: int, spans: Sequence[tuple[int, int]]) -> NDArray[np.bool
 
 
 @given(record=records())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_used_is_what_no_gap_names(record: CommitRecord) -> None:
     for peer in PEERS:
         used = mask(record.num_elements, record.used_of(peer))
@@ -61,7 +61,7 @@ def test_used_is_what_no_gap_names(record: CommitRecord) -> None:
 
 
 @given(record=records())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_element_was_reduced_by_exactly_one(record: CommitRecord) -> None:
     reduced = [mask(record.num_elements, record.reduced_by(peer)) for peer in PEERS]
     assert np.array_equal(np.sum(reduced, axis=0), np.ones(record.num_elements))
@@ -69,14 +69,14 @@ def test_every_element_was_reduced_by_exactly_one(record: CommitRecord) -> None:
 
 
 @given(record=records())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_weight_is_the_average_over_the_elements_of_what_is_used(record: CommitRecord) -> None:
     used = [weight * mask(record.num_elements, record.used_of(peer)) for peer, weight in record.contributors]
     assert record.weight == pytest.approx(np.mean(np.sum(used, axis=0)))
 
 
 @given(record=records())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_record_is_accepted_exactly_when_something_is_in_its_mean(record: CommitRecord) -> None:
     if record.weight > 0:
         assert CommitRecord.from_fields(record.to_fields()) == record

@@ -76,7 +76,7 @@ def rounds(draw: st.DrawFn) -> tuple[list[Vector], list[float]]:
 
 @pytest.mark.parametrize("rule", ROBUST.values(), ids=ROBUST.keys())
 @given(found=rounds())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_is_finite_stays_finite_and_within_the_range(
     rule: Rule, found: tuple[list[Vector], list[float]]
 ) -> None:
@@ -109,7 +109,7 @@ def test_caps_by_hand() -> None:
 
 
 @given(weights=st.lists(st.floats(0.01, 1e9), min_size=1, max_size=40), max_share=st.floats(0.02, 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_caps_hold_raise_nobody_and_cut_no_more_than_they_must(weights: list[float], max_share: float) -> None:
     found = caps(max_share, *weights)
     total = math.fsum(found)

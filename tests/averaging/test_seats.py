@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from collab.averaging.ballots import Acceptor, Ballot, Vote
 from collab.averaging.seats import REMEMBERED, RecordSeat, Seats, seat_from_fields, seat_to_fields
@@ -31,7 +31,6 @@ NO_RECORDS: tuple[Any, ...] = (None, 5, [], {"round_id": "r"})
 
 
 @given(seat=st.none() | SEATS)
-@settings(deadline=None)
 def test_a_seat_travels_as_it_is(seat: RecordSeat | None) -> None:
     message = through_the_wire(Message("vote", {"seat": seat_to_fields(seat)}))
     assert seat_from_fields(message.get("seat", dict)) == seat

@@ -32,7 +32,7 @@ def changed(first: float, changes: list[Any]) -> tuple[Weights, Vector]:
 
 
 @given(first=SAMPLES, changes=CHANGES, start=st.integers(0, LENGTH), length=st.integers(0, LENGTH))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_weights_are_those_of_every_element_alone(first: float, changes: list[Any], start: int, length: int) -> None:
     weights, oracle = changed(first, changes)
     stop = min(start + length, LENGTH)
@@ -43,7 +43,7 @@ def test_weights_are_those_of_every_element_alone(first: float, changes: list[An
 
 
 @given(first=SAMPLES, changes=CHANGES, start=st.integers(0, LENGTH - 1), length=st.integers(1, LENGTH))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_runs_are_as_few_as_possible_and_are_what_a_reducer_accepts(
     first: float, changes: list[Any], start: int, length: int
 ) -> None:

@@ -2,7 +2,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from collab.data.blocks import MAX_BLOCKS, PAGE_BLOCKS, BlockId, BlockPlan, blocks_in, permuted
 
@@ -20,7 +20,6 @@ def test_a_permutation_takes_each_place_once_whatever_the_size(size: int, key: i
     assert sorted(permuted(np.arange(size, dtype=np.uint64), size, keys).tolist()) == list(range(size))
 
 
-@settings(deadline=None)
 @given(num_samples=st.integers(1, 2000), microbatch_size=st.integers(5, 50), pass_number=st.integers(0, 5))
 def test_the_blocks_of_a_pass_have_each_sample_once(num_samples: int, microbatch_size: int, pass_number: int) -> None:
     cut = plan(num_samples, microbatch_size=microbatch_size)

@@ -5,7 +5,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from collab.data.work_units import SLOWEST, Unit, UnitLease, WorkUnits
 from collab.types import PeerId
@@ -98,7 +98,6 @@ def test_a_run_without_work_is_refused(wrong: dict[str, float]) -> None:
         units(**wrong)  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.0, 0.7), st.booleans())
 def test_whatever_clients_do_every_unit_is_done_and_none_is_out_twice(
     seed: int, dies: float, server_dies: bool

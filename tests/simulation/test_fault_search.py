@@ -58,7 +58,6 @@ def check(faults: list[Fault]) -> None:
     max_examples=70,
     derandomize=True,
     database=None,
-    deadline=None,
     print_blob=False,
     suppress_health_check=list(HealthCheck),
 )

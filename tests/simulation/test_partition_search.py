@@ -14,7 +14,7 @@ from collab.metrics.records import EpochFinished, StateFetched
 from tests.simulation.swarm import SimSwarm
 
 SEARCH = settings(
-    derandomize=True, database=None, deadline=None, print_blob=False, suppress_health_check=list(HealthCheck)
+    derandomize=True, database=None, print_blob=False, suppress_health_check=list(HealthCheck)
 )
 NUM_TRAINERS = 4
 BEGIN_S = 20.0

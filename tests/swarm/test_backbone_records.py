@@ -89,7 +89,7 @@ def test_an_oversized_record_is_refused_before_it_is_read() -> None:
         unpack_backbone(bytes(MAX_BYTES + 1), ME.peer_id)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(name=st.sampled_from(["fingerprint", "claim", "addresses", "published"]), value=PLAIN)
 def test_any_signed_nonsense_is_a_bad_message_or_a_record(name: str, value: Any) -> None:
     fields = msgpack.unpackb(msgpack.unpackb(pack_backbone(RECORD, ME))[0])

@@ -71,7 +71,7 @@ def test_anything_but_two_byte_strings_is_refused(data: bytes) -> None:
 
 
 @given(data=PLAIN | PLAIN.map(msgpack.packb) | st.binary())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_comes_is_a_bad_message(data: Any) -> None:
     with pytest.raises(BadMessage):
         LETTER.unpack(data, ME.peer_id, doubled)

@@ -158,7 +158,7 @@ def test_signed_garbage_is_a_bad_message(body: Any) -> None:
 
 
 @given(changes=st.dictionaries(st.sampled_from(FIELDS), PLAIN, max_size=3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_record_is_refused_or_makes_sense(changes: dict[str, Any]) -> None:
     try:
         received = unpack_record(packed(changes), ME.peer_id)
