@@ -86,9 +86,11 @@ async def rollback(directory: Path, epoch: int) -> None:
         words = f"everybody goes back to epoch {epoch} (it is {session.epoch()}); later checkpoints are set aside"
         for void in session.mandate.book.void_with(order):
             words += f"; void: from epoch {void.from_epoch} on {_words(void)}"
+        for void in session.mandate.book.void_before(order) if path.parent != root else []:
+            words += f"; still void since the last rollback: from epoch {void.from_epoch} on {_words(void)}"
         book = session.sign(order)
         try:
-            hold(root, path, book.mark)
+            hold(root, path, order, book.mark)
         except CorruptState as error:
             raise ConfigError(error.message, hint=f"nobody has heard of this; there were: {listing}") from error
         _tell(await session.give(book), words)

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from collab.averaging.calls import NOT_COMING, Call, Reply
@@ -13,7 +14,7 @@ from collab.averaging.forecast import FAR_S, HORIZON, Pace, Together, batch_due_
 from collab.averaging.settings import RoundSettings
 from collab.averaging.standing import IDLE_S, STANDING_PROTOCOL, Awaited, Heard, History, Word
 from collab.averaging.timeouts import MeasuredTimeouts
-from collab.errors import BadMessage, TimedOut
+from collab.errors import BadMessage, NetworkError, TimedOut
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
@@ -155,7 +156,7 @@ class Following:
         if (before := self._standers.get(stream.remote)) is not None:
             before.stream.close()  # the trainer gave it up, maybe while nobody heard it: nothing more comes there
         elif len(self._standers) >= MAX_STANDING:
-            await stream.send(Message("full"), timeout_s=self._timeouts.answer_s())
+            await self._turn_away(stream)
             return
         stander = self._standers[stream.remote] = _Stander(stream)
         try:
@@ -175,6 +176,15 @@ class Following:
             self._forget_word(stander)
             if self._standers.get(stream.remote) is stander:
                 del self._standers[stream.remote]
+
+    async def _turn_away(self, stream: Stream) -> None:
+        """Say that there is no room, and leave it to the trainer to end the stream: what was said may be lost else."""
+        limit_s = self._timeouts.answer_s()
+        await stream.send(Message("full"), timeout_s=limit_s)
+        with suppress(TimeoutError, NetworkError):
+            async with asyncio.timeout(limit_s):
+                while True:
+                    await stream.receive(timeout_s=limit_s)
 
     async def _take_word(self, stander: _Stander, word: Word) -> None:
         self._forget_word(stander)

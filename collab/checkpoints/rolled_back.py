@@ -29,15 +29,17 @@ logger = logging.getLogger(__name__)
 
 
 def checkpoints_to_go_back_to(root: Path, era: str, fingerprint: str) -> dict[int, tuple[Path, Rollback]]:
-    """By epoch: those of the present history, and what the rollback that began it set aside; only their state files
-    are read.
+    """By epoch: those of the present history, else what the rollback that began it has set aside, or will when a
+    backbone hears of it; only their state files are read.
 
     Args:
         era: mark of that rollback; empty: there was none.
     """
     found: dict[int, tuple[Path, Rollback]] = {}
-    aside = list_checkpoints(aside_of(root, era)) if era else []
-    for path in [*aside, *list_checkpoints(root)]:
+    is_unheard = bool(era) and not aside_of(root, era).exists()
+    places = (aside_of(root, era), _held_for(root, era)) if era else ()
+    before = [path for place in places for path in list_checkpoints(place)]
+    for path in [*before, *list_checkpoints(root)]:
         try:
             state = read_state(path)
             epoch, lineage, its_era = int(state["epoch"]), str(state["lineage"]), str(state.get("era", ""))
@@ -45,32 +47,38 @@ def checkpoints_to_go_back_to(root: Path, era: str, fingerprint: str) -> dict[in
         except (OSError, ValueError, KeyError, TypeError, CorruptState) as error:
             logger.warning("checkpoint passed over path=%s: %r", path, error)
             continue
-        if is_ours and (its_era == era or path in aside):
+        if is_ours and (its_era == era or is_unheard or path in before):
             found[epoch] = path, Rollback(to_epoch=epoch, lineage=lineage)
     return found
 
 
-def hold(root: Path, path: Path, mark: str) -> None:
-    """Have a checkpoint for the rollback of this mark, whatever becomes of ``path`` until a backbone hears of that.
+def hold(root: Path, path: Path, what: Rollback, mark: str) -> None:
+    """Have the checkpoint of the rollback of this mark, whatever becomes of ``path`` until a backbone hears of that.
 
     Raises:
-        CorruptState: it is not whole; it may have been deleted meanwhile.
+        CorruptState: it is not whole, or another one; it may have been deleted or replaced meanwhile.
         CheckpointFailed: the directory cannot be written.
     """
-    held = _held_for(root, mark)
-    unfinished = held / f"{UNFINISHED}{path.name}"
+    held, name = _held_for(root, mark), _name_of(what)
+    unfinished = held / f"{UNFINISHED}{name}"
     try:
         shutil.copytree(path, unfinished, copy_function=_link, ignore=shutil.ignore_patterns(".*"))
-        verified_state(unfinished)
-        unfinished.rename(held / path.name)
+        state = verified_state(unfinished)
+        if (int(state["epoch"]), str(state["lineage"])) != (what.to_epoch, what.lineage):
+            raise CorruptState(f"{path} was replaced a moment ago")
+        for made in (held, unfinished):
+            _belongs_as(root, made)
+        unfinished.rename(held / name)
         sync_directory(held)
         sync_directory(root)
-    except (OSError, CorruptState) as error:
+    except BaseException as error:
         shutil.rmtree(held, ignore_errors=True)
         if isinstance(error, OSError) and (path / STATE_FILE).is_file():
-            text = f"{path} cannot be held in {held.name}: {error.strerror or error}"
-            raise CheckpointFailed(text, hint="give this order as the user whose backbone it is") from error
-        raise CorruptState(f"{path} is not whole, or was deleted a moment ago") from error
+            hint = "free some space there, or give this order as the user whose backbone it is"
+            raise CheckpointFailed(f"{path} cannot be held in {held.name}: {error}", hint=hint) from error
+        if isinstance(error, OSError | CorruptState):
+            raise CorruptState(f"{path} is not whole, or was deleted a moment ago") from error
+        raise
 
 
 def begin_again(root: Path, what: Rollback, mark: str, *, fingerprint: str) -> Snapshot | None:
@@ -94,6 +102,10 @@ def _held_for(root: Path, mark: str) -> Path:
     return root / f"held-for-rollback-{mark}"
 
 
+def _name_of(what: Rollback) -> str:
+    return f"epoch-{what.to_epoch:08d}"
+
+
 def _link(source: str, target: str) -> None:
     """The same file under a second name; a copy, where the file system has no such thing."""
     try:
@@ -102,15 +114,24 @@ def _link(source: str, target: str) -> None:
         raise
     except OSError:
         shutil.copy2(source, target)
+        with Path(target).open("rb") as copied:
+            os.fsync(copied.fileno())
 
 
-def _found(root: Path, what: Rollback, fingerprint: str) -> Snapshot | None:
-    path = root / f"epoch-{what.to_epoch:08d}"
-    if not path.is_dir():
-        return None
+def _belongs_as(root: Path, made: Path) -> None:
+    """A backbone may enter it that may enter ``root``, whoever gives the order."""
+    shutil.copymode(root, made)
+    if os.geteuid() == 0:
+        os.chown(made, root.stat().st_uid, root.stat().st_gid)
+
+
+def _found(place: Path, what: Rollback, fingerprint: str) -> Snapshot | None:
+    path = place / _name_of(what)
     try:
-        snapshot = load_checkpoint(path, fingerprint=fingerprint)
-    except StateError as error:
-        logger.warning("checkpoint passed over: %s", error.message)
+        snapshot = load_checkpoint(path, fingerprint=fingerprint) if path.is_dir() else None
+    except (StateError, OSError) as error:
+        logger.warning("checkpoint passed over path=%s: %s", path, error)
         return None
-    return snapshot if (snapshot.epoch, snapshot.lineage) == (what.to_epoch, what.lineage) else None
+    if snapshot is None or (snapshot.epoch, snapshot.lineage) != (what.to_epoch, what.lineage):
+        return None
+    return snapshot

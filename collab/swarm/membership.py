@@ -71,11 +71,10 @@ class Membership:
         return self._board.view
 
     async def report(self, *, again: bool = False) -> SwarmView:
-        """Publish our record and read everybody's; ``again``, by who tries something each second: if it is time to."""
-        if again and self._board.due_s > 0:
-            return self.view
-        await self._board.publish(self._our_record())
-        return await self.look(brief=again)
+        """Publish our record and read everybody's; ``again``, who tries each second: what it is time for."""
+        if not again or self._board.since_published_s >= self._board.heartbeat_s:
+            await self._board.publish(self._our_record())
+        return await self.look(brief=again) if not again or self._board.due_s <= 0 else self.view
 
     async def look(self, *, brief: bool = False) -> SwarmView:
         """Read everybody's records, and say nothing; ``brief``: of a crowd as much as trainers need to know."""

@@ -147,6 +147,12 @@ class OrderBook:
         """Amendments that a rollback makes void: they are about steps that never counted."""
         return [what for _, what in _amendments(self.orders) if what.from_epoch >= rollback.to_epoch]
 
+    def void_before(self, rollback: Rollback) -> list[Amend]:
+        """Amendments for steps before ``rollback`` that an earlier one has made void: it does not bring them back."""
+        held = [what for _, what in _amendments(self.orders)]
+        said = (order.what for order in self.orders if isinstance(order.what, Amend))
+        return [what for what in said if what not in held and what.from_epoch < rollback.to_epoch]
+
     def ends_at(self, until_epoch: int | None, taken: int = 0, mark: str = "") -> int | None:
         """Where the run ends; the last word counts.
 

@@ -99,7 +99,7 @@ class StateSync:
         while is_awaited or not (update := await self.missed()).rounds:
             if self._waits_for_newer():
                 await asyncio.sleep(SYNC_PAUSE_S)
-                await self._membership.report(again=True)
+                await self._membership.report(again=self._waits_for_newer())
                 continue
             if self._is_level():
                 await self._engine.learn_maker(self._membership.donors(), self._replica.lineage)
@@ -112,9 +112,10 @@ class StateSync:
                 return Update(used, round_id, snapshot, await self._rounds_after(snapshot.epoch, snapshot.lineage))
             except (NoDonor, CorruptState) as error:
                 attempts, is_awaited = attempts + 1, False
-                is_doubtful = self._membership.is_at_rest() or bool(self._membership.keepers())
-                if attempts % ATTEMPTS_BEFORE_DOUBT == 0 and self._replica.lineage and is_doubtful:
-                    self._membership.doubt()
+                if attempts % ATTEMPTS_BEFORE_DOUBT == 0:
+                    await self._membership.report()  # of everybody, as they are now
+                    if self._replica.lineage and (self._membership.is_at_rest() or self._membership.keepers()):
+                        self._membership.doubt()
                 if attempts in ATTEMPTS_BEFORE_WORDS:
                     notice = Notice(at_s=self._ports.clock.now(), text=error.message, hint=error.hint, is_problem=True)
                     self._ports.observer.observe(notice)

@@ -114,6 +114,11 @@ def test_one_stream_too_many_is_refused_and_the_others_stand() -> None:
             await stream.send(word(samples=0.1), timeout_s=1.0)
         late = await lab.stranger("late")
         assert (await late.receive(timeout_s=1.0)).kind == "full"
+        for _ in range(50):  # and does not go
+            await late.send(word(samples=0.1), timeout_s=1.0)
+            await asyncio.sleep(0.1)
+            if late.other.is_closed:  # type: ignore[attr-defined]
+                break
         assert await is_closed(late)
         again = await lab.stranger("stander-1")
         await again.send(word(samples=0.1), timeout_s=1.0)

@@ -45,8 +45,12 @@ def shelf(root: Path, *epochs: int) -> LocalPublisher:
     return publisher
 
 
+def to(epoch: int) -> Rollback:
+    return Rollback(to_epoch=epoch, lineage=snapshot(epoch).lineage)
+
+
 def go_back(root: Path, epoch: int, mark: str = MARK) -> Snapshot | None:
-    return begin_again(root, Rollback(to_epoch=epoch, lineage=snapshot(epoch).lineage), mark, fingerprint="fingerprint")
+    return begin_again(root, to(epoch), mark, fingerprint="fingerprint")
 
 
 @pytest.mark.parametrize("has_links", [True, False])
@@ -61,7 +65,7 @@ def test_what_is_held_outlives_the_checkpoint_that_the_backbone_deletes(
     if not has_links:
         monkeypatch.setattr(os, "link", no_links)
     shelf(tmp_path, 5, 10, 15)
-    hold(tmp_path, tmp_path / "epoch-00000005", MARK)
+    hold(tmp_path, tmp_path / "epoch-00000005", to(5), MARK)
     prune(tmp_path, keep=1)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["epoch-00000015"], "it was pushed out"
     begun = go_back(tmp_path, 5)
@@ -85,7 +89,7 @@ def test_what_is_deleted_while_it_is_being_held_is_no_checkpoint_to_go_back_to(
 
     monkeypatch.setattr(rolled_back, "_link", link_then_lose)
     with pytest.raises(CorruptState, match="deleted a moment ago"):
-        hold(tmp_path, tmp_path / "epoch-00000005", MARK)
+        hold(tmp_path, tmp_path / "epoch-00000005", to(5), MARK)
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-00000010"]
 
 
@@ -94,7 +98,7 @@ def test_a_damaged_checkpoint_is_not_held_and_does_not_hide_others(tmp_path: Pat
     (tmp_path / "epoch-00000005" / "model.safetensors").write_bytes(b"x")
     (tmp_path / "epoch-00000010" / "collab_state.json").write_bytes(b"{")
     with pytest.raises(CorruptState):
-        hold(tmp_path, tmp_path / "epoch-00000005", MARK)
+        hold(tmp_path, tmp_path / "epoch-00000005", to(5), MARK)
     assert not list(tmp_path.glob("held-*"))
     found = checkpoints_to_go_back_to(tmp_path, "", "fingerprint")
     assert sorted(found) == [5, 15], "of one only the state file was read"
@@ -107,7 +111,7 @@ def test_a_disk_that_does_not_take_it_is_said(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(rolled_back, "_link", is_full)
     shelf(tmp_path, 5)
     with pytest.raises(CheckpointFailed, match="cannot be held"):
-        hold(tmp_path, tmp_path / "epoch-00000005", MARK)
+        hold(tmp_path, tmp_path / "epoch-00000005", to(5), MARK)
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-00000005"]
 
 
@@ -120,7 +124,7 @@ def test_one_can_go_back_to_what_the_last_rollback_set_aside(tmp_path: Path) -> 
     assert sorted(found) == [5, 10]
     assert checkpoints_to_go_back_to(tmp_path, MARK, "another") == {}
     path, order = found[10]
-    hold(tmp_path, path, "n" * 16)
+    hold(tmp_path, path, order, "n" * 16)
     begun = begin_again(tmp_path, order, "n" * 16, fingerprint="fingerprint")
     assert begun is not None
     assert (begun.epoch, begun.era) == (10, "n" * 16)
@@ -134,3 +138,52 @@ def test_the_present_historys_checkpoint_of_an_epoch_goes_before_one_that_was_se
     found = checkpoints_to_go_back_to(tmp_path, MARK, "fingerprint")
     assert found[5] == (tmp_path / "epoch-00000005", Rollback(to_epoch=5, lineage=begun.lineage))
     assert found[10][0].parent.name == f"before-rollback-{MARK}"
+
+
+def test_a_copy_under_another_name_can_be_gone_back_to(tmp_path: Path) -> None:
+    shelf(tmp_path, 5, 10)
+    (tmp_path / "epoch-00000005").rename(tmp_path / "epoch-00000005-good")
+    path, order = checkpoints_to_go_back_to(tmp_path, "", "fingerprint")[5]
+    hold(tmp_path, path, order, MARK)
+    shutil.rmtree(path)
+    assert go_back(tmp_path, 5) is not None
+
+
+def test_what_was_replaced_after_it_was_looked_at_is_not_held(tmp_path: Path) -> None:
+    shelf(tmp_path, 5)
+    with pytest.raises(CorruptState):
+        hold(tmp_path, tmp_path / "epoch-00000005", Rollback(to_epoch=5, lineage="another"), MARK)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-00000005"]
+
+
+def test_while_no_backbone_has_heard_of_a_rollback_another_one_can_take_its_place(tmp_path: Path) -> None:
+    shelf(tmp_path, 5, 10)
+    hold(tmp_path, tmp_path / "epoch-00000005", to(5), MARK)
+    prune(tmp_path, keep=1)
+    found = checkpoints_to_go_back_to(tmp_path, MARK, "fingerprint")
+    assert {epoch: path.parent.name for epoch, (path, _) in found.items()} == {
+        5: f"held-for-rollback-{MARK}", 10: tmp_path.name,
+    }  # fmt: skip
+
+
+def test_a_backbone_may_enter_what_is_held_as_it_may_enter_its_directory(tmp_path: Path) -> None:
+    shelf(tmp_path, 5)
+    tmp_path.chmod(0o750)
+    before = os.umask(0o077)
+    try:
+        hold(tmp_path, tmp_path / "epoch-00000005", to(5), MARK)
+    finally:
+        os.umask(before)
+    held = tmp_path / f"held-for-rollback-{MARK}"
+    assert [path.stat().st_mode & 0o777 for path in (held, held / "epoch-00000005")] == [0o750, 0o750]
+
+
+def test_a_command_that_is_interrupted_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(path: Path) -> dict[str, object]:
+        raise KeyboardInterrupt
+
+    shelf(tmp_path, 5)
+    monkeypatch.setattr(rolled_back, "verified_state", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hold(tmp_path, tmp_path / "epoch-00000005", to(5), MARK)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-00000005"]

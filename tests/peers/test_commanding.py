@@ -88,3 +88,35 @@ def test_a_rollback_can_be_taken_back(run_directory: Path) -> None:
         assert begun is not None
         assert begun.epoch == epoch
         publisher.keep(begun, "d" * 64, 1.0)
+
+
+def test_a_second_thought_before_any_backbone_has_heard_counts(run_directory: Path) -> None:
+    root = run_directory / "backbone" / "checkpoints"
+    asyncio.run(rollback(run_directory, 5))
+    asyncio.run(rollback(run_directory, 10))
+    order = ordered(run_directory).book.rollback()
+    assert order is not None
+    assert isinstance(order.what, Rollback)
+    begun = LocalPublisher(root, Estate.at(run_directory).bundle.fingerprint, dict, keep=1).begin_again(
+        order.what, order.mark
+    )
+    assert begun is not None
+    assert begun.epoch == 10
+
+
+def test_amendments_that_stay_void_when_a_rollback_is_taken_back_are_named(
+    run_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = run_directory / "backbone" / "checkpoints"
+    estate = Estate.at(run_directory)
+    publisher = LocalPublisher(root, estate.bundle.fingerprint, dict, keep=10)
+    asyncio.run(commanding.amend(run_directory, commanding.Change(learning_rate=0.5), 12))
+    asyncio.run(rollback(run_directory, 5))
+    assert "; void: from epoch 12 on learning rate 0.5" in "".join(capsys.readouterr())
+    order = ordered(run_directory).book.rollback()
+    assert order is not None
+    assert isinstance(order.what, Rollback)
+    publisher.begin_again(order.what, order.mark)
+    asyncio.run(rollback(run_directory, 15))
+    assert "still void since the last rollback: from epoch 12 on learning rate 0.5" in "".join(capsys.readouterr())
+    assert ordered(run_directory).book.terms_at(15).learning_rate is None

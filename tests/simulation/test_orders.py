@@ -201,7 +201,7 @@ def test_a_rollback_is_taken_back_and_the_swarm_goes_on_from_what_it_had_set_asi
         path, order = found[10]
         assert path.parent.name == f"before-rollback-{mandate.era}"
         mark = mandate.book.extended([mandate.book.signed(order, OWNER, EPOCH_S + swarm.world.time_s)]).mark
-        hold(root, path, mark)
+        hold(root, path, order, mark)
         swarm.order(order)
 
     def watch(peer: SimPeer, event: object) -> None:

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from collab.averaging.deadlines import ENOUGH, FLOOR_S
 from collab.net.base import Entry
 from collab.net.lookups import SHORTEST_S
+from collab.swarm import board
 from collab.swarm.board import ProgressBoard
 from collab.swarm.membership import FRESH_S, REPORT_S, Membership
 from collab.swarm.progress import HEARTBEAT_S
@@ -315,3 +317,55 @@ def test_the_heartbeat_keeps_a_silent_peer_in_the_swarm() -> None:
         assert 60 / (HEARTBEAT_S + 1) <= us.directory.stores - spoken <= 60 / HEARTBEAT_S + 1
 
     among(record(0), test=look)
+
+
+# -- who tries something each second -----------------------------------------------------------------------------------
+
+
+def test_in_a_large_swarm_who_tries_each_second_reads_when_it_is_time_and_is_not_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            us = Us(network, record(0), (record(1), record(2)))
+            stores, gets = [0.0], [0.0]
+            stored, got = us.directory.store, us.directory.get
+
+            async def store(*args: object, **how: object) -> None:
+                stores.append(us.clock.monotonic())
+                await stored(*args, **how)  # type: ignore[arg-type]
+
+            async def get(*args: object, **how: object) -> object:
+                gets.append(us.clock.monotonic())
+                return await got(*args, **how)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(us.directory, "store", store)
+            monkeypatch.setattr(us.directory, "get", get)
+            view = await us.membership.report()
+            monkeypatch.setattr(board, "ALONE_BYTES_PER_S", us.board._read_bytes / 20.0)
+            del stores[:], gets[:]
+            assert await us.membership.report(again=True) is view
+            for _ in range(19):
+                await asyncio.sleep(1.0)
+                await us.membership.report(again=True)
+            assert gets == []
+            assert len(stores) == 4, "each heartbeat"
+            await us.membership.report()
+            assert len(gets) == 1, "who must know asks"
+
+    run(main())
+
+
+def test_in_a_small_swarm_who_tries_each_second_reads_each_second() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            us = Us(network, record(0), (record(1), record(2)))
+            await us.membership.report()
+            seen = [us.membership.view.at_s]
+            for _ in range(5):
+                await asyncio.sleep(1.0)
+                await us.membership.report(again=True)
+                seen.append(us.membership.view.at_s)
+            assert [b - a for a, b in pairwise(seen)] == pytest.approx([1.0] * 5)
+
+    run(main())
