@@ -15,6 +15,7 @@ from typing import Protocol
 
 from collab.checkpoints.base import Order
 from collab.checkpoints.hub_publisher import OnHub
+from collab.checkpoints.local import path_of
 from collab.errors import CheckpointFailed, Fenced, HubBusy, HubDenied, HubError
 from collab.metrics.records import CheckpointOnHub, Notice
 from collab.ports import Compute, Ports
@@ -94,7 +95,7 @@ class HubDesk:
             return
         order = Order(publication=published, authority=tenure, may_finish=lambda: self._tenure() == tenure)
         self.under_way = published.epoch
-        path, started_s = self._shelf.root / f"epoch-{published.epoch:08d}", clock.monotonic()
+        path, started_s = path_of(self._shelf.root, published.epoch), clock.monotonic()
         try:
             done = await self._plan.worker.run(lambda: self._plan.publish(path, order))
         except (Fenced, HubDenied) as error:

@@ -9,7 +9,7 @@ from typing import Any
 from collab.checkpoints.fence import Fence
 from collab.checkpoints.hub_publisher import read_head, standing_of
 from collab.checkpoints.hub_repository import Head, HubRepository
-from collab.checkpoints.local import STATE_FILE, list_checkpoints, load_newest, verified_state
+from collab.checkpoints.local import STATE_FILE, list_checkpoints, load_newest, path_of, verified_state
 from collab.errors import CheckpointFailed, CorruptState, StateError
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -57,7 +57,7 @@ def bring_newest(repository: HubRepository, root: Path, *, fingerprint: str) -> 
     if list_checkpoints(root) and ours is None and theirs.epoch <= _newest_named(root):
         return None  # ours are damaged, and somebody else may hold a later one
     fetched = _fetch(repository, head, state, root / ".from-hub", fingerprint)
-    place = root / f"epoch-{theirs.epoch:08d}"
+    place = path_of(root, theirs.epoch)
     try:
         shutil.rmtree(place, ignore_errors=True)
         fetched.rename(place)

@@ -54,7 +54,7 @@ def save_checkpoint(
         CheckpointFailed: the disk is full or not writable; earlier checkpoints are untouched.
         Fenced: it may not; earlier checkpoints are untouched.
     """
-    final = root / f"epoch-{snapshot.epoch:08d}"
+    final = path_of(root, snapshot.epoch)
     unfinished = root / f"{UNFINISHED}{final.name}"
     contents = dict(files)
     contents["model.safetensors"] = _tensors(snapshot, "model.")
@@ -120,6 +120,11 @@ def change_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptState(f"{path} cannot be read: {error!r}") from error
+
+
+def path_of(root: Path, epoch: int) -> Path:
+    """Where the checkpoint of an epoch lies, if there is one."""
+    return root / f"epoch-{epoch:08d}"
 
 
 def list_checkpoints(root: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from collab.checkpoints.local import (
     list_checkpoints,
     load_checkpoint,
     metrics_of,
+    path_of,
     prune,
     save_checkpoint,
 )
@@ -96,7 +97,7 @@ class LocalPublisher:
     def publish(self, snapshot: Snapshot, order: Order) -> Checkpoint:
         """See ``Publisher``. What is here already with the same bytes only gets its new tenure."""
         self._fence.pass_through(order.authority)
-        publication, path = order.publication, self._path(snapshot.epoch)
+        publication, path = order.publication, path_of(self.root, snapshot.epoch)
         here = metrics_of(path)
         if here.get("published", {}).get("digest") == publication.digest and order.may_finish():
             change_metrics(path, _metrics(publication))
@@ -152,9 +153,6 @@ class LocalPublisher:
         )
         prune(self.root, self._keep)
         return saved
-
-    def _path(self, epoch: int) -> Path:
-        return self.root / f"epoch-{epoch:08d}"
 
 
 def _metrics(publication: Publication) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from collab.checkpoints.local import (
     aside_of,
     list_checkpoints,
     load_checkpoint,
+    path_of,
     read_state,
     set_aside,
     verified_state,
@@ -59,8 +60,9 @@ def hold(root: Path, path: Path, what: Rollback, mark: str) -> None:
         CorruptState: it is not whole, or another one; it may have been deleted or replaced meanwhile.
         CheckpointFailed: the directory cannot be written.
     """
-    held, name = _held_for(root, mark), _name_of(what)
-    unfinished = held / f"{UNFINISHED}{name}"
+    held = _held_for(root, mark)
+    final = path_of(held, what.to_epoch)
+    unfinished = held / f"{UNFINISHED}{final.name}"
     try:
         shutil.copytree(path, unfinished, copy_function=_link, ignore=shutil.ignore_patterns(".*"))
         state = verified_state(unfinished)
@@ -68,7 +70,7 @@ def hold(root: Path, path: Path, what: Rollback, mark: str) -> None:
             raise CorruptState(f"{path} was replaced a moment ago")
         for made in (held, unfinished):
             _belongs_as(root, made)
-        unfinished.rename(held / name)
+        unfinished.rename(final)
         sync_directory(held)
         sync_directory(root)
     except BaseException as error:
@@ -102,10 +104,6 @@ def _held_for(root: Path, mark: str) -> Path:
     return root / f"held-for-rollback-{mark}"
 
 
-def _name_of(what: Rollback) -> str:
-    return f"epoch-{what.to_epoch:08d}"
-
-
 def _link(source: str, target: str) -> None:
     """The same file under a second name; a copy, where the file system has no such thing."""
     try:
@@ -126,7 +124,7 @@ def _belongs_as(root: Path, made: Path) -> None:
 
 
 def _found(place: Path, what: Rollback, fingerprint: str) -> Snapshot | None:
-    path = place / _name_of(what)
+    path = path_of(place, what.to_epoch)
     try:
         snapshot = load_checkpoint(path, fingerprint=fingerprint) if path.is_dir() else None
     except (StateError, OSError) as error:
