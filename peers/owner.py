@@ -6,7 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -223,14 +223,19 @@ async def open_session(directory: Path) -> AsyncIterator[Session]:
         settings = StartupSettings(
             network=network, bootstrap=addresses, papers=papers, bootstrap_timeout_s=BOOTSTRAP_S
         )
-        try:
-            async with start_peer(settings, Relay()) as started:
-                for peer in started.bootstrap_peers:
-                    await exchange(started.ports.transport, started.ports.errands, peer, mandate)
-                board = ProgressBoard(started.ports, started.identity, estate.bundle.fingerprint)
-                yield Session(estate, mandate, await board.refresh(), started, board, seen_epoch)
-        except BootstrapFailed:
-            yield Session(estate, mandate, SwarmView((), 0.0), seen_epoch=seen_epoch)
+        async with AsyncExitStack() as stack:
+            started: Started | None = None
+            try:
+                started = await stack.enter_async_context(start_peer(settings, Relay()))
+            except* BootstrapFailed:
+                pass  # nobody is there: what is said is kept
+            if started is None:
+                yield Session(estate, mandate, SwarmView((), 0.0), seen_epoch=seen_epoch)
+                return
+            for peer in started.bootstrap_peers:
+                await exchange(started.ports.transport, started.ports.errands, peer, mandate)
+            board = ProgressBoard(started.ports, started.identity, estate.bundle.fingerprint)
+            yield Session(estate, mandate, await board.refresh(), started, board, seen_epoch)
 
 
 def find_peer(view: SwarmView, text: str) -> PeerId:

@@ -9,15 +9,16 @@ import pytest
 
 from collab.checkpoints.local import prune
 from collab.checkpoints.local_publisher import LocalPublisher
-from collab.errors import ConfigError
+from collab.errors import BootstrapFailed, ConfigError
+from collab.net.startup import Started, StartupSettings
+from collab.ports import Observer
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import read_orders
-from collab.swarm.progress import SwarmView
 from collab.swarm.statements import Rollback
-from peers import commanding
+from peers import commanding, owner
 from peers.commanding import rollback
 from peers.organising import init_run
-from peers.owner import Estate, Session
+from peers.owner import Estate
 from peers.places import ORDERS
 from tests.checkpoints.test_local import snapshot
 
@@ -33,12 +34,13 @@ def run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         publisher.keep(snapshot(epoch), "d" * 64, 1.0)
 
     @asynccontextmanager
-    async def nobody_answers(directory: Path) -> AsyncIterator[Session]:
-        mandate = Mandate(estate.bundle)
-        mandate.take(0, read_orders(directory / ORDERS))
-        yield Session(estate, mandate, SwarmView((), 0.0))
+    async def nobody_answers(settings: StartupSettings, observer: Observer) -> AsyncIterator[Started]:
+        async with asyncio.TaskGroup():  # as the tasks of a transport are in one
+            raise BootstrapFailed("none of the addresses answered")
+        yield
 
-    monkeypatch.setattr(commanding, "open_session", nobody_answers)
+    monkeypatch.setattr(owner, "start_peer", nobody_answers)
+    (directory / "backbone" / "addresses.json").write_text('["/ip4/127.0.0.1/tcp/1/p2p/x"]')
     return directory
 
 
