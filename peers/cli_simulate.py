@@ -14,6 +14,13 @@ def simulate(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write report.json and the curves as SVG files here.")
     ] = None,
+    calculated: Annotated[
+        bool,
+        typer.Option(
+            "--calculated",
+            help="Play only the trainers, and calculate rounds, ways and joining: a thousand machines in minutes.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning, error or critical.")] = "critical",
 ) -> None:
@@ -24,7 +31,7 @@ def simulate(
     from peers.trying import Trial, try_out
 
     chosen = tuple(name.strip() for name in strategies.split(",") if name.strip())
-    run_plain(lambda: try_out(Trial(file=file, strategies=chosen, out=out, as_json=as_json)))
+    run_plain(lambda: try_out(Trial(file=file, strategies=chosen, out=out, as_json=as_json, is_calculated=calculated)))
 
 
 def register(app: typer.Typer) -> None:

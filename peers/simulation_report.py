@@ -7,9 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from collab.simulation.account import Look
 from collab.simulation.curves import Curve, draw
 from collab.simulation.swarm_file import SwarmFile
-from peers.simulating import Figures, Look, Outcome, digest_of
+from peers.figures import Figures, Outcome, digest_of
 
 MEGA = 1e6
 COLUMNS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
@@ -67,11 +68,12 @@ def table(outcomes: list[Outcome]) -> str:
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
-def for_programs(swarm: SwarmFile, outcomes: list[Outcome]) -> dict[str, Any]:
+def for_programs(swarm: SwarmFile, outcomes: list[Outcome], *, is_calculated: bool = False) -> dict[str, Any]:
     """Everything as plain values; what is not there is null."""
     found: dict[str, Any] = {
         "setup": swarm.model_dump(mode="json"),
         "seed": swarm.seed,
+        "rounds": "calculated" if is_calculated else "simulated",
         "strategies": [
             {**asdict(outcome.figures), "looks": [asdict(look) for look in outcome.looks]} for outcome in outcomes
         ],
@@ -117,14 +119,15 @@ def _curve(outcome: Outcome, across: Callable[[Look], float], up: Callable[[Look
     return Curve(name=outcome.figures.title, points=tuple((across(look), up(look)) for look in outcome.looks))
 
 
-def save(swarm: SwarmFile, outcomes: list[Outcome], directory: Path) -> list[Path]:
+def save(swarm: SwarmFile, outcomes: list[Outcome], directory: Path, *, is_calculated: bool = False) -> list[Path]:
     """Write the report and the pictures; returns what was written.
 
     Raises:
         OSError: the directory does not take it.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    files = {"report.json": json.dumps(for_programs(swarm, outcomes), indent=1) + "\n", **pictures(swarm, outcomes)}
+    report = json.dumps(for_programs(swarm, outcomes, is_calculated=is_calculated), indent=1)
+    files = {"report.json": report + "\n", **pictures(swarm, outcomes)}
     for name, text in files.items():
         (directory / name).write_text(text, encoding="utf-8")
     return [directory / name for name in files]

@@ -30,7 +30,7 @@ from collab.simulation.alternatives import Candidate, candidates, suggest
 from collab.simulation.forecast import Model, forecast
 from collab.simulation.residents import link_of
 from collab.simulation.swarm_file import Contender, Group, NoTask, PartTime, SwarmFile
-from peers.simulating import Figures
+from peers.figures import Figures
 from peers.trying import simulate
 
 STEPS, STEPS_IN_GRID, STEPS_OF_CHURN = 20, 8, 40

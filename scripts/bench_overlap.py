@@ -23,7 +23,7 @@ from collab import config
 from collab.averaging.contribution_plan import Policy
 from collab.config import Averaging, Optimizer
 from collab.simulation.swarm_file import Contender, Group, NoTask, SwarmFile
-from peers.simulating import Figures
+from peers.figures import Figures
 from peers.trying import simulate
 
 MICROBATCH = 8

@@ -78,7 +78,8 @@ def watch(swarm: SwarmFile, contender: Contender, begin_s: float, seconds: float
         simulation.begin()
         with simulation.world as world:
             world.run(until_s=begin_s)
-            accesses = [simulation.account.tallies[index].accesses[-1] for index in sorted(simulation.roles.replicas)]
+            names = [world.peers[index].name for index in sorted(simulation.roles.replicas)]
+            accesses = [simulation.account.tallies[name].accesses[-1] for name in names]
             shares: list[list[float]] = [[] for _ in accesses]
             for number in range(round(seconds / LOOK_S)):
                 before = [access.sent_bytes for access in accesses]

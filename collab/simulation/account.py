@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from collab.metrics.records import EpochFinished, Event, MicrobatchDone, RoundEnded, SamplesUsed
@@ -9,6 +10,7 @@ from collab.simulation.links import Access
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
 from collab.simulation.world import World
+from collab.tasks.base import Evaluation
 
 REMEMBERED_STEPS = 64
 """Whose samples are counted already; a step is told of by all who took it, within a few steps."""
@@ -33,16 +35,30 @@ class Tally:
         return sum(access.received_bytes for access in self.accesses)
 
 
-class Account:
-    """Watches a world. Events are counted and let go, so that days of a thousand peers fit into the memory."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How far it was at one moment."""
 
-    def __init__(self, world: World, *, has_rounds: bool) -> None:
+    at_s: float
+    samples: float
+    """Committed by then."""
+    sent_bytes: int
+    """By all peers."""
+    loss: float
+    accuracy: float
+
+
+class Account:
+    """Of all machines, by their names. Whoever simulates tells it what happens, or lets it watch a world."""
+
+    def __init__(self, *, has_rounds: bool) -> None:
         """
         Args:
             has_rounds: all peers take the same steps; else each step is one peer's own.
         """
-        self._world, self._has_rounds = world, has_rounds
-        self.tallies: dict[int, Tally] = {}
+        self._has_rounds = has_rounds
+        self.tallies: dict[str, Tally] = {}
+        self.looks: list[Look] = []
         self.steps, self.computed_samples = 0, 0
         self.committed_samples = 0.0
         """As their peers have told; one that is killed before it hears of its last step tells nothing of that. Samples
@@ -55,41 +71,68 @@ class Account:
         """Virtual seconds at which the swarm took its steps, by whoever was first, and samples committed by then."""
         self._losses: deque[tuple[float, float, int]] = deque()
         """When, loss and samples of microbatches."""
-        self._seen: deque[tuple[int, str]] = deque(maxlen=REMEMBERED_STEPS)
-        world.subscribe(self._note)
+        self._seen: deque[Hashable] = deque(maxlen=REMEMBERED_STEPS)
 
-    def follow(self, peer: SimPeer) -> None:
-        """A life of a peer has begun."""
-        self.tallies.setdefault(peer.index, Tally()).accesses.append(peer.transport.access)
+    # -- what happens --------------------------------------------------------------------------------------------------
 
-    def _note(self, peer: SimPeer, event: Event) -> None:
-        if isinstance(event, MicrobatchDone):
-            tally = self.tallies.setdefault(peer.index, Tally())
-            tally.computed_samples += event.samples
-            tally.busy_s += event.samples / peer.compute.samples_per_s
-            self.computed_samples += event.samples
-            self._losses.append((event.at_s - EPOCH_S, event.loss, event.samples))
-        elif isinstance(event, EpochFinished):
-            self.committed_samples += event.own_weight
-            self._note_step(event)
-        elif isinstance(event, SamplesUsed):
-            self.committed_samples += event.weight
-        elif isinstance(event, RoundEnded):
-            self.rounds_committed += event.committed
-            self.rounds_lost += not event.committed
-            if event.committed:
-                self.round_s.append(event.seconds)
-        peer.events.clear()
+    def follow(self, name: str, access: Access) -> None:
+        """A life of a machine has begun, over this link."""
+        self.tallies.setdefault(name, Tally()).accesses.append(access)
 
-    def _note_step(self, event: EpochFinished) -> None:
-        """A step of all counts once, whoever tells of it."""
+    def microbatch(self, name: str, *, at_s: float, samples: int, loss: float, busy_s: float) -> None:
+        """A machine has computed one."""
+        tally = self.tallies.setdefault(name, Tally())
+        tally.computed_samples += samples
+        tally.busy_s += busy_s
+        self.computed_samples += samples
+        self._losses.append((at_s, loss, samples))
+
+    def used(self, weight: float) -> None:
+        """So many of a machine's samples are in a step."""
+        self.committed_samples += weight
+
+    def step(self, step: Hashable, *, at_s: float) -> None:
+        """A machine has taken a step; one of all counts once, whoever tells of it."""
         if self._has_rounds:
-            step = event.epoch, event.lineage
             if step in self._seen:
                 return
             self._seen.append(step)
         self.steps += 1
-        self._steps.append((event.at_s - EPOCH_S, self.committed_samples))
+        self._steps.append((at_s, self.committed_samples))
+
+    def round(self, seconds: float | None) -> None:
+        """A round is over, as one of its members saw it. None: it was lost."""
+        self.rounds_committed += seconds is not None
+        self.rounds_lost += seconds is None
+        if seconds is not None:
+            self.round_s.append(seconds)
+
+    def look(self, worth: Evaluation, *, at_s: float) -> None:
+        """The model is worth so much now."""
+        look = Look(at_s=at_s, samples=self.committed_samples, sent_bytes=self.sent_bytes, loss=worth.loss,
+                    accuracy=worth.accuracy)  # fmt: skip
+        self.looks.append(look)
+
+    def watch(self, world: World) -> None:
+        """Take note of a world's events, and let them go, so that days of a thousand peers fit into the memory."""
+        world.subscribe(self._note)
+
+    def _note(self, peer: SimPeer, event: Event) -> None:
+        if isinstance(event, MicrobatchDone):
+            busy_s = event.samples / peer.compute.samples_per_s
+            self.microbatch(
+                peer.name, at_s=event.at_s - EPOCH_S, samples=event.samples, loss=event.loss, busy_s=busy_s
+            )
+        elif isinstance(event, EpochFinished):
+            self.used(event.own_weight)
+            self.step((event.epoch, event.lineage), at_s=event.at_s - EPOCH_S)
+        elif isinstance(event, SamplesUsed):
+            self.used(event.weight)
+        elif isinstance(event, RoundEnded):
+            self.round(event.seconds if event.committed else None)
+        peer.events.clear()
+
+    # -- what has come of it -------------------------------------------------------------------------------------------
 
     def pace(self, settled: float) -> tuple[float, float]:
         """Seconds of a step and samples committed per second, after that share of the steps; NaN: too few steps."""

@@ -36,20 +36,34 @@ class RoundForecast:
     """Trainers that do not contribute to every round, since nobody waits for their uplinks."""
     uplink_use: float
     """Mean over the trainers, of the round's time."""
+    sent_in: Mapping[str, str]
+    """By name of each trainer that contributes, the codec of what it sends."""
+    bytes_of: Mapping[str, tuple[float, float]]
+    """By name, what each sends and receives."""
 
 
 def plan_round(
-    residents: Sequence[Resident], *, num_elements: int, policy: Policy, batch_s: float, equal_shares: bool = False
+    residents: Sequence[Resident],
+    *,
+    num_elements: int,
+    policy: Policy,
+    batch_s: float,
+    equal_shares: bool = False,
+    brings: Mapping[str, float] | None = None,
 ) -> RoundForecast:
     """A round of these peers, as a leader would plan it that knows every link.
 
     Args:
         batch_s: in which they compute a batch.
         equal_shares: every peer reduces as much as every other one.
+        brings: samples by name of each trainer that has something to bring; None: all have, as fast as they compute.
+
+    Raises:
+        ValueError: nobody can reduce, or nobody brings anything.
     """
     sizes = {codec.name: codec.encoded_bytes(SAMPLE) / SAMPLE for codec in all_codecs()}
     encoded = {name: num_elements * size for name, size in sizes.items()}
-    members: Sequence[Member] = [_member(resident) for resident in residents]
+    members: Sequence[Member] = [_member(resident, brings) for resident in residents]
     if not equal_shares:
         members = without_slow_receivers(members, encoded, policy, batch_s)
     planned = plan_contributions(
@@ -77,19 +91,24 @@ def plan_round(
         codecs=(*(name for name in sizes if name in set(planned.codecs.values())), planned.result_codec),
         left_out=tuple(str(peer) for peer in planned.excluded),
         uplink_use=math.fsum(trainers) / len(trainers) / seconds,
+        sent_in={str(peer): codec for peer, codec in planned.codecs.items()},
+        bytes_of={
+            resident.name: (float(up) * resident.link.up_bytes_per_s, float(down) * resident.link.down_bytes_per_s)
+            for up, down, resident in zip(ups, downs, residents, strict=True)
+        },
     )
 
 
-def _member(resident: Resident) -> Member:
+def _member(resident: Resident, brings: Mapping[str, float] | None) -> Member:
     is_trainer = resident.role == "trainer"
     return Member(
         peer=PeerId(resident.name),
         up_bytes_per_s=resident.link.up_bytes_per_s,
         down_bytes_per_s=resident.link.down_bytes_per_s,
-        has_gradient=is_trainer,
+        has_gradient=is_trainer if brings is None else resident.name in brings,
         can_reduce=not resident.client_mode,
         receives=is_trainer,
-        work=resident.samples_per_s,
+        work=resident.samples_per_s if brings is None else brings.get(resident.name, 0.0),
     )
 
 

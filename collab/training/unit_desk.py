@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from collab.errors import NetworkError
 from collab.ports import Clock
 from collab.strategies.base import HandedOver
-from collab.swarm.parameter_store.base import Stored, Verdict
-from collab.swarm.unit_client import Granted, NothingNow, UnitClient
+from collab.swarm.parameter_store.base import Assimilated, Stored, Verdict
+from collab.swarm.unit_client import Granted, NothingNow
+from collab.types import Vector
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +35,37 @@ class Work:
     stored: Stored
 
 
+class Client(Protocol):
+    """Asks those who hand out units and mix parameters: ``UnitClient``.
+
+    All may raise NetworkError: nobody answers.
+    """
+
+    @property
+    def era(self) -> Callable[[], str]:
+        """Mark of the last rollback."""
+        ...
+
+    async def take(self) -> Granted | NothingNow: ...
+
+    async def extend(self, granted: Granted) -> float:
+        """Seconds that it stays ours; 0: it is somebody else's."""
+        ...
+
+    async def give_back(self, granted: Granted) -> None: ...
+
+    async def pull(self, known: int | None, era: str) -> Stored | None: ...
+
+    async def push(self, granted: Granted, values: Vector, based_on: int) -> Assimilated: ...
+
+
 class UnitDesk:
     """Has leases on so many units at once: one is computed, one is being pushed, the others wait with their parameters.
 
     Implements the strategies' ``Units``.
     """
 
-    def __init__(self, client: UnitClient, clock: Clock, is_computed: Callable[[], bool], *, at_once: int) -> None:
+    def __init__(self, client: Client, clock: Clock, is_computed: Callable[[], bool], *, at_once: int) -> None:
         """
         Args:
             is_computed: whether all samples of the unit that the replica has begun are.
@@ -53,6 +79,8 @@ class UnitDesk:
         """None: the run is over."""
         self._held: dict[str, tuple[Granted, float]] = {}
         """By lease: until when it is ours."""
+        self._has_more = asyncio.Event()
+        """There is another one."""
         self._present: Work | None = None
         self._pulled: tuple[str, Stored] | None = None
         """The newest, and of which era, so that it is not fetched again while it is."""
@@ -165,6 +193,7 @@ class UnitDesk:
     async def _begun(self, granted: Granted) -> Work | None:
         """A unit with the newest parameters; None: nobody gives them, and it goes back: we would keep it for ever."""
         self._held[granted.lease] = granted, self._clock.monotonic() + granted.seconds
+        self._has_more.set()
         try:
             stored = await self.newest(granted.era)
         except NetworkError as error:
@@ -221,7 +250,7 @@ class UnitDesk:
     async def _keep(self) -> None:
         """Make leases longer while we work on them."""
         while True:
-            await asyncio.sleep(AGAIN_S)
+            await self._until_due()
             now_s = self._clock.monotonic()
             for lease, (granted, until_s) in tuple(self._held.items()):
                 if until_s - now_s < RENEWED * granted.seconds and not self._is_old(granted):
@@ -229,3 +258,19 @@ class UnitDesk:
                         seconds = await self._client.extend(granted)
                         if lease in self._held:  # if it is somebody else's now, whoever pushes first has done it
                             self._held[lease] = granted, self._clock.monotonic() + (seconds or math.inf)
+
+    async def _until_due(self) -> None:
+        """Returns when the first lease is to be made longer, a second from now at the earliest."""
+        await asyncio.sleep(AGAIN_S)
+        while True:
+            self._has_more.clear()
+            now_s = self._clock.monotonic()
+            left_s = min(
+                (until_s - RENEWED * granted.seconds - now_s for granted, until_s in self._held.values()),
+                default=math.inf,
+            )
+            if left_s <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s if math.isfinite(left_s) else None):
+                    await self._has_more.wait()

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from collab.simulation.swarm_file import parse_swarm
 from peers.cli import app
-from peers.simulating import Figures
+from peers.figures import Figures
 from peers.trying import simulate
 
 SMALL: dict[str, Any] = {
