@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """How near forecasts come to simulations, on random swarms, and suggestions to the best of a grid.
 
-    python scripts/bench_forecast.py [--swarms 20] [--first 0] [--grids 4,18] [--links 1] [--churn] [--seed 0] [--json]
+    python scripts/bench_forecast.py [--swarms 20] [--first 0] [--grids 4,18] [--calculated-grids 0,1,2] [--links 1]
+        [--churn] [--seed 0] [--json]
 
 Each swarm is drawn: its machines, their speeds and links, the length of the vector, and how it trains. It is forecast,
-and then simulated: the roles of a real run in virtual time, with vectors in which nothing is learnt. Compared are
-samples committed per second, and the time of a step, after the first quarter of the steps. With ``--churn`` its homes
-come and go, each for some steps, and it is simulated for more steps. For some of the swarms a grid of what
-``collab-peer plan --suggest`` chooses from is simulated, too: dedloc with 1 and 4 times the target batch, diloco with
+simulated with calculated rounds (``collab-peer simulate --calculated``), and simulated: the roles of a real run in
+virtual time, with vectors in which nothing is learnt. Compared are samples committed per second, and the time of a
+step, after the first quarter of the steps. With ``--churn`` its homes come and go, each for some steps, and it is
+simulated for more steps. For some of the swarms a grid of what ``collab-peer plan --suggest`` chooses from is
+simulated, too, by its roles or with calculated rounds: dedloc with 1 and 4 times the target batch, diloco with
 phases of 30 and 100 steps, half and auto, with and without delay. How good is what is suggested beside the best of
 them? The score is samples committed per second, times what a sample is worth
 (``collab/simulation/alternatives.py``).
@@ -136,15 +138,21 @@ def model_of(swarm: SwarmFile) -> Model:
     return Model(num_elements=swarm.task.num_elements, num_samples=swarm.task.samples)
 
 
-def simulated(swarm: SwarmFile) -> Figures:
-    """Of the swarm's one contender."""
-    (outcome,) = simulate(swarm)
+def simulated(swarm: SwarmFile, *, is_calculated: bool = False) -> Figures:
+    """Of the swarm's one contender.
+
+    Args:
+        is_calculated: only trainers are played.
+    """
+    (outcome,) = simulate(swarm, is_calculated=is_calculated)
     return outcome.figures
 
 
 def compare(swarm: SwarmFile) -> dict[str, Any]:
-    """Forecast and simulation of one swarm."""
+    """Forecast, simulation with calculated rounds, and simulation of one swarm."""
     began_s = time.monotonic()
+    calculated = simulated(swarm, is_calculated=True)
+    calculated_s, began_s = time.monotonic() - began_s, time.monotonic()
     contender = swarm.strategies[0]
     expected, found = forecast(swarm, contender, model_of(swarm)), simulated(swarm)
     rule, turnover = contender.strategy, expected.turnover
@@ -152,14 +160,23 @@ def compare(swarm: SwarmFile) -> dict[str, Any]:
         "strategy": rule.name, "delay": getattr(rule, "delay", 0), "target": rule.target_batch_size,
         "trainers": sum(group.count for group in swarm.groups if group.role == "trainer"),
         "elements": model_of(swarm).num_elements, "minutes": round(swarm.minutes or 0.0, 1), "steps": found.steps,
-        "samples_per_s": {"forecast": expected.samples_per_s, "simulation": found.samples_per_s},
-        "step_s": {"forecast": expected.step_s, "simulation": found.step_s},
-        "round_s": {"forecast": expected.round_s, "simulation": found.round_s},
-        "compute_use": {"forecast": expected.compute_use, "simulation": found.compute_use},
+        **{
+            name: {
+                "forecast": getattr(expected, name), "calculated": getattr(calculated, name),
+                "simulation": getattr(found, name),
+            }
+            for name in ("samples_per_s", "step_s", "round_s", "compute_use")
+        },
         "off": off(expected.samples_per_s, found.samples_per_s), "step_off": off(expected.step_s, found.step_s),
-        "lost_share": {"forecast": turnover.lost_share if turnover else 0.0, "simulation": found.lost_share},
+        "calculated_off": off(calculated.samples_per_s, found.samples_per_s),
+        "calculated_step_off": off(calculated.step_s, found.step_s),
+        "lost_share": {
+            "forecast": turnover.lost_share if turnover else 0.0, "calculated": calculated.lost_share,
+            "simulation": found.lost_share,
+        },
         "rounds_lost": found.rounds_lost, "rounds_committed": found.rounds_committed,
         "bottleneck": expected.bottleneck, "seconds": round(time.monotonic() - began_s, 1),
+        "calculated_seconds": round(calculated_s, 1),
     }  # fmt: skip
 
 
@@ -182,14 +199,15 @@ def joining_s(swarm: SwarmFile) -> float:
     return 30.0 + 4.0 * model_of(swarm).num_elements / slowest
 
 
-def grid(swarm: SwarmFile) -> dict[str, Any]:
+def grid(swarm: SwarmFile, *, is_calculated: bool = False) -> dict[str, Any]:
     """The suggestion for one swarm beside a grid of candidates, all simulated."""
     began_s, proposed, scores = time.monotonic(), suggest(swarm, model_of(swarm)), {}
     for candidate in candidates(swarm):
         if not (in_grid(candidate) or candidate.contender == proposed.candidate.contender):
             continue
         one = swarm.model_copy(update={"strategies": (candidate.contender,)})
-        found = simulated(long_enough(one, candidate.contender, STEPS_IN_GRID, joining_s(swarm)))
+        long = long_enough(one, candidate.contender, STEPS_IN_GRID, joining_s(swarm))
+        found = simulated(long, is_calculated=is_calculated)
         score = candidate.score(found.samples_per_s, found.step_s)
         scores[candidate.contender.title] = 0.0 if math.isnan(score) else score  # too few steps in the time
     title = proposed.candidate.contender.title
@@ -201,9 +219,9 @@ def grid(swarm: SwarmFile) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def summary(found: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """How far off forecasts are."""
-    worst = [max(abs(one["off"]), abs(one["step_off"])) for one in found]
+def summary(found: Sequence[dict[str, Any]], kind: str = "") -> dict[str, float]:
+    """How far off forecasts are, or what has only its trainers played (``kind="calculated_"``)."""
+    worst = [max(abs(one[f"{kind}off"]), abs(one[f"{kind}step_off"])) for one in found]
     return {
         "worst": max(worst), "median": statistics.median(worst), "within_15_percent": sum(w <= 0.15 for w in worst),
         "swarms": len(worst),
@@ -215,6 +233,7 @@ def main() -> None:
     parser.add_argument("--swarms", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="number of the first swarm")
     parser.add_argument("--grids", default="4,18", help="numbers of the swarms whose grid is simulated")
+    parser.add_argument("--calculated-grids", default="", help="the same with calculated rounds")
     parser.add_argument("--links", type=float, default=1.0, help="rates of all links, times as much as drawn")
     parser.add_argument("--churn", action="store_true", help="homes come and go")
     parser.add_argument("--seed", type=int, default=0)
@@ -237,10 +256,15 @@ def main() -> None:
     for number in (int(text) for text in options.grids.split(",") if text):
         grids.append({"swarm": number, **grid(swarm(number))})
         tell(grids[-1])
+    for number in (int(text) for text in options.calculated_grids.split(",") if text):
+        grids.append({"swarm": number, "rounds": "calculated", **grid(swarm(number), is_calculated=True)})
+        tell(grids[-1])
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     setup = {"date": date, "seed": options.seed, "links": options.links, "churn": options.churn, "steps": STEPS}
     result = {"setup": setup, "compared": compared, "grids": grids}
-    print(json.dumps(result | ({"summary": summary(compared)} if compared else {})))
+    if compared:
+        result["summary"] = {"forecast": summary(compared), "calculated": summary(compared, "calculated_")}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

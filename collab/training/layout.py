@@ -54,6 +54,11 @@ class VectorLayout:
             else:
                 piece.copy_(parameter.grad.reshape(-1))
 
+    def clear_gradients(self) -> None:
+        """As ``zero_grad`` of the model, which looks for its parameters each time."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
     def gather_parameters(self, out: torch.Tensor) -> None:
         """Copy all parameters into ``out``: [num_elements] float32 on the model's device."""
         with torch.no_grad():

@@ -130,11 +130,12 @@ class Replica(OneWindow):
         """Forward and backward on ``batch``; adds its gradient, weighted by samples, if all of it is finite."""
         tensors = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.tensors.items()}
         self.model.train()
-        self.model.zero_grad(set_to_none=True)
+        self.layout.clear_gradients()
         with self._precision.autocast(self.device):
             loss = loss_function(self.model, tensors)
         scale = self._scale.value if self._scale else 1.0
-        (loss.float() * scale).backward()  # type: ignore[no-untyped-call]
+        scaled = loss.float() if scale == 1.0 else loss.float() * scale
+        scaled.backward()  # type: ignore[no-untyped-call]
         return self.take_gradients(batch.sample_ids, float(loss.detach()), scale=scale)
 
     def take_gradients(
@@ -148,7 +149,7 @@ class Replica(OneWindow):
         samples = len(sample_ids)
         buffer = self._gradient.buffer()
         self.layout.gather_gradients(buffer)
-        self.model.zero_grad(set_to_none=True)
+        self.layout.clear_gradients()
         is_sound = loss is None or math.isfinite(loss)
         loss = math.nan if loss is None else loss
         return self._add(buffer.mul_(samples / scale), sample_ids, loss, is_sound=is_sound)
@@ -167,7 +168,7 @@ class Replica(OneWindow):
 
     def abandon(self) -> None:
         """A microbatch could not be finished: nothing of it stays."""
-        self.model.zero_grad(set_to_none=True)
+        self.layout.clear_gradients()
 
     def hand_over(self) -> HandedOver:
         """What is accumulated, as its mean gradient or as what the run sends instead; microbatches that end from now on
@@ -237,7 +238,7 @@ class Replica(OneWindow):
             self.optimizer.step()
             self.epoch += 1
             self.lineage = lineage
-        self.model.zero_grad(set_to_none=True)
+        self.layout.clear_gradients()
 
     def _set_rates(self, terms: str | None) -> None:
         """Of the next step, by schedule and orders."""

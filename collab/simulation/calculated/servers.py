@@ -1,7 +1,7 @@
 """Parameter servers of a swarm whose messages are calculated: units and parameters are the real ones, ways are not."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from collab import config
 from collab.data.work_units import Unit, WorkUnits, sample_ids_of
@@ -33,7 +33,7 @@ class Servers:
         section: config.VcAsgd,
         store: InProcessStore,
         ways: Ways,
-        here: Callable[[], Sequence[Access]],
+        here: Mapping[str, Access],
         *,
         num_elements: int,
     ) -> None:
@@ -117,9 +117,9 @@ class Servers:
         return access.link.latency_s + min(server.link.latency_s for server in self._present())
 
     def _present(self) -> Sequence[Access]:
-        if not (servers := self._here()):
+        if not self._here:
             raise PeerUnreachable("no parameter server is there")
-        return servers
+        return tuple(self._here.values())
 
 
 class Client:

@@ -59,7 +59,7 @@ class CalculatedSwarm:
         self._bundle, self._run, self._task, self._account, self._thinned = bundle, bundle.run, task, account, thinned
         self._loop = VirtualLoop()
         self._failed: BaseException | None = None
-        self._ways, self._accesses = Ways(self._loop), dict[str, Access]()
+        self._ways, self._accesses, self._servers_here = Ways(self._loop), dict[str, Access](), dict[str, Access]()
         self._residents = {resident.name: resident for resident in residents}
         self._numbers = {resident.name: number for number, resident in enumerate(residents)}
         self._lives: dict[str, asyncio.Task[None]] = {}
@@ -167,6 +167,8 @@ class CalculatedSwarm:
         if before is not None:
             await asyncio.wait((before,))
         access = self._accesses[resident.name] = Access(resident.link)
+        if resident.role == "backbone":
+            self._servers_here[resident.name] = access
         self._account.follow(resident.name, access)
         self._rounds.look()
         try:
@@ -176,6 +178,7 @@ class CalculatedSwarm:
                 await asyncio.Event().wait()
         finally:
             del self._accesses[resident.name]
+            self._servers_here.pop(resident.name, None)
 
     async def _train(self, resident: Resident, access: Access, *, is_first: bool) -> None:
         """Get the state, if that is there already, and train until it is to leave."""
@@ -246,9 +249,6 @@ class CalculatedSwarm:
     def _renew(self, replica: Replica) -> None:
         replica.load(self._first if isinstance(self._run.strategy, config.Solo) else self.keeper.snapshot())
 
-    def _server_links(self) -> list[Access]:
-        return [access for name, access in self._accesses.items() if self._residents[name].role == "backbone"]
-
     # -- what the run file says --------------------------------------------------------------------------------------
 
     def _new_strategy(self) -> Strategy:
@@ -265,6 +265,6 @@ class CalculatedSwarm:
             section,
             self.store,
             self._ways,
-            self._server_links,
+            self._servers_here,
             num_elements=self._thinned * layout.num_elements,
         )
