@@ -47,9 +47,8 @@ class Calculation:
 
     def run(self) -> Outcome:
         """All of it."""
-        calculated = self._calculated
         slice_s = self._end_s / LOOKS if self._swarm.minutes is not None else LOOK_S
-        try:
+        with self._calculated as calculated:
             self._look()
             while not self._is_over():
                 calculated.run(until_s=min(calculated.time_s + slice_s, self._end_s))
@@ -58,8 +57,6 @@ class Calculation:
                 self._contender.title, self._account, self._residents, held=calculated.held_samples,
                 target_loss=self._swarm.target_loss, digest=calculated.digest(),
             )  # fmt: skip
-        finally:
-            calculated.close()
 
     def _look(self) -> None:
         calculated = self._calculated

@@ -51,8 +51,8 @@ class Attendant(Protocol):
         ...
 
     @property
-    def busy_s(self) -> float:
-        """Until its microbatch is over; 0: it computes nothing."""
+    def busy_s(self) -> float | None:
+        """Until its microbatch is over; None: it computes nothing."""
         ...
 
     def attend(self) -> bool:
@@ -185,7 +185,7 @@ class Rounds:
         return batch_due_s(others, self._pace(trainer), target=target, max_share=1.0)
 
     def _pace(self, trainer: Attendant) -> Pace:
-        computing_s = trainer.microbatch_s - trainer.busy_s if trainer.busy_s else 0.0
+        computing_s = 0.0 if trainer.busy_s is None else max(trainer.microbatch_s - trainer.busy_s, 0.0)
         samples = float(self._held.get(trainer.peer, 0))
         return Pace(
             samples=samples, samples_per_s=trainer.resident.samples_per_s, microbatch_s=trainer.microbatch_s,
@@ -196,7 +196,7 @@ class Rounds:
 
     def _call(self) -> None:
         """The batch is there. Those whose microbatch ends soon are waited for; others come with what they have."""
-        left_s = {peer: trainer.busy_s for peer, trainer in self._trainers.items() if trainer.epoch == self.epoch}
+        left_s = {peer: trainer.busy_s or 0.0 for peer, trainer in self._trainers.items() if trainer.epoch == self.epoch}
         self._residuals.extend(left_s.values())
         limit_s = 0.0
         if self._rules.is_synchronous:

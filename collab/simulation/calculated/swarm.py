@@ -4,6 +4,8 @@ import asyncio
 import math
 from collections.abc import Sequence
 from contextvars import copy_context
+from types import TracebackType
+from typing import Self
 
 import torch
 
@@ -124,8 +126,12 @@ class CalculatedSwarm:
         if self._failed is not None:
             raise self._failed
 
-    def close(self) -> None:
-        """End it."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._loop.shut_down()
 
     def digest(self) -> str:

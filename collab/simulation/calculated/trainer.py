@@ -69,7 +69,7 @@ class Trainer:
         self.encodings, self.is_leaving = Encodings(), False
         self.microbatch_s = around.microbatch_size / resident.samples_per_s
         self._around, self._strategy, self._samples = around, strategy, samples
-        self._ends_s = 0.0
+        self._ends_s: float | None = None
         """When the present microbatch is over."""
         clock = VirtualClock(around.loop)
         self._compute = VirtualCompute(around.loop, samples_per_s=resident.samples_per_s)
@@ -87,8 +87,8 @@ class Trainer:
         return self.replica.samples
 
     @property
-    def busy_s(self) -> float:
-        return max(self._ends_s - self._around.loop.time(), 0.0)
+    def busy_s(self) -> float | None:
+        return None if self._ends_s is None else self._ends_s - self._around.loop.time()
 
     def attend(self) -> bool:
         if self._round.is_under_way or not self.replica.samples:
@@ -128,6 +128,7 @@ class Trainer:
             return self.replica.accumulate(task.batch(ids), task.loss)
 
         report = await self._compute.run(accumulate, samples=len(ids))
+        self._ends_s = None
         now_s = self._around.loop.time()
         self._around.account.microbatch(
             self.resident.name, at_s=now_s, samples=report.samples, loss=report.loss, busy_s=seconds
