@@ -19,6 +19,7 @@ NOT_RUN = {
     "org/name": HUB,
     "org/name@REVISION": HUB,
     "docs/swarms/homes.yaml --out": "a simulation of minutes: a shorter one in tests/peers/test_simulate.py",
+    "docs/swarms/thousand.yaml --calculated": "minutes; homes that are calculated in tests/peers/test_simulate.py",
     "swarm.yaml --out": "a simulation of minutes: a shorter one in tests/peers/test_simulate.py",
     "plan swarm.yaml": "the reader's own swarm: it is run for docs/swarms/homes.yaml",
     "rollback my-run": "it needs a run of 1,100 steps: back to an earlier one in tests/live/test_organiser.py",

@@ -79,6 +79,25 @@ def test_the_table_has_a_line_for_each_strategy_that_was_asked_for(tmp_path: Pat
     assert "it has dedloc, dts" in refused.stderr
 
 
+def test_calculated_rounds_are_asked_for_by_one_word_and_said(tmp_path: Path) -> None:
+    file = tmp_path / "swarm.yaml"
+    file.write_text(json.dumps(SMALL))
+    out = CliRunner().invoke(app, ["simulate", str(file), "--calculated", "--json", "--out", str(tmp_path / "out")])
+    assert out.exit_code == 0
+    found = json.loads(out.stdout)
+    assert found["rounds"] == "calculated"
+    assert found == json.loads((tmp_path / "out" / "report.json").read_text())
+    assert found["strategies"][0]["held_out_loss"] < found["strategies"][0]["looks"][0]["loss"]
+    table = CliRunner().invoke(app, ["simulate", str(file), "--calculated"])
+    assert table.stdout.splitlines()[-1].startswith("seed 3, rounds calculated, digest ")
+    several = {**SMALL, "strategies": [{"strategy": {"name": "dts", "target_batch_size": 128, "windows": 4}}]}
+    file.write_text(json.dumps(several))
+    refused = CliRunner().invoke(app, ["simulate", str(file), "--calculated"])
+    assert refused.exit_code == 1
+    assert "rounds of several windows cannot be calculated" in refused.stderr
+    assert "simulate without --calculated" in refused.stderr
+
+
 def test_bytes_of_a_thinned_vector_weigh_as_those_of_the_whole_one() -> None:
     """A round of 4 trainers in float16 over 20 Mbit/s: each sends its vector's 2 MB to a fast backbone, in 0.8 s."""
     groups = [SMALL["groups"][0], {**SMALL["groups"][1], "count": 4, "down_mbit_per_s": 20}]
