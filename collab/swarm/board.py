@@ -26,6 +26,7 @@ from collab.swarm.crowd import (
 )
 from collab.swarm.double import Double
 from collab.swarm.identity import Identity
+from collab.swarm.page import CROWD_SUBKEY, looked_at
 from collab.swarm.progress import HEARTBEAT_S, RECORD_LIFE_S, REFRESH_S, SwarmView, is_fresh
 from collab.swarm.records import LONGEST_LIFE_S, PeerRecord, PeerState, pack_record, unpack_record
 from collab.swarm.statutes import Statutes
@@ -34,10 +35,6 @@ from collab.types import PeerId, Role
 
 logger = logging.getLogger(__name__)
 
-CROWD_SUBKEY = "crowd:"
-"""Before the name of the backbone that tells of all."""
-MAX_ENTRIES = 512
-"""Of one page that are looked at, those known already first: checking a signature takes a quarter of a millisecond."""
 Words = list[tuple[str, bytes]]
 """Subkeys, which are peers, and what is under them; a peer may be on two pages."""
 ALONE_BYTES_PER_S = 4096.0
@@ -199,19 +196,13 @@ class ProgressBoard:
                 # of our life before, perhaps: what we say next must end later to take its place
                 ends_at = max(self._expires_at.get((key, subkey), 0.0), entries[subkey].expires_at)
                 self._expires_at[key, subkey] = ends_at
-        return [(subkey, entry.value) for entries in found for subkey, entry in self._looked_at(entries)]
+        rng = self._ports.rng
+        chosen = [looked_at(entries, set(self._raw), set(self._crowds), rng) for entries in found]
+        return [(name, entries[name].value) for entries, names in zip(found, chosen, strict=True) for name in names]
 
     async def _get(self, key: str, fresh_until: float | None) -> Mapping[str, Entry]:
         with self._ports.lookups.asking() as limit_s:
             return await self._ports.directory.get(key, timeout_s=limit_s, fresh_until=fresh_until)
-
-    def _looked_at(self, entries: Mapping[str, Entry]) -> list[tuple[str, Entry]]:
-        """Summaries, whom we know, and not more of the others than an honest swarm has on a page."""
-
-        def rank(item: tuple[str, Entry]) -> tuple[bool, bool, str]:
-            return not item[0].startswith(CROWD_SUBKEY), item[0] not in self._raw, item[0]
-
-        return sorted(entries.items(), key=rank)[:MAX_ENTRIES]
 
     def _hear_crowds(self, words: Words) -> None:
         """Take note of the summaries on a page."""

@@ -11,7 +11,7 @@ from collab.config import parse_run
 from collab.errors import BadMessage
 from collab.net.base import Entry
 from collab.swarm.access import Grant, Papers, pack_grant
-from collab.swarm.board import CROWD_SUBKEY, ProgressBoard
+from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
 from collab.swarm.crowd import (
     CROWD_BELOW,
@@ -36,6 +36,7 @@ from collab.swarm.crowd import (
     unpack_crowd,
 )
 from collab.swarm.identity import Identity
+from collab.swarm.page import CROWD_SUBKEY
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState, pack_record
 from collab.swarm.statutes import Statutes
@@ -307,6 +308,48 @@ def test_nobody_s_nonsense_keeps_others_from_reading() -> None:
             await place.directory.store(front, name, data, expires_at=NOW + 50, timeout_s=1)
             view = await place.board(MANY[30]).refresh(brief=True)
             assert view.num_trainers == 20
+
+    run(main())
+
+
+async def fill(place: Place, front: str, number: int) -> None:
+    """Words that come before all others by name, as when so many come at once, or somebody makes them up."""
+    for n in range(number):
+        await place.directory.store(front, f"!{n}", b"?", expires_at=NOW + 50, timeout_s=1)
+
+
+def test_a_page_that_is_too_long_hides_neither_summary_nor_backbone_from_a_newcomer() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            place = Place(network)
+            await crowded(place, 20)
+            front = next(key for key in place.directory.table if key.endswith(".peers"))
+            await fill(place, front, 700)
+            for n in range(40):
+                await place.directory.store(front, f"crowd:!{n}", b"?", expires_at=NOW + 50, timeout_s=1)
+            board = place.board(MANY[30])
+            for _ in range(12):  # two in five of the summaries are looked at each time
+                view = await board.refresh(brief=True)
+            assert view.num_trainers == 20
+            assert view.crowd is not None
+            assert BACKBONE.peer_id in {record.peer for record in view.records}
+
+    run(main())
+
+
+def test_a_backbone_behind_thousands_of_words_is_found_after_some_looks() -> None:
+    """Nobody tells of all yet: more have come at once than anybody looks at."""
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            place = Place(network)
+            await place.board(BACKBONE, is_named=True).publish(helper())
+            front = next(key for key in place.directory.table if key.endswith(".peers"))
+            await fill(place, front, 2000)
+            board = place.board(MANY[30])
+            found = [BACKBONE.peer_id in {one.peer for one in (await board.refresh()).records} for _ in range(30)]
+            assert any(found)
+            assert all(found[found.index(True) :]), "whom we know is looked at each time"
 
     run(main())
 

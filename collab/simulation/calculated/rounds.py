@@ -196,7 +196,8 @@ class Rounds:
 
     def _call(self) -> None:
         """The batch is there. Those whose microbatch ends soon are waited for; others come with what they have."""
-        left_s = {peer: trainer.busy_s or 0.0 for peer, trainer in self._trainers.items() if trainer.epoch == self.epoch}
+        present = {peer: trainer for peer, trainer in self._trainers.items() if trainer.epoch == self.epoch}
+        left_s = {peer: trainer.busy_s or 0.0 for peer, trainer in present.items()}
         self._residuals.extend(left_s.values())
         limit_s = 0.0
         if self._rules.is_synchronous:
