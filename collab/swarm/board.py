@@ -26,7 +26,7 @@ from collab.swarm.crowd import (
 )
 from collab.swarm.double import Double
 from collab.swarm.identity import Identity
-from collab.swarm.page import CROWD_SUBKEY, looked_at
+from collab.swarm.page import CROWD_SUBKEY, Known, looked_at
 from collab.swarm.progress import HEARTBEAT_S, RECORD_LIFE_S, REFRESH_S, SwarmView, is_fresh
 from collab.swarm.records import LONGEST_LIFE_S, PeerRecord, PeerState, pack_record, unpack_record
 from collab.swarm.statutes import Statutes
@@ -196,8 +196,9 @@ class ProgressBoard:
                 # of our life before, perhaps: what we say next must end later to take its place
                 ends_at = max(self._expires_at.get((key, subkey), 0.0), entries[subkey].expires_at)
                 self._expires_at[key, subkey] = ends_at
-        rng = self._ports.rng
-        chosen = [looked_at(entries, set(self._raw), set(self._crowds), rng) for entries in found]
+        helpers = {record.peer for record in self._view.records if record.role is not Role.TRAINER}
+        known = Known(peers=set(self._raw), helpers=helpers, authors=set(self._crowds))
+        chosen = [looked_at(entries, known, self._ports.rng) for entries in found]
         return [(name, entries[name].value) for entries, names in zip(found, chosen, strict=True) for name in names]
 
     async def _get(self, key: str, fresh_until: float | None) -> Mapping[str, Entry]:

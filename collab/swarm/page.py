@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 CROWD_SUBKEY = "crowd:"
 """Before the name of the backbone that tells of all."""
@@ -11,29 +12,44 @@ MAX_SUMMARIES = 16
 """Among these: an honest swarm has one, and two while another backbone begins to tell."""
 
 
-def looked_at(
-    names: Collection[str], known: Collection[str], authors: Collection[str], rng: random.Random
-) -> list[str]:
+MAX_KNOWN = 256
+"""Trainers among these that we know already, while there are others: they may have filled the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Whose words we have."""
+
+    peers: Collection[str]
+    helpers: Collection[str]
+    """Of these, backbones and auxiliary peers."""
+    authors: Collection[str]
+    """Whose summaries we have believed."""
+
+
+def looked_at(names: Collection[str], known: Known, rng: random.Random) -> list[str]:
     """Subkeys of a page in the order in which they are read: summaries, peers that we know, others.
 
-    Of a page that is too long only some: summaries with their authors' own words, whom we know, and others than the
-    last time, so that whoever comes among thousands, or is hidden behind them, is found. By name it would be the same
-    ones each time, and a backbone that is not among them never.
-
-    Args:
-        known: peers whose words we have.
-        authors: peers whose summaries we have believed.
+    Of a page that is too long only some: summaries with their authors' own words, helpers that we know, other peers that
+    we know, and others than the last time, so that whoever comes among thousands, or is hidden behind them, is found.
+    By name it would be the same ones each time, and a backbone that is not among them never.
     """
     if len(names) <= MAX_ENTRIES:
-        return sorted(names, key=lambda name: (not name.startswith(CROWD_SUBKEY), name not in known, name))
+        return sorted(names, key=lambda name: (not name.startswith(CROWD_SUBKEY), name not in known.peers, name))
 
-    def some(chosen: Iterable[str], first: Collection[str]) -> list[str]:
+    def some(chosen: Iterable[str]) -> list[str]:
         ordered = sorted(chosen)
         rng.shuffle(ordered)
-        return sorted(ordered, key=lambda name: name not in first)
+        return ordered
 
-    believed = {f"{CROWD_SUBKEY}{peer}" for peer in authors}
-    summaries = some((name for name in names if name.startswith(CROWD_SUBKEY)), believed)[:MAX_SUMMARIES]
-    own_words = [author for name in summaries if (author := name.removeprefix(CROWD_SUBKEY)) in names]
-    others = some((n for n in names if not n.startswith(CROWD_SUBKEY) and n not in own_words), known)
-    return [*summaries, *own_words, *others][:MAX_ENTRIES]
+    believed = {f"{CROWD_SUBKEY}{peer}" for peer in known.authors}
+    summaries = some(name for name in names if name.startswith(CROWD_SUBKEY))
+    summaries = sorted(summaries, key=lambda name: name not in believed)[:MAX_SUMMARIES]
+    first = dict.fromkeys(summaries)
+    for name in (*(name.removeprefix(CROWD_SUBKEY) for name in summaries), *sorted(known.helpers)):
+        if name in names:
+            first[name] = None
+    left = [name for name in names if name not in first and not name.startswith(CROWD_SUBKEY)]
+    ours = some(name for name in left if name in known.peers)
+    others = some(name for name in left if name not in known.peers)
+    return [*first, *ours[:MAX_KNOWN], *others, *ours[MAX_KNOWN:]][:MAX_ENTRIES]

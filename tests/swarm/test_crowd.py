@@ -36,7 +36,7 @@ from collab.swarm.crowd import (
     unpack_crowd,
 )
 from collab.swarm.identity import Identity
-from collab.swarm.page import CROWD_SUBKEY
+from collab.swarm.page import CROWD_SUBKEY, MAX_ENTRIES, Known, looked_at
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState, pack_record
 from collab.swarm.statutes import Statutes
@@ -352,6 +352,16 @@ def test_a_backbone_behind_thousands_of_words_is_found_after_some_looks() -> Non
             assert all(found[found.index(True) :]), "whom we know is looked at each time"
 
     run(main())
+
+
+def test_known_trainers_fill_no_page_and_known_helpers_are_read_each_time() -> None:
+    page = {f"trainer {n}" for n in range(600)} | {"helper", "newcomer"}
+    known = Known(peers=page - {"newcomer"}, helpers={"helper", "gone"}, authors=set())
+    rng = random.Random(1)
+    chosen = [looked_at(page, known, rng) for _ in range(20)]
+    assert all("helper" in names and "newcomer" in names for names in chosen)
+    assert all(len(set(names)) == len(names) == MAX_ENTRIES for names in chosen)
+    assert set().union(*chosen) == page, "each is looked at sometimes"
 
 
 def test_a_backbone_that_is_not_named_tells_nothing() -> None:
