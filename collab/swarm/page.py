@@ -30,9 +30,9 @@ class Known:
 def looked_at(names: Collection[str], known: Known, rng: random.Random) -> list[str]:
     """Subkeys of a page in the order in which they are read: summaries, peers that we know, others.
 
-    Of a page that is too long only some: summaries with their authors' own words, helpers that we know, other peers that
-    we know, and others than the last time, so that whoever comes among thousands, or is hidden behind them, is found.
-    By name it would be the same ones each time, and a backbone that is not among them never.
+    Of a page that is too long only some: summaries with their authors' own words, helpers that we know, other peers
+    that we know, and others than the last time, so that whoever comes among thousands, or is hidden behind them, is
+    found. By name it would be the same ones each time, and a backbone that is not among them never.
     """
     if len(names) <= MAX_ENTRIES:
         return sorted(names, key=lambda name: (not name.startswith(CROWD_SUBKEY), name not in known.peers, name))
