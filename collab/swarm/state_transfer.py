@@ -35,6 +35,8 @@ class Wanted:
     """Of its bytes; None: whoever's."""
     least_epoch: int = 0
     """What we hold ourselves is worth more than anything older."""
+    held: Lineage | None = None
+    """Of the state that we hold: nobody need bring us that once more."""
     voices: frozenset[PeerId] = frozenset()
     """Whose word decides which state is taken, if any of them gives one: a backbone's checkpoint is older than what
     trainers hold, and serves when they hold nothing. Empty: everybody's."""
@@ -48,8 +50,8 @@ class Wanted:
     def accepts(self, manifest: Manifest) -> bool:
         """Whether ``manifest`` is what was asked for."""
         is_history = (self.epoch is None or manifest.epoch == self.epoch) and self.lineage in (None, manifest.lineage)
-        is_new = manifest.epoch >= self.least_epoch and self.digest in (None, manifest.digest)
-        return is_history and is_new and manifest.num_bytes <= self.most_bytes
+        is_new = manifest.epoch >= self.least_epoch and manifest.lineage != self.held
+        return is_history and is_new and self.digest in (None, manifest.digest) and manifest.num_bytes <= self.most_bytes
 
 
 async def fetch_state(
@@ -230,7 +232,8 @@ class _Fetch:
         manifest = Manifest.from_message(answer)
         if manifest.fingerprint != self._fingerprint or not self._wanted.accepts(manifest):
             what = f"{manifest.num_bytes} bytes of epoch {manifest.epoch}, lineage {manifest.lineage[:8]}"
-            raise BadMessage(f"offers {what}, which is not what was asked for")
+            why = "what we hold already" if manifest.lineage == self._wanted.held else "not what was asked for"
+            raise BadMessage(f"offers {what}, which is {why}")
         return manifest
 
     async def _take_chunks(self, stream: Stream, download: Download) -> None:

@@ -35,8 +35,7 @@ SYNC_PAUSE_S = 1.0
 MOST_FLOATS, MOST_MORE = 16, 64 << 20
 """Of a snapshot: float32 a parameter, for all that an optimiser may keep, and bytes beyond, for buffers and names."""
 ATTEMPTS_BEFORE_DOUBT = 3
-"""After so many failed attempts to get a newer state than ours, where nobody is here who has trained it, we go on with
-ours."""
+"""To get a newer state than ours, where nobody is here who has trained it; then we go on with ours."""
 ATTEMPTS_BEFORE_WORDS = (5, 60)
 """After so many failed attempts a person is told."""
 
@@ -273,6 +272,7 @@ class StateSync:
             most_bytes=most_bytes,
             tell=self.tell,
             least_epoch=self._least_epoch() if goes_on else max(self._least_epoch(), self.pursuit.reached_epoch),
+            held=None if self._is_rolled_back() else self._replica.lineage or None,
         )
         begun = await self._partial.manifest() if goes_on and self._partial is not None else None
         consensus = self._membership.consensus_of_others()

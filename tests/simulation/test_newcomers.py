@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from collab.averaging.timeouts import FIRST
-from collab.metrics.records import EpochFinished, StateFetched
+from collab.metrics.records import EpochFinished, Notice, StateFetched
 from collab.simulation.peer import SimPeer
 from tests.simulation.swarm import SimSwarm
 
@@ -60,3 +60,23 @@ def test_newcomers_go_on_when_all_who_decide_have_died(tmp_path: Path) -> None:
     assert all(swarm.events(peer, StateFetched) for peer in new)
     assert all(swarm.events(peer, EpochFinished) for peer in new), "three minutes later they decide"
     assert all(len(names) == 1 for names in lineages(swarm, [*old, *new]).values())
+
+
+def test_who_reaches_nobody_with_a_newer_state_fetches_the_backbone_s_old_one_once_and_is_told_why(
+    tmp_path: Path,
+) -> None:
+    """All trainers are hidden, no relay is there, and the backbone has the state of the beginning: it fetched that
+    each second, a whole state each time.
+    """
+    swarm = SimSwarm(tmp_path, until=200, target=160, every=100)
+    swarm.add_backbone()
+    old = [swarm.add_trainer(samples_per_s=40.0, client_mode=True) for _ in range(2)]
+    new: list[SimPeer] = []
+    swarm.world.call_at(JOIN_S, lambda: new.append(swarm.add_trainer(samples_per_s=40.0, client_mode=True)))
+    with swarm.world:
+        swarm.world.run(until_s=JOIN_S + 60.0)
+    assert min(max(event.epoch for event in swarm.events(peer, EpochFinished)) for peer in old) > 10
+    assert [event.epoch for event in swarm.events(new[0], StateFetched)] == [0]
+    (notice,) = [event for event in swarm.events(new[0], Notice) if "could not be fetched" in event.text]
+    assert "no way to peer" in notice.text
+    assert "which is what we hold already" in notice.text
