@@ -125,13 +125,16 @@ class Simulation:
                     ports, index, TrainerLife(microbatch_size=self._swarm.microbatch_size, settings=settings)
                 )
 
-        return self.world.add_peer(
+        peer = self.world.add_peer(
             main,
             link=resident.link,
             samples_per_s=resident.samples_per_s or 1.0,
             client_mode=resident.client_mode,
             name=resident.name,
         )
+        if resident.role == "backbone":
+            self.world.network.relays[peer.peer_id] = None
+        return peer
 
     def _has_all_epochs(self) -> bool:
         until = self._swarm.epochs

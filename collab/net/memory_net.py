@@ -54,6 +54,8 @@ class MemoryNetwork:
         """Bytes on the links for each byte of a vector: vectors may stand for longer ones."""
         self._tables: dict[int, Table] = {WHOLE: {}}
         """By group; the whole network, and who is in no group of a partition, is group 0."""
+        self.relays: dict[PeerId, None] = {}
+        """Who passes on what peers in client mode have for each other: the first that both know."""
         self.on_delivery: Delivery | None = None
         self.failures: list[BaseException] = []
         """What handlers raised that is no ``NetworkError``: a defect of the peer's code."""
@@ -76,6 +78,11 @@ class MemoryNetwork:
     def weight_of(self, protocol: str) -> int:
         """Bytes on the links for each byte of a stream's payloads."""
         return self.bulk_weight if protocol in BULK else 1
+
+    def relay_between(self, one: "MemoryTransport", other: "MemoryTransport") -> "MemoryTransport | None":
+        """None: nobody that both are connected to."""
+        known = (self.endpoints[peer] for peer in self.relays if peer in one.connections and peer in other.connections)
+        return next((relay for relay in known if relay.is_alive), None)
 
     def split(self, groups: list[list["MemoryTransport"]]) -> None:
         """Partition the network; endpoints in no group form one more."""
@@ -130,6 +137,8 @@ class MemoryTransport:
         self.handlers: dict[str, Handler] = {}
         self.streams: dict[MemoryStream, None] = {}
         self.connections: set[PeerId] = set()
+        self.carried: dict[MemoryStream, None] = {}
+        """Of others, that we relay."""
         self._serving: dict[asyncio.Task[None], None] = {}
         self.context = Context()
         self.context.run(OWNER.set, index)
@@ -166,12 +175,15 @@ class MemoryTransport:
     async def open(self, peer: PeerId, protocol: str, *, timeout_s: float) -> "MemoryStream":
         """See ``Transport``."""
         target = self._network.endpoints.get(peer)
-        if target is None or target is self or (target.client_mode and peer not in self.connections):
+        relay, is_near = None, target is not None and (not target.client_mode or peer in self.connections)
+        if target is not None and not is_near and self.client_mode:
+            relay = self._network.relay_between(self, target)
+        if target is None or target is self or not (is_near or relay is not None):
             await self._look_up(timeout_s)
             raise PeerUnreachable(f"no way to peer {peer}")
         if not protocol:
             raise ValueError("a protocol needs a name")
-        stream = MemoryStream(self._network, self, target, protocol)
+        stream = MemoryStream(self._network, self, target, protocol, relay=relay)
         is_open = False
         try:
             await self._shake_hands(stream, timeout_s)
@@ -215,12 +227,12 @@ class MemoryTransport:
             refusal = "is gone"
         elif handler is None and theirs.protocol:
             refusal = f"does not serve {theirs.protocol}"
-        else:
+        elif theirs.relay is None:
             self.connections.add(theirs.near.peer_id)
             theirs.near.connections.add(self._peer_id)
         if handler is not None and not refusal:
             largest = LIMITS.of(theirs.protocol).largest
-            ours = MemoryStream(self._network, self, theirs.near, theirs.protocol, largest)
+            ours = MemoryStream(self._network, self, theirs.near, theirs.protocol, largest, theirs.relay)
             ours.join(theirs)
             self.streams[ours] = None
             task = self._network.loop.create_task(
@@ -264,6 +276,8 @@ class MemoryTransport:
         self._forget()
 
     def _forget(self) -> None:
+        for stream in list(self.carried):
+            self._network.fabric.signal(self.access, stream.near.access, stream.reset, None)
         for task in list(self._serving):
             task.cancel()
         for peer in self.connections:

@@ -59,6 +59,7 @@ class MemoryStream:
         "flow",
         "near",
         "protocol",
+        "relay",
     )
 
     def __init__(
@@ -68,17 +69,24 @@ class MemoryStream:
         far: "MemoryTransport",
         protocol: str,
         largest: wire.Largest | None = None,
+        relay: "MemoryTransport | None" = None,
     ) -> None:
         """
         Args:
             largest: what the far side may send; None: what the wire allows.
+            relay: passes on all pieces, over its own link; acknowledgements need no more time for it.
         """
         self._network = network
         self.near = near
         self.far = far
         self.protocol = protocol
         self._largest = largest
-        self.flow = Flow(near.access, far.access)
+        self.relay = relay
+        if relay is None:
+            self.flow = Flow(near.access, far.access)
+        else:
+            self.flow = Flow(near.access, relay.access, onward=Flow(relay.access, far.access))
+            relay.carried[self] = None
         self._weight = network.weight_of(protocol)
         self._other: MemoryStream | None = None
         self._opening: asyncio.Future[Any] | None = None
@@ -249,6 +257,8 @@ class MemoryStream:
         self._is_closed = True
         self._inbox.clear()
         self.near.streams.pop(self, None)
+        if self.relay is not None:
+            self.relay.carried.pop(self, None)
         self._drop_waiting()
 
     def end_far(self, _: None) -> None:

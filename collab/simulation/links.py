@@ -62,10 +62,15 @@ class Access:
 class Flow:
     """Pieces from one peer to another that stay in order."""
 
-    __slots__ = ("dst", "is_waiting", "last_arrival_s", "pieces", "src")
+    __slots__ = ("dst", "is_waiting", "last_arrival_s", "onward", "pieces", "src")
 
-    def __init__(self, src: Access, dst: Access) -> None:
+    def __init__(self, src: Access, dst: Access, onward: "Flow | None" = None) -> None:
+        """
+        Args:
+            onward: takes each piece on from ``dst``, which only passes it on; None: it is meant for ``dst``.
+        """
         self.src = src
+        self.onward = onward
         self.dst = dst
         self.pieces: deque[tuple[int, Callable[[Any], None], Any]] = deque()
         self.is_waiting = False
@@ -189,12 +194,17 @@ class Fabric:
             self._held.append((flow.src, dst, self._piece_arrives, (flow, size_bytes, airtime_s, deliver, what)))
             return
         now_s = self._loop.time()
+        if flow.onward is not None:
+            deliver, what = self._pass_on, (flow.onward, size_bytes, deliver, what)
         dst.received_bytes += size_bytes
         dst.down_free_s = max(dst.down_free_s, now_s - airtime_s) + size_bytes / dst.link.down_bytes_per_s
         if dst.down_free_s > now_s:
             self._loop.post(dst.down_free_s, deliver, what)
         else:
             deliver(what)
+
+    def _pass_on(self, piece: "tuple[Flow, int, Callable[[Any], None], Any]") -> None:
+        self.push(*piece)
 
     def _signal_arrives(self, src: Access, dst: Access, deliver: Callable[[Any], None], what: Any) -> None:
         if self._is_split and src.group != dst.group:

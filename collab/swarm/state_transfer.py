@@ -51,7 +51,8 @@ class Wanted:
         """Whether ``manifest`` is what was asked for."""
         is_history = (self.epoch is None or manifest.epoch == self.epoch) and self.lineage in (None, manifest.lineage)
         is_new = manifest.epoch >= self.least_epoch and manifest.lineage != self.held
-        return is_history and is_new and self.digest in (None, manifest.digest) and manifest.num_bytes <= self.most_bytes
+        is_given = self.digest in (None, manifest.digest) and manifest.num_bytes <= self.most_bytes
+        return is_history and is_new and is_given
 
 
 async def fetch_state(

@@ -193,6 +193,58 @@ def test_two_client_mode_peers_never_meet() -> None:
     world.run()
 
 
+def hidden_pair(*, relay_dies: bool) -> World:
+    """A relay, and two hidden peers that both know it; the second sends the first half a megabyte through it."""
+    world = World(seed=0)
+
+    async def relay(ports: Ports) -> None:
+        await ports.transport.serve("hello", sink)
+        await asyncio.sleep(1.0 if relay_dies else 100.0)
+
+    async def sink(stream: Stream) -> None:
+        await stream.receive(timeout_s=100)
+        await stream.send(Message("ok"), timeout_s=100)
+
+    async def hidden(ports: Ports) -> float:
+        hello = await ports.transport.open(SERVER, "hello", timeout_s=10)
+        await hello.send(Message("hello"), timeout_s=10)
+        await ports.transport.serve("sink", sink)
+        await asyncio.sleep(50)
+        return 0.0
+
+    async def other(ports: Ports) -> float:
+        hello = await ports.transport.open(SERVER, "hello", timeout_s=10)
+        await hello.send(Message("hello"), timeout_s=10)
+        await asyncio.sleep(0.5)
+        stream = await ports.transport.open(world.peers[1].peer_id, "sink", timeout_s=10)
+        began_s = ports.clock.monotonic()
+        await stream.send(Message("data", {}, bytes(1_000_000)), timeout_s=100)
+        await stream.receive(timeout_s=100)
+        return ports.clock.monotonic() - began_s
+
+    world.add_peer(relay, link=LINK)
+    for main in (hidden, other):
+        world.add_peer(main, link=LINK, client_mode=True)
+    world.network.relays[SERVER] = None
+    return world
+
+
+def test_hidden_peers_meet_through_a_relay_whose_link_carries_every_byte_twice() -> None:
+    with hidden_pair(relay_dies=False) as world:
+        world.run()
+        relay, receiver, sender = world.peers
+        assert sender.result == pytest.approx(1.0 + 8 * 0.05 + 0.065, rel=0.01), "and one piece is twice on its way"
+        assert sender.sent_bytes >= 1_000_000
+        assert receiver.received_bytes >= 1_000_000
+        assert min(relay.sent_bytes, relay.received_bytes) >= 1_000_000
+        assert not relay.transport.carried
+
+
+def test_streams_through_a_relay_end_with_it() -> None:
+    with hidden_pair(relay_dies=True) as world, pytest.raises(StreamClosed):
+        world.run()
+
+
 def test_another_exception_of_a_handler_ends_the_run() -> None:
     async def server(ports: Ports) -> None:
         await ports.transport.serve("broken", broken)
