@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -221,6 +222,19 @@ def test_a_slow_one_is_not_waited_for_and_loses_nothing() -> None:
         assert played.swarm.epoch > late.epoch > 25
         assert played.account.tallies["slow"].computed_samples == 5 * 8
         assert played.account.committed_samples + played.swarm.held_samples == played.account.computed_samples
+
+
+def test_who_has_computed_nothing_finite_is_not_waited_for() -> None:
+    with Played(swarm_of({**DEDLOC, "target_batch_size": 32}, task=DIGITS)) as played:
+        loss = played.task.loss
+
+        def never_for_the_first(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+            is_first = model is played.swarm.trainers["homes 0"].replica.model
+            return loss(model, tensors) * (math.nan if is_first else 1.0)
+
+        played.task.loss = never_for_the_first  # type: ignore[method-assign]
+        played.swarm.run(until_s=20.0)
+        assert played.swarm.epoch > 5
 
 
 def test_a_round_waits_until_somebody_can_reduce() -> None:

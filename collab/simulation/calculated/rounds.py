@@ -131,6 +131,12 @@ class Rounds:
             self._meeting.brought.pop(peer, None)
             self.look()
 
+    def decline(self, peer: PeerId) -> None:
+        """Has nothing to bring, though it was expected: what it computed is not finite."""
+        if self._meeting is not None and peer in self._meeting.expected:
+            self._meeting.expected.discard(peer)
+            self.look()
+
     def look(self) -> None:
         """Who is here has changed: a round that waits for somebody may begin."""
         if self._meeting is not None and not self._meeting.expected and self._meeting.plan is None:

@@ -146,6 +146,7 @@ class Trainer:
             self._round.begin()
             await self._end_round()
         else:
+            self._around.rounds.decline(self.peer)
             self._follow(decision)
 
     async def _contribute(self) -> Outcome:
