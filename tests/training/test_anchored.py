@@ -10,6 +10,7 @@ from collab.strategies.base import Spans
 from collab.swarm.snapshots import pack
 from collab.training.anchored import AnchoredReplica
 from collab.training.optimizers import build_optimizer
+from collab.training.stepping import total_norm
 from collab.types import Lineage, Vector
 from tests.training.toy import CONSTANT, Plain, Toy, batch, loss, seeded
 
@@ -185,3 +186,12 @@ def test_a_history_that_does_not_count_takes_its_steps_with_it() -> None:
 def test_a_mean_of_another_length_is_refused() -> None:
     with pytest.raises(ShapeMismatch):
         anchored().step(np.ones(3, np.float32), Lineage("1"))
+
+
+@pytest.mark.parametrize("shapes", [[(1000,)], [(64, 32), (64,), (10, 64), (10,)]])
+def test_the_norm_of_all_gradients_is_torch_s_to_the_bit(shapes: list[tuple[int, ...]]) -> None:
+    for seed in range(20):
+        drawn = torch.Generator().manual_seed(seed)
+        gradients = [torch.randn(*shape, generator=drawn) * 10.0 ** (seed - 10) for shape in shapes]
+        assert torch.equal(total_norm(gradients), torch.nn.utils.get_total_norm(gradients))
+    assert total_norm([torch.tensor([float("nan")])]).isnan()
