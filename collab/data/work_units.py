@@ -138,6 +138,7 @@ class WorkUnits:
             unit=found.unit, lease=lease, client=client, began_s=found.began_s, until_s=now_s + self.lease_s
         )
         self._leased[found.unit] = longer
+        self._first_end_s = min(self._first_end_s, longer.until_s)
         return longer
 
     def note_done(self, unit: Unit, now_s: float) -> None:

@@ -220,11 +220,12 @@ class MemoryTransport:
         """An opening stream reached us: answer it, and start the handler."""
         if not theirs.near.is_alive:
             return
-        fabric = self._network.fabric
         handler = self.handlers.get(theirs.protocol)
         refusal = ""
         if not self.is_alive:
             refusal = "is gone"
+        elif theirs.relay is not None and not theirs.relay.is_alive:
+            refusal = "was behind a relay that is gone"
         elif handler is None and theirs.protocol:
             refusal = f"does not serve {theirs.protocol}"
         elif theirs.relay is None:
@@ -239,8 +240,8 @@ class MemoryTransport:
                 _serve(handler, ours), context=self.context.copy(), name=f"peer {self.index} serving {theirs.protocol}"
             )
             self._serving[task] = None
-            task.add_done_callback(lambda done: self._served(done, ours), context=fabric.context)
-        fabric.signal(self.access, theirs.near.access, theirs.answered, refusal)
+            task.add_done_callback(lambda done: self._served(done, ours), context=self._network.fabric.context)
+        self._network.fabric.signal(self.access, theirs.near.access, theirs.answered, refusal)
 
     def _served(self, task: asyncio.Task[None], stream: "MemoryStream") -> None:
         del self._serving[task]

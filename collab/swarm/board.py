@@ -197,7 +197,8 @@ class ProgressBoard:
                 ends_at = max(self._expires_at.get((key, subkey), 0.0), entries[subkey].expires_at)
                 self._expires_at[key, subkey] = ends_at
         helpers = {record.peer for record in self._view.records if record.role is not Role.TRAINER}
-        known = Known(peers=set(self._raw), helpers=helpers, authors=set(self._crowds))
+        named = {peer for peer in helpers if self.is_vouched_backbone(peer)}
+        known = Known(peers=set(self._raw), backbones=named, helpers=helpers - named, authors=set(self._crowds))
         chosen = [looked_at(entries, known, self._ports.rng) for entries in found]
         return [(name, entries[name].value) for entries, names in zip(found, chosen, strict=True) for name in names]
 

@@ -12,6 +12,8 @@ MAX_SUMMARIES = 16
 """Among these: an honest swarm has one, and two while another backbone begins to tell."""
 
 
+MAX_HELPERS = 64
+"""Among these that nobody has named: anybody may say to be one."""
 MAX_KNOWN = 256
 """Trainers among these that we know already, while there are others: they may have filled the page."""
 
@@ -21,8 +23,10 @@ class Known:
     """Whose words we have."""
 
     peers: Collection[str]
+    backbones: Collection[str]
+    """Of these, those that the owner has named."""
     helpers: Collection[str]
-    """Of these, backbones and auxiliary peers."""
+    """Other backbones and auxiliary peers, whoever says to be one."""
     authors: Collection[str]
     """Whose summaries we have believed."""
 
@@ -46,7 +50,8 @@ def looked_at(names: Collection[str], known: Known, rng: random.Random) -> list[
     summaries = some(name for name in names if name.startswith(CROWD_SUBKEY))
     summaries = sorted(summaries, key=lambda name: name not in believed)[:MAX_SUMMARIES]
     first = dict.fromkeys(summaries)
-    for name in (*(name.removeprefix(CROWD_SUBKEY) for name in summaries), *sorted(known.helpers)):
+    authors, helpers = (name.removeprefix(CROWD_SUBKEY) for name in summaries), some(known.helpers)
+    for name in (*authors, *sorted(known.backbones), *helpers[:MAX_HELPERS]):
         if name in names:
             first[name] = None
     left = [name for name in names if name not in first and not name.startswith(CROWD_SUBKEY)]

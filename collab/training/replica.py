@@ -232,6 +232,7 @@ class Replica(OneWindow):
             update: [num_elements] float32, finite. Equal bytes on equal replicas give equal replicas.
             terms: mark of the organiser's orders under which the swarm takes this step; None: those that we know of.
         """
+        self.model.zero_grad(set_to_none=True)  # of what is not in the vector, too, which the optimiser may have
         self.layout.scatter_gradients(update)
         self._set_rates(terms)
         with self._changing:

@@ -126,3 +126,19 @@ def test_whatever_clients_do_every_unit_is_done_and_none_is_out_twice(
             board = units(shards=7, passes=3)
             board.restore(done)
     assert sum(map(len, done.values())) == 21
+
+
+def test_a_lease_that_is_made_longer_when_units_take_less_ends_by_that() -> None:
+    """The first ones last long, as long as nobody knows what a unit takes."""
+    units = WorkUnits(shards=2, passes=1, first_s=300.0, name=iter("abcdef").__next__)
+    kept, fast = units.take(PeerId("kept"), 0.0), units.take(PeerId("fast"), 0.0)
+    assert kept is not None
+    assert fast is not None
+    units.note_done(fast.unit, 10.0)
+    longer = units.extend(kept.lease, PeerId("kept"), 150.0)
+    assert longer is not None
+    assert longer.until_s == 180.0
+    assert units.take(PeerId("other"), 179.0) is None
+    again = units.take(PeerId("other"), 181.0)
+    assert again is not None
+    assert again.unit == kept.unit

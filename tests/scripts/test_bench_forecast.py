@@ -15,12 +15,16 @@ def test_a_forecast_comes_near_to_the_simulation(number: int) -> None:
     found = compare(random_swarm(number, seed=0))
     assert abs(found["off"]) < 0.15
     assert abs(found["step_off"]) < 0.15
+    assert abs(found["calculated_off"]) < 0.15
+    assert abs(found["calculated_step_off"]) < 0.15
 
 
 def test_it_does_so_where_machines_come_and_go() -> None:
     found = compare(with_churn(random_swarm(9, seed=0), seed=0))
     assert abs(found["off"]) < 0.15
     assert abs(found["step_off"]) < 0.15
+    assert abs(found["calculated_off"]) < 0.15
+    assert abs(found["calculated_step_off"]) < 0.15
     assert found["lost_share"]["simulation"] > 0
 
 

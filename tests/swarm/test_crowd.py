@@ -356,7 +356,7 @@ def test_a_backbone_behind_thousands_of_words_is_found_after_some_looks() -> Non
 
 def test_known_trainers_fill_no_page_and_known_helpers_are_read_each_time() -> None:
     page = {f"trainer {n}" for n in range(600)} | {"helper", "newcomer"}
-    known = Known(peers=page - {"newcomer"}, helpers={"helper", "gone"}, authors=set())
+    known = Known(peers=page - {"newcomer"}, backbones={"helper", "gone"}, helpers=page - {"newcomer"}, authors=set())
     rng = random.Random(1)
     chosen = [looked_at(page, known, rng) for _ in range(20)]
     assert all("helper" in names and "newcomer" in names for names in chosen)

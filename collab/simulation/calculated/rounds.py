@@ -10,6 +10,7 @@ import math
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -165,11 +166,9 @@ class Rounds:
         due_s = self._due_s(trainer, target_samples)
         if due_s > trainer.microbatch_s / 2:
             return False
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(due_s + trainer.microbatch_s / 2):
                 await self._called.wait()
-        except TimeoutError:
-            return False
         return self._is_expected(trainer.peer)
 
     def _is_expected(self, peer: PeerId) -> bool:
@@ -216,10 +215,10 @@ class Rounds:
         self._called = asyncio.Event()
 
     def _begin(self, meeting: _Meeting) -> None:
-        here = self._here()
         if not meeting.brought:
             self._meeting = None
             return
+        here = [one for one in self._here() if one.role != "trainer" or PeerId(one.name) in meeting.brought]
         if all(resident.client_mode for resident in here):
             return  # until somebody comes who can reduce
         names = {peer: self._trainers[peer].resident for peer in meeting.brought}

@@ -1,6 +1,7 @@
 """Parameter servers of a swarm whose messages are calculated: units and parameters are the real ones, ways are not."""
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 
 from collab import config
@@ -21,7 +22,7 @@ from collab.types import PeerId, Vector
 AGAIN_S = 1.0
 """A client for whom there is nothing now comes again after that."""
 PASSES = 1 << 40
-"""The time ends before they do."""
+"""Where nobody has said how many pushes there are to be, the time ends before they do."""
 
 
 class Servers:
@@ -30,7 +31,7 @@ class Servers:
     def __init__(
         self,
         loop: VirtualLoop,
-        section: config.VcAsgd,
+        run: config.Run,
         store: InProcessStore,
         ways: Ways,
         here: Mapping[str, Access],
@@ -42,11 +43,15 @@ class Servers:
             here: links of the servers that are there now.
             num_elements: of the parameters, before they are thinned.
         """
+        section, until_version = run.strategy, run.until_epoch
+        if not isinstance(section, config.VcAsgd):
+            raise ValueError(f"{section.name} has no parameter servers")
         self._loop, self._section, self._store, self._ways, self._here = loop, section, store, ways, here
         self._num_bytes = float(FLOAT_BYTES * num_elements)
-        self._made = 0
+        self._made, self._until = 0, until_version
+        passes = PASSES if until_version is None else max(math.ceil(until_version / section.shards), 1)
         self._units = WorkUnits(
-            shards=section.shards, passes=PASSES, first_s=section.first_lease_s, name=self._lease_name
+            shards=section.shards, passes=passes, first_s=section.first_lease_s, name=self._lease_name
         )
 
     @property
@@ -67,6 +72,8 @@ class Servers:
     async def take(self, peer: PeerId, access: Access) -> Granted | NothingNow:
         """A unit, if there is one."""
         await self._ask(access)
+        if self._until is not None and self.version >= self._until:
+            return NothingNow(is_over=True, again_s=AGAIN_S)
         now_s = self._loop.time()
         lease = self._units.take(peer, now_s)
         if lease is None:
@@ -157,6 +164,7 @@ class UnitSamples:
         self._desk, self._replica, self._section = desk, replica, section
         self._num_samples, self._seed = num_samples, seed
         self._left: tuple[int, ...] = ()
+        self.is_over = False
 
     async def next(self, microbatch_size: int) -> tuple[int, ...]:
         if not self._left:
@@ -164,7 +172,8 @@ class UnitSamples:
                 return ()
             work = await self._desk.next()
             if work is None:
-                raise ValueError("units never end")
+                self.is_over = True
+                return ()
             self._left = self._samples(work.granted.unit)
             self._replica.restart(work.stored, len(self._left))
         ids, self._left = self._left[:microbatch_size], self._left[microbatch_size:]

@@ -33,6 +33,7 @@ from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.tasks.base import Task
 from collab.training.genesis import build_replica, make_genesis
 from collab.training.replica import Replica
+from collab.training.supply import LEAST_STEPS
 from collab.training.unit_desk import UnitDesk
 from collab.training.unit_replica import UnitReplica
 from collab.types import PeerId
@@ -69,6 +70,8 @@ class CalculatedSwarm:
         """Those that are there, by name."""
         self.keeper = build_replica(bundle, task, CPU)
         """Takes every step of all at once, as a backbone that follows."""
+        self._last = self.keeper
+        """Of those that have gone, whose got furthest: where everybody trains alone, that is the newest."""
         first = make_genesis(bundle, task)
         self.keeper.load(first)
         self._first = first
@@ -86,6 +89,12 @@ class CalculatedSwarm:
         self.store = InProcessStore()
         self._servers = self._new_servers()
         self._sampler = SampleSampler(task.num_samples, seed=self._run.seed, peer_id="")
+        self._around = Surroundings(
+            loop=self._loop, rounds=self._rounds, account=account, task=task,
+            microbatch_size=self._run.microbatch_size,
+            until_epoch=self._run.until_epoch if self._servers is None else None,
+            fetch_s=self._fetch_s, renew=self._renew,
+        )  # fmt: skip
         for resident in residents:
             for session in resident.sessions:
                 self._loop.call_at(session.joins_s, self._come, resident, session)
@@ -102,7 +111,7 @@ class CalculatedSwarm:
         """Steps of whoever is furthest; pushes, where there are parameter servers."""
         if self._servers is not None:
             return self._servers.version
-        return max((trainer.epoch for trainer in self.trainers.values()), default=0)
+        return max(replica.epoch for replica in self.replicas)
 
     @property
     def held_samples(self) -> int:
@@ -112,7 +121,8 @@ class CalculatedSwarm:
     @property
     def replicas(self) -> list[Replica]:
         """Of all that hold a state."""
-        return [self.keeper, *(trainer.replica for trainer in self.trainers.values() if trainer.replica.lineage)]
+        present = (trainer.replica for trainer in self.trainers.values())
+        return [self.keeper, self._last, *(replica for replica in present if replica.lineage)]
 
     def run(self, *, until_s: float) -> None:
         """Go on until then.
@@ -152,26 +162,35 @@ class CalculatedSwarm:
         self._lives[resident.name] = life
         life.add_done_callback(self._ended)
         if math.isfinite(session.ends_s):
-            self._loop.call_at(session.ends_s, self._end, resident, session)
+            self._loop.call_at(session.ends_s, self._end, resident, session, life)
 
-    def _end(self, resident: Resident, session: Session) -> None:
+    def _end(self, resident: Resident, session: Session, life: asyncio.Task[None]) -> None:
+        if life.done() or life is not self._lives[resident.name]:
+            return
         trainer = self.trainers.get(resident.name)
         if session.is_killed or trainer is None or not trainer.replica.lineage:
             for task in self._loop.tasks_of(self._numbers[resident.name]):
                 task.cancel()
         else:
-            trainer.is_leaving = True
+            trainer.leave()
 
     def _ended(self, life: asyncio.Task[None]) -> None:
         error = None if life.cancelled() else life.exception()
         if error is not None:
             self._failed = self._failed or error
+        if error is not None or (self._has_all_epochs and not self.trainers):
             self._loop.stop()
+
+    @property
+    def _has_all_epochs(self) -> bool:
+        return self._run.until_epoch is not None and self.epoch >= self._run.until_epoch
 
     async def _live(self, resident: Resident, session: Session, before: asyncio.Task[None] | None) -> None:
         """One stay of a machine; it comes when it has left that was there before."""
         if before is not None:
             await asyncio.wait((before,))
+        if self.time_s >= session.ends_s or self._has_all_epochs:
+            return
         access = self._accesses[resident.name] = Access(resident.link)
         if resident.role == "backbone":
             self._servers_here[resident.name] = access
@@ -190,11 +209,7 @@ class CalculatedSwarm:
         """Get the state, if that is there already, and train until it is to leave."""
         replica = build_replica(self._bundle, self._task, CPU)
         samples, desk = self._samples_of(resident, replica, access)
-        around = Surroundings(
-            loop=self._loop, rounds=self._rounds, account=self._account, task=self._task,
-            microbatch_size=self._run.microbatch_size, fetch_s=self._fetch_s, renew=self._renew,
-        )  # fmt: skip
-        trainer = Trainer(around, resident, replica, self._new_strategy(), samples, desk)
+        trainer = Trainer(self._around, resident, replica, self._new_strategy(), samples, desk)
         self.trainers[resident.name] = trainer
         try:
             if not is_first:
@@ -202,12 +217,15 @@ class CalculatedSwarm:
                 await asyncio.sleep(self._carry_s(access, self._state_bytes))
             self._renew(replica)
             self._rounds.come(trainer)
-            await run_until_first(trainer.train(), trainer.rounds(), *([] if desk is None else [desk.run()]))
+            own = (trainer.train(), trainer.rounds(), trainer.left())
+            await run_until_first(*own, *([] if desk is None else [desk.run()]))
             if desk is not None:
                 await desk.close()
         finally:
             del self.trainers[resident.name]
             self._rounds.go(trainer.peer)
+            if trainer.epoch > self._last.epoch:
+                self._last = replica
 
     def _samples_of(self, resident: Resident, replica: Replica, access: Access) -> tuple[Samples, UnitDesk | None]:
         section, number, seed = self._run.strategy, self._task.num_samples, self._run.seed
@@ -217,7 +235,8 @@ class CalculatedSwarm:
                 client, VirtualClock(self._loop), lambda: replica.is_unit_over, at_once=section.units_at_once
             )
             return UnitSamples(desk, replica, section, num_samples=number, seed=seed), desk
-        if isinstance(section, config.Solo) or config.placement_of(self._run.task) == "local":
+        is_small = number < LEAST_STEPS * section.target_batch_size
+        if isinstance(section, config.Solo) or config.placement_of(self._run.task) == "local" or is_small:
             return OwnSamples(SampleSampler(number, seed=seed, peer_id=resident.name)), None
         return OwnSamples(self._sampler), None
 
@@ -246,11 +265,15 @@ class CalculatedSwarm:
 
     def _carry_s(self, access: Access, num_bytes: float) -> float:
         """From whoever has it there soonest."""
-        others = [other for other in self._accesses.values() if other is not access]
+        others = [other for name, other in self._accesses.items() if other is not access and self._has_state(name)]
         if not (others and num_bytes):
             return 0.0
         donor = min(others, key=lambda one: max(one.up_free_s, self.time_s) + num_bytes / one.link.up_bytes_per_s)
         return self._ways.carry_s(donor, access, num_bytes)
+
+    def _has_state(self, name: str) -> bool:
+        trainer = self.trainers.get(name)
+        return bool(trainer.replica.lineage) if trainer is not None else self._residents[name].role == "backbone"
 
     def _renew(self, replica: Replica) -> None:
         replica.load(self._first if isinstance(self._run.strategy, config.Solo) else self.keeper.snapshot())
@@ -261,14 +284,13 @@ class CalculatedSwarm:
         return build_strategy(self._run.strategy, lambda epoch: self._batch_size(epoch, len(self.trainers)))
 
     def _new_servers(self) -> Servers | None:
-        section = self._run.strategy
-        if not (isinstance(section, config.VcAsgd) and isinstance(self.keeper, UnitReplica)):
+        if not (isinstance(self._run.strategy, config.VcAsgd) and isinstance(self.keeper, UnitReplica)):
             return None
         layout = self.keeper.copy_layout
         self.store.begin(Kept.at_first(layout.vector()))
         return Servers(
             self._loop,
-            section,
+            self._run,
             self.store,
             self._ways,
             self._servers_here,

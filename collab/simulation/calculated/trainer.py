@@ -17,11 +17,17 @@ from collab.strategies.base import Decision, Ready, Stepped, Strategy, Swarm, Un
 from collab.tasks.base import Task
 from collab.training.beside import Beside, Patience
 from collab.training.replica import MicrobatchReport, Replica
+from collab.training.trainer import LEAVE_GRACE_S
 from collab.types import PeerId
 
 
 class Samples(Protocol):
     """Where a trainer's samples come from."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there never will be any more."""
+        ...
 
     async def next(self, microbatch_size: int) -> tuple[int, ...]:
         """Empty: there is something else to do first."""
@@ -30,6 +36,8 @@ class Samples(Protocol):
 
 class OwnSamples:
     """Implements ``Samples``: those of a sampler, which others may draw from as well."""
+
+    is_over = False
 
     def __init__(self, sampler: SampleSampler) -> None:
         self._sampler = sampler
@@ -47,6 +55,7 @@ class Surroundings:
     account: Account
     task: Task
     microbatch_size: int
+    until_epoch: int | None
     fetch_s: Callable[["Trainer"], float]
     """Seconds that a trainer needs for the means that it has missed, or for the state; counts their bytes."""
     renew: Callable[[Replica], None]
@@ -66,7 +75,7 @@ class Trainer:
         units: Units | None,
     ) -> None:
         self.peer, self.resident, self.replica = PeerId(resident.name), resident, replica
-        self.encodings, self.is_leaving = Encodings(), False
+        self.encodings, self._leaves = Encodings(), asyncio.Event()
         self.microbatch_s = around.microbatch_size / resident.samples_per_s
         self._around, self._strategy, self._samples = around, strategy, samples
         self._ends_s: float | None = None
@@ -112,15 +121,31 @@ class Trainer:
         """Do what is begun beside the microbatches, until cancelled."""
         await self._round.run()
 
+    def leave(self) -> None:
+        """Is asked to; what is over within two seconds still counts."""
+        self._leaves.set()
+
+    async def left(self) -> None:
+        """Returns when it does not wait any longer for what it has begun."""
+        await self._leaves.wait()
+        await asyncio.sleep(LEAVE_GRACE_S)
+
     async def train(self) -> None:
-        """Compute until it is to leave; a round that is under way is seen to its end."""
-        while not self.is_leaving:
+        """Compute until it is to leave or the run is over; a round that is under way is seen to its end."""
+        while not (self._leaves.is_set() or self._is_finished or self._samples.is_over):
+            is_sound = True
             if ids := await self._samples.next(self._around.microbatch_size):
-                await self._microbatch(ids)
-            await self._decide()
+                is_sound = await self._microbatch(ids)
+            if not self._samples.is_over:
+                await self._decide(is_sound=is_sound)
         await self._end_round(math.inf)
 
-    async def _microbatch(self, ids: tuple[int, ...]) -> None:
+    @property
+    def _is_finished(self) -> bool:
+        return self._around.until_epoch is not None and self.epoch >= self._around.until_epoch
+
+    async def _microbatch(self, ids: tuple[int, ...]) -> bool:
+        """Whether it was finite, and counts."""
         task, seconds = self._around.task, len(ids) / self.resident.samples_per_s
         self._ends_s = self._around.loop.time() + seconds
 
@@ -129,15 +154,22 @@ class Trainer:
 
         report = await self._compute.run(accumulate, samples=len(ids))
         self._ends_s = None
+        if report.skipped:
+            return False
         now_s = self._around.loop.time()
         self._around.account.microbatch(
             self.resident.name, at_s=now_s, samples=report.samples, loss=report.loss, busy_s=seconds
         )
         self._around.rounds.note(self)
+        return True
 
-    async def _decide(self) -> None:
+    async def _decide(self, *, is_sound: bool) -> None:
+        """As ``Participant.after_microbatch``."""
         await self._end_round()
-        if self._round.is_under_way:
+        if self._round.is_under_way or self._is_finished:
+            return
+        if not is_sound:
+            self._around.rounds.decline(self.peer)
             return
         if self._strategy.follows_swarm and self.epoch < self._around.rounds.epoch:
             await self._catch_up()
@@ -161,8 +193,10 @@ class Trainer:
     async def _end_round(self, patience_s: float | None = None) -> None:
         if not self._round.is_under_way:
             return
-        usual_s = self._strategy.patience_s(self.replica, self._patience.limit_s())
-        outcome = await self._round.result(usual_s if patience_s is None else patience_s)
+        if patience_s is None:
+            patience_s = self._strategy.patience_s(self.replica, self._patience.limit_s())
+        is_last = self.epoch + 1 == self._around.until_epoch
+        outcome = await self._round.result(math.inf if is_last else patience_s)
         if outcome is not None:
             self._follow(await self._strategy.take(self.replica, self._swarm, outcome))
             self._around.rounds.note(self)
