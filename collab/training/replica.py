@@ -134,8 +134,7 @@ class Replica(OneWindow):
         with self._precision.autocast(self.device):
             loss = loss_function(self.model, tensors)
         scale = self._scale.value if self._scale else 1.0
-        scaled = loss.float() if scale == 1.0 else loss.float() * scale
-        scaled.backward()  # type: ignore[no-untyped-call]
+        (loss.float() * scale if self._scale else loss.float()).backward()  # type: ignore[no-untyped-call]
         return self.take_gradients(batch.sample_ids, float(loss.detach()), scale=scale)
 
     def take_gradients(
