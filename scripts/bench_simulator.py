@@ -12,6 +12,7 @@ one core; loading torch is not among them.
 
 import argparse
 import json
+import math
 import platform
 import sys
 import time
@@ -35,8 +36,10 @@ def timed(swarm: SwarmFile, title: str, *, is_calculated: bool) -> tuple[Figures
 
 
 def told(figures: Figures, seconds: float) -> dict[str, Any]:
-    """What is told of one simulation."""
-    found = {name: value for name, value in asdict(figures).items() if name in TOLD}
+    """What is told of one simulation; None: there is no such thing."""
+    known = {name: value for name, value in asdict(figures).items() if name in TOLD}
+    found = {name: None if isinstance(value, float) and not math.isfinite(value) else value
+             for name, value in known.items()}  # fmt: skip
     return {"processor_s": round(seconds, 1), "virtual_minutes": round(figures.virtual_s / 60, 2), **found}
 
 
