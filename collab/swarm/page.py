@@ -1,4 +1,4 @@
-"""Which words on one page of the directory are looked at: anybody may write there, as often as under names at hand."""
+"""Which words on one page of the directory are looked at: anybody may write there, under any number of names."""
 
 import random
 from collections.abc import Collection, Iterable
@@ -10,8 +10,6 @@ MAX_ENTRIES = 512
 """Of one page that are looked at: checking a signature takes a quarter of a millisecond."""
 MAX_SUMMARIES = 16
 """Among these: an honest swarm has one, and two while another backbone begins to tell."""
-
-
 MAX_HELPERS = 64
 """Among these that nobody has named: anybody may say to be one."""
 MAX_KNOWN = 256
@@ -34,9 +32,9 @@ class Known:
 def looked_at(names: Collection[str], known: Known, rng: random.Random) -> list[str]:
     """Subkeys of a page in the order in which they are read: summaries, peers that we know, others.
 
-    Of a page that is too long only some: summaries with their authors' own words, helpers that we know, other peers
-    that we know, and others than the last time, so that whoever comes among thousands, or is hidden behind them, is
-    found. By name it would be the same ones each time, and a backbone that is not among them never.
+    Of a page that is too long only some: summaries with their authors' own words, named backbones, helpers and other
+    peers that we know, and others than the last time, so that whoever comes among thousands, or is hidden behind
+    them, is found. By name it would be the same ones each time, and a backbone that is not among them never.
     """
     if len(names) <= MAX_ENTRIES:
         return sorted(names, key=lambda name: (not name.startswith(CROWD_SUBKEY), name not in known.peers, name))

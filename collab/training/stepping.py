@@ -40,8 +40,8 @@ class SteppingReplica(Replica):
 
 
 def total_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Euclidean norm of all together: torch's ``get_total_norm``; on a CPU the same bits in a sixth of its time, since
-    small models spend most of their time in such calls.
+    """Euclidean norm of all together: torch's ``get_total_norm``. On a CPU without its search for devices, which takes
+    longer than the norm of a small model; the same bits, unless a square of the norm is beyond float32.
     """
     if not gradients or gradients[0].device.type != "cpu":
         return torch.nn.utils.get_total_norm(gradients)

@@ -81,7 +81,7 @@ def build_supply(participant: Participant, task: Task) -> Supply:
 
         return LeasedSupply(participant, plan_of_shards, ShardStream(participant.ports, found))
 
-    if task.num_samples < LEAST_STEPS * run.strategy.target_batch_size:
+    if is_small(run, task.num_samples):
         return OwnSupply(SampleSampler(task.num_samples, seed=run.seed, peer_id=me))
 
     def plan() -> BlockPlan:
@@ -90,6 +90,11 @@ def build_supply(participant: Participant, task: Task) -> Supply:
         )
 
     return LeasedSupply(participant, plan)
+
+
+def is_small(run: config.Run, num_samples: int) -> bool:
+    """Whether a few steps use all data, so that each peer takes it in an order of its own."""
+    return num_samples < LEAST_STEPS * run.strategy.target_batch_size
 
 
 def is_streamed(run: config.Run, task: Task) -> bool:

@@ -60,6 +60,15 @@ class Played:
         self.residents = residents_of(swarm, end_s=120.0)
         self.swarm = CalculatedSwarm(bundle, self.task, self.residents, self.account)
 
+    def spoil(self, name: str) -> None:
+        """Whatever that trainer computes is not finite."""
+        loss = self.task.loss
+
+        def spoilt(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+            return loss(model, tensors) * (math.nan if model is self.swarm.trainers[name].replica.model else 1.0)
+
+        self.task.loss = spoilt  # type: ignore[method-assign]
+
     def __enter__(self) -> Self:
         return self
 
@@ -224,13 +233,7 @@ def test_a_slow_one_is_not_waited_for_and_loses_nothing() -> None:
 
 def test_who_has_computed_nothing_finite_is_not_waited_for() -> None:
     with Played(swarm_of({**DEDLOC, "target_batch_size": 32}, task=DIGITS)) as played:
-        loss = played.task.loss
-
-        def never_for_the_first(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-            is_first = model is played.swarm.trainers["homes 0"].replica.model
-            return loss(model, tensors) * (math.nan if is_first else 1.0)
-
-        played.task.loss = never_for_the_first  # type: ignore[method-assign]
+        played.spoil("homes 0")
         played.swarm.run(until_s=20.0)
         assert played.swarm.epoch > 5
 
@@ -286,13 +289,7 @@ def test_it_ends_with_the_last_epoch_and_not_later(rule: dict[str, Any]) -> None
 
 def test_a_client_whose_units_give_nothing_finite_goes_on_to_others() -> None:
     with Played(swarm_of({"name": "vc_asgd", "shards": 20}, task=DIGITS)) as played:
-        loss = played.task.loss
-
-        def never_for_the_first(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-            is_first = model is played.swarm.trainers["homes 0"].replica.model
-            return loss(model, tensors) * (math.nan if is_first else 1.0)
-
-        played.task.loss = never_for_the_first  # type: ignore[method-assign]
+        played.spoil("homes 0")
         played.swarm.run(until_s=60.0)
         assert played.swarm.epoch > 1
         assert "homes 0" not in played.account.tallies or played.account.tallies["homes 0"].computed_samples == 0

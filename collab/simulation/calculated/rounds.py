@@ -39,6 +39,7 @@ class Attendant(Protocol):
     """A trainer, as rounds see it."""
 
     peer: PeerId
+    """Its machine's name."""
     resident: Resident
     encodings: Encodings
     microbatch_s: float
@@ -83,7 +84,6 @@ class _Meeting:
     brought: dict[PeerId, tuple[Contribution, asyncio.Future[Outcome]]] = field(default_factory=dict)
     plan: RoundForecast | None = None
     """None: not everybody has come who was expected."""
-    codecs: Mapping[str, str] = field(default_factory=dict)
 
 
 class Rounds:
@@ -221,7 +221,6 @@ class Rounds:
         here = [one for one in self._here() if one.role != "trainer" or PeerId(one.name) in meeting.brought]
         if all(resident.client_mode for resident in here):
             return  # until somebody comes who can reduce
-        names = {peer: self._trainers[peer].resident for peer in meeting.brought}
         speed = math.fsum(trainer.resident.samples_per_s for trainer in self._trainers.values())
         meeting.plan = plan_round(
             here,
@@ -229,14 +228,14 @@ class Rounds:
             policy=self._rules.averaging.compression,
             batch_s=self._rules.batch_size(self.epoch, len(self._trainers)) / speed,
             equal_shares=self._rules.equal_shares,
-            brings={names[peer].name: contribution.weight for peer, (contribution, _) in meeting.brought.items()},
+            brings={peer: contribution.weight for peer, (contribution, _) in meeting.brought.items()},
         )
         self._loop.call_later(meeting.plan.seconds, self._end, meeting, meeting.plan)
 
     def _end(self, meeting: _Meeting, plan: RoundForecast) -> None:
         """Everybody who is still here has the mean."""
         self._meeting, waiting = None, meeting.brought
-        senders = {p: c for p, (c, _) in waiting.items() if self._trainers[p].resident.name in plan.sent_in}
+        senders = {p: c for p, (c, _) in waiting.items() if p in plan.sent_in}
         if not senders:  # all have gone, or only those are left whose uplinks nobody waits for
             senders = {peer: contribution for peer, (contribution, _) in waiting.items()}
         if not senders:
@@ -267,11 +266,10 @@ class Rounds:
         """Of the vectors as they arrive, as it arrives."""
         values, weights = [], {peer: contribution.weight for peer, contribution in senders.items()}
         for peer, contribution in senders.items():
-            trainer = self._trainers[peer]
-            codec = codec_by_name(plan.sent_in.get(trainer.resident.name, plan.codecs[0]))
+            encodings, codec = self._trainers[peer].encodings, codec_by_name(plan.sent_in.get(peer, plan.codecs[0]))
             vector = contribution.vector.astype(np.float32, copy=False)
-            trainer.encodings.begin(len(vector), vector)
-            values.append(codec.decode(trainer.encodings.part(codec, 0, vector, contribution.weight), len(vector)))
+            encodings.begin(len(vector), vector)
+            values.append(codec.decode(encodings.part(codec, 0, vector, contribution.weight), len(vector)))
         counts = capped(weights, self._rules.averaging.max_share)
         rule = rule_by_name(self._rules.averaging.reduction)
         mean = rule.reduce(values, [counts[peer] for peer in senders])

@@ -19,7 +19,7 @@ from collab.simulation.account import Account
 from collab.simulation.attendance import JOIN_S
 from collab.simulation.calculated.rounds import KEPT, RoundRules, Rounds
 from collab.simulation.calculated.servers import Servers, UnitSamples
-from collab.simulation.calculated.trainer import OwnSamples, Samples, Surroundings, Trainer
+from collab.simulation.calculated.trainer import Around, OwnSamples, Samples, Trainer
 from collab.simulation.calculated.ways import Ways
 from collab.simulation.links import Access
 from collab.simulation.residents import Resident, Session
@@ -33,7 +33,7 @@ from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.tasks.base import Task
 from collab.training.genesis import build_replica, make_genesis
 from collab.training.replica import Replica
-from collab.training.supply import LEAST_STEPS
+from collab.training.supply import is_small
 from collab.training.unit_desk import UnitDesk
 from collab.training.unit_replica import UnitReplica
 from collab.types import PeerId
@@ -89,7 +89,7 @@ class CalculatedSwarm:
         self.store = InProcessStore()
         self._servers = self._new_servers()
         self._sampler = SampleSampler(task.num_samples, seed=self._run.seed, peer_id="")
-        self._around = Surroundings(
+        self._around = Around(
             loop=self._loop, rounds=self._rounds, account=account, task=task,
             microbatch_size=self._run.microbatch_size,
             until_epoch=self._run.until_epoch if self._servers is None else None,
@@ -235,8 +235,8 @@ class CalculatedSwarm:
                 client, VirtualClock(self._loop), lambda: replica.is_unit_over, at_once=section.units_at_once
             )
             return UnitSamples(desk, replica, section, num_samples=number, seed=seed), desk
-        is_small = number < LEAST_STEPS * section.target_batch_size
-        if isinstance(section, config.Solo) or config.placement_of(self._run.task) == "local" or is_small:
+        is_alone = isinstance(section, config.Solo) or config.placement_of(self._run.task) == "local"
+        if is_alone or is_small(self._run, number):
             return OwnSamples(SampleSampler(number, seed=seed, peer_id=resident.name)), None
         return OwnSamples(self._sampler), None
 

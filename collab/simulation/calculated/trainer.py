@@ -47,7 +47,7 @@ class OwnSamples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Around:
     """What all trainers of a swarm have in common."""
 
     loop: VirtualLoop
@@ -67,7 +67,7 @@ class Trainer:
 
     def __init__(
         self,
-        around: Surroundings,
+        around: Around,
         resident: Resident,
         replica: Replica,
         strategy: Strategy,
