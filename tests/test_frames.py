@@ -1,7 +1,10 @@
 """Frames: messages come out whole however the bytes are cut, and what is hostile ends the stream for its reader."""
 
 import asyncio
+import gc
 import itertools
+import time
+import tracemalloc
 import weakref
 from contextlib import suppress
 
@@ -93,6 +96,43 @@ def test_a_header_as_long_as_what_is_read_at_once_is_read_whole(shorter_bytes: i
         frames, _ = connected()
         feed(frames, on_the_wire(MESSAGES[1], long, MESSAGES[1]))
         check_equal(await take(frames, 3), [MESSAGES[1], long, MESSAGES[1]])
+
+    run(main())
+
+
+def test_streams_that_wait_need_no_memory_and_do_not_mix_up_what_comes() -> None:
+    """All are read through one buffer: what one has only begun to read must not be lost when others read."""
+    data = on_the_wire(*MESSAGES)
+
+    async def main() -> None:
+        gc.collect()
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        streams = [connected()[0] for _ in range(200)]
+        used = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        assert used < 200 * READ_BYTES / 10
+        for start in range(0, len(data), 7):
+            for frames in streams[:3]:
+                feed(frames, data[start : start + 7])
+        for frames in streams[:3]:
+            check_equal(await take(frames, len(MESSAGES)), MESSAGES)
+
+    run(main())
+
+
+def test_a_long_header_that_comes_in_small_pieces_is_not_read_again_with_each() -> None:
+    """In 65,536 pieces, of which each would copy half a megabyte: 32 gigabytes."""
+    message = Message("table", {"names": "x" * (MAX_HEADER_BYTES - 100)})
+    data, piece = on_the_wire(message), 16
+
+    async def main() -> None:
+        frames, _ = connected()
+        began_s = time.process_time()
+        for start in range(0, len(data), piece):
+            feed(frames, data[start : start + piece])
+        assert time.process_time() - began_s < 1.0
+        check_equal(await take(frames, 1), [message])
 
     run(main())
 

@@ -5,6 +5,7 @@ into the message's own buffer, and a message costs one wake-up of whoever waits 
 """
 
 import asyncio
+import threading
 from collections import deque
 from contextlib import suppress
 
@@ -21,6 +22,20 @@ WRITE_BUFFER_BYTES = 1 << 18
 """Handed to the connection and not taken by the kernel yet; beyond this ``drain`` waits."""
 
 
+class _Space(threading.local):
+    """Where the kernel writes heads and small messages: one place for all connections of a thread, and so of a loop.
+
+    What it has written is taken out before anything else is read. (A loop that asks for room long before it fills it,
+    as the one for Windows does, would need more.) One for each would be 64 KiB for every stream that waits.
+    """
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(READ_BYTES))
+
+
+_SPACE = _Space()
+
+
 class FrameProtocol(asyncio.BufferedProtocol):
     """Turns bytes into messages and back; the connection's only owner."""
 
@@ -32,8 +47,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """
         self._remote, self._largest = remote, largest
         self._transport: asyncio.Transport | None = None
-        self._heads = bytearray(READ_BYTES)
-        self._heads_end = 0
+        self._rest, self._needed_bytes = bytearray(), 0
+        """The beginning of a head, whose end has not come, and with how many bytes more of it can be said."""
         self._header = b""
         self._payload: bytearray | None = None
         self._payload_end = 0
@@ -72,7 +87,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._payload is not None:
             return memoryview(self._payload)[self._payload_end :]
-        return memoryview(self._heads)[self._heads_end :]
+        return _SPACE.view
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
@@ -80,8 +95,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 self._payload_end += nbytes
                 self._end_payload()
             else:
-                self._heads_end += nbytes
-                self._read_heads()
+                self._read_heads(_SPACE.view[:nbytes])
         except NetworkError as error:
             self._end(error)
 
@@ -99,34 +113,28 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def _read_heads(self) -> None:
-        start = 0
-        while self._payload is None and self._heads_end - start >= PREFIX.size:
-            body = start + PREFIX.size
-            header_bytes, payload_bytes = decode_prefix(bytes(self._heads[start:body]), self._largest)
-            if self._heads_end - body < header_bytes:
-                self._make_room(start, PREFIX.size + header_bytes)
+    def _read_heads(self, came: memoryview) -> None:
+        if self._rest:
+            self._rest += came
+            if len(self._rest) < self._needed_bytes:
                 return
-            self._header = bytes(self._heads[body : body + header_bytes])
+            came = memoryview(bytes(self._rest))
+        start, self._needed_bytes = 0, PREFIX.size
+        while self._payload is None and len(came) - start >= PREFIX.size:
+            body = start + PREFIX.size
+            header_bytes, payload_bytes = decode_prefix(bytes(came[start:body]), self._largest)
+            if len(came) - body < header_bytes:
+                self._needed_bytes = PREFIX.size + header_bytes
+                break
+            self._header = bytes(came[body : body + header_bytes])
             start = body + header_bytes
-            here = min(payload_bytes, self._heads_end - start)
+            here = min(payload_bytes, len(came) - start)
             self._payload = bytearray(payload_bytes)
-            self._payload[:here] = memoryview(self._heads)[start : start + here]
+            self._payload[:here] = came[start : start + here]
             self._payload_end = here
             start += here
             self._end_payload()
-        self._make_room(start, 0)
-
-    def _make_room(self, start: int, needed_bytes: int) -> None:
-        """Move what is left of the heads to the front; grow for a header that is longer than the buffer."""
-        rest = self._heads_end - start
-        if needed_bytes > len(self._heads):
-            heads = bytearray(needed_bytes)  # another one: whoever reads for us still holds the present one
-            heads[:rest] = memoryview(self._heads)[start : self._heads_end]
-            self._heads = heads
-        elif start:
-            self._heads[:rest] = self._heads[start : self._heads_end]
-        self._heads_end = rest
+        self._rest = bytearray(came[start:])
 
     def _end_payload(self) -> None:
         """Hand on the message whose last byte has come, if it has."""
