@@ -1,6 +1,7 @@
 """One peer as a process: signals, logging, errors in words, exit codes."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -23,6 +24,8 @@ LEAVE = (signal.SIGINT, signal.SIGTERM)
 ADDRESSES_IN_LOGS = ("httpx", "httpx2", "httpcore", "httpcore2", "huggingface_hub")
 """Libraries that log addresses of requests, which may be as good as passwords: they never do, at any level."""
 WAIT = asyncio.Event.wait.__qualname__
+TRIM_S = 300.0
+"""So often; it takes some 10 ms of a thread beside the event loop's."""
 EXIT_ERROR = 1
 EXIT_AT_ONCE = 130
 
@@ -117,6 +120,18 @@ def settle_heap() -> None:
     gc.collect()
     gc.freeze()
     gc.collect()
+
+
+async def keep_heap_small(every_s: float = TRIM_S) -> None:
+    """Give back to the system what the allocator holds free between what is in use, now and then, until cancelled.
+
+    Without it the heap gets as long as in its busiest moment, and stays so as long as anything lives near its end; over
+    weeks there is always a busier one. Only glibc's allocator can do it; with others it returns at once.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    while trim is not None:
+        await asyncio.sleep(every_s)
+        await asyncio.to_thread(trim, 0)
 
 
 def leaves(group: BaseExceptionGroup[CollabError]) -> list[CollabError]:

@@ -259,7 +259,7 @@ averaging:
   ## int8, int4: so many bits for everything, also for the means; for diloco, whose steps bear it.
   ## sparse: the largest 64 of 4096 numbers, the others when they have grown; for windows of many steps (dts),
   ## not for single gradients (dedloc). sparse_both: signs of the largest ninth, the means as well; for diloco runs of
-  ## many rounds.
+  ## many rounds, with an outer_learning_rate of 2.8 and an outer_momentum of 0.1 for language models.
   compression: auto  # default: auto
   ## How contributions become one step. clipped_mean: nobody gains by sending longer vectors. mean, for people who know
   ## each other: large-batch training exactly, but one liar can spoil it. median, trimmed_mean, centered_clip: withstand

@@ -24,7 +24,7 @@ from peers.exhibiting import TRACKING_LIMIT_S, keep_record, show, start_tracking
 from peers.hub_service import HubService, serve_hub
 from peers.joining import Relay
 from peers.places import DataDir, cache_dir
-from peers.process import announce, settle_heap
+from peers.process import announce, keep_heap_small, settle_heap
 from peers.progress import ProgressTeller
 from peers.screen import LivePanel, choose_screen
 from peers.stores import open_stores
@@ -111,6 +111,7 @@ async def serve_backbone(
         serving.relay.observe(Notice(at_s=ports.clock.now(), text=f"serving run {bundle.run.run_id}"))
         settle_heap()
         async with Background() as tasks:
+            tasks.create_task(keep_heap_small())
             if kept is not None:
                 tasks.create_task(kept.recorder.run())
                 tasks.create_task(kept.book.keep(ports.clock, lambda: backbone.membership.view))

@@ -2,7 +2,7 @@
 """Sparse displacements that a butterfly sums and makes sparse again, or that everybody fetches and sums: the loss.
 
     python scripts/bench_gathering.py [--ways butterfly:440,gathered:182,gathered:763] [--trainers 4] [--rounds 8]
-        [--inner 50] [--rate 0.004] [--outer 1.0/0.3] [--kept-of-owed 0.8] [--seed 0] [--json]
+        [--inner 50] [--rate 0.004] [--outer 2.8/0.1] [--kept-of-owed 0.6] [--seed 0] [--json]
 
 Trainers learn the small GPT-2 of ``bench_bytes.py`` with ``diloco`` in one process, without links: what differs is how
 the mean of a round comes about. A way is NAME:KEPT, so many elements of 4,096 neighbours, as ``topk_sign`` sends them.
@@ -216,7 +216,7 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--inner", type=int, default=50, help="steps between two rounds")
     parser.add_argument("--rate", type=float, default=0.004, help="of the inner optimiser")
-    parser.add_argument("--outer", default="1.0/0.3", help="RATE/MOMENTUM of the outer step")
+    parser.add_argument("--outer", default="2.8/0.1", help="RATE/MOMENTUM of the outer step")
     parser.add_argument("--kept-of-owed", type=float, default=error_feedback.KEPT_OF_OWED[TopKSign.name])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")

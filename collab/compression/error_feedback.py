@@ -13,9 +13,9 @@ import numpy as np
 from collab.compression.base import Buffer, Codec
 from collab.types import Vector
 
-KEPT_OF_OWED = {"topk_sign": 0.8}
+KEPT_OF_OWED = {"topk_sign": 0.6}
 """Of what is owed, so much is still when a part is encoded again, by codec; with the others, all. Peers go on from
-parameters without what was left out, and do a part of it again. Source: SparseLoCo (2025), with 0.95; decision 0035."""
+parameters without what was left out, and do a part of it again. Source: SparseLoCo (2025), with 0.95; decision 0044."""
 
 
 class ErrorFeedback:

@@ -43,6 +43,41 @@ def test_dead_rings_are_found_after_the_heap_was_settled() -> None:
     assert int(result.stdout) < 500
 
 
+SCATTERED = """\
+import asyncio
+
+from peers.process import keep_heap_small
+
+KIB = 1024
+
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4 * KIB
+
+
+async def main():
+    busiest = [bytes(8 * KIB) for _ in range(16 * KIB)]
+    kept = busiest[::64]
+    busiest.clear()  # what is kept lies between what is free
+    before = resident()
+    trimming = asyncio.create_task(keep_heap_small(0.01))
+    while resident() > before - 64 * KIB * KIB and not trimming.done():
+        await asyncio.sleep(0.01)
+    print(before - resident(), len(kept))
+    trimming.cancel()
+
+
+asyncio.run(main())
+"""
+
+
+def test_what_the_allocator_holds_free_goes_back_to_the_system() -> None:
+    """Of 128 MiB, of which 2 MiB are still in use, all over the place, more than half."""
+    result = subprocess.run([sys.executable, "-c", SCATTERED], capture_output=True, text=True, timeout=280, check=True)
+    given_back, _ = map(int, result.stdout.split())
+    assert given_back > 64 << 20
+
+
 def test_waits_that_a_library_gives_up_are_no_errors_and_other_tasks_are(caplog: pytest.LogCaptureFixture) -> None:
     async def give_up(task: asyncio.Task[object]) -> None:
         await asyncio.sleep(0.01)
