@@ -25,7 +25,7 @@ ADDRESSES_IN_LOGS = ("httpx", "httpx2", "httpcore", "httpcore2", "huggingface_hu
 """Libraries that log addresses of requests, which may be as good as passwords: they never do, at any level."""
 WAIT = asyncio.Event.wait.__qualname__
 TRIM_S = 300.0
-"""So often; it takes some 10 ms of a thread beside the event loop's."""
+"""So often; for some 10 ms others that want memory wait for it."""
 EXIT_ERROR = 1
 EXIT_AT_ONCE = 130
 
@@ -128,8 +128,12 @@ async def keep_heap_small(every_s: float = TRIM_S) -> None:
     Without it the heap gets as long as in its busiest moment, and stays so as long as anything lives near its end; over
     weeks there is always a busier one. Only glibc's allocator can do it; with others it returns at once.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    while trim is not None:
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return
+    trim.argtypes = [ctypes.c_size_t]
+    while True:
         await asyncio.sleep(every_s)
         await asyncio.to_thread(trim, 0)
 

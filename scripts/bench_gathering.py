@@ -4,16 +4,18 @@
     python scripts/bench_gathering.py [--ways butterfly:440,gathered:182,gathered:763] [--trainers 4] [--rounds 8]
         [--inner 50] [--rate 0.004] [--outer 2.8/0.1] [--kept-of-owed 0.6] [--seed 0] [--json]
 
-Trainers learn the small GPT-2 of ``bench_bytes.py`` with ``diloco`` in one process, without links: what differs is how
-the mean of a round comes about. A way is NAME:KEPT, so many elements of 4,096 neighbours, as ``topk_sign`` sends them.
+Trainers learn the small GPT-2 of ``bench_bytes.py`` with ``diloco`` in one process, without links (they draw other
+samples of the same text than there): what differs is how the mean of a round comes about. A way is NAME:KEPT, so many
+elements of 4,096 neighbours, as ``topk_sign`` sends them.
 
-    butterfly    reducers decode, average, and send the mean with KEPT elements of 4,096; what that leaves out they owe
+    butterfly    each trainer reduces a span; the mean is sent with KEPT elements of 4,096, and what that leaves out its
+                 reducer owes. As in the round engine, what a trainer has in its own span counts as it is.
     gathered     each contribution is uploaded once, and fetched by all others, who sum what they decode
-    dense        nothing is left out (KEPT is 4,096 and there are no levels): what both come near to
+    dense        nothing is left out: what both come near to
 
 ``sent_mb`` is what all send in all rounds: 2 (n - 1) encodings a round, or n (n - 1) where everybody fetches from who
-computed it. ``uplink_mb`` is what one trainer uploads: 2 (n - 1) / n of an encoding, or one, where a backbone hands
-it on; that sends the rest.
+computed it. ``relayed_mb`` is the same where a backbone takes each contribution and hands it on: n n. ``uplink_mb`` is
+what one trainer uploads then: one encoding, or 2 (n - 1) / n in a butterfly.
 """
 
 import argparse
@@ -24,6 +26,7 @@ import platform
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,12 +36,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 import torch
+from bench_bytes import outer_step
 from compression_loss_swarm import MICROBATCH_SIZE, Setup, trainers_on_links
 
 from collab.averaging.encodings import Encodings
 from collab.compression import error_feedback
-from collab.compression.base import Buffer
+from collab.compression.base import Buffer, Codec
 from collab.compression.bfloat16 import BFloat16
+from collab.compression.none import NoCompression
 from collab.compression.topk import BLOCK_ELEMENTS
 from collab.compression.topk_sign import LEVEL_EIGHTH, TopKSign
 from collab.data.sampling import SampleSampler
@@ -92,23 +97,36 @@ class Way:
     codec: Signs
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.codec.kept}"
+        return self.name if self.name == "dense" else f"{self.name}:{self.codec.kept}"
 
     @classmethod
     def parse(cls, text: str) -> "Way":
         """Raises ``ValueError`` for what is none."""
         name, _, kept = text.partition(":")
-        if name not in NAMES or not 1 <= int(kept or BLOCK_ELEMENTS) <= BLOCK_ELEMENTS:
-            raise ValueError(f"{text!r} is no way: {'|'.join(NAMES)}:KEPT, 1 to {BLOCK_ELEMENTS}")
+        if name not in NAMES or (name == "dense") == bool(kept) or not 1 <= int(kept or 1) <= BLOCK_ELEMENTS:
+            raise ValueError(f"{text!r} is no way: butterfly:KEPT, gathered:KEPT (1 to {BLOCK_ELEMENTS}) or dense")
         return cls(name, Signs(int(kept or BLOCK_ELEMENTS)))
 
-    def encodings(self, trainers: int) -> float:
-        """Of a whole vector, that all send in a round."""
-        return float(trainers * (trainers - 1) if self.name == "gathered" else 2 * (trainers - 1))
+    def vector_bytes(self, num_elements: int, trainers: int) -> int:
+        """Of a whole vector, as it is cut into encodings."""
+        if self.name == "dense":
+            return 4 * num_elements
+        if self.name == "gathered":
+            return self.codec.encoded_bytes(num_elements)
+        return sum(self.codec.encoded_bytes(stop - start) for start, stop in spans_of(num_elements, trainers))
 
-    def uplink(self, trainers: int) -> float:
-        """Of a whole vector, that one trainer uploads in a round."""
-        return 1.0 if self.name == "gathered" else 2 * (trainers - 1) / trainers
+    def vectors(self, trainers: int) -> dict[str, float]:
+        """So many whole vectors a round, by figure."""
+        if self.name == "gathered":
+            return {"sent_mb": trainers * (trainers - 1), "relayed_mb": trainers * trainers, "uplink_mb": 1}
+        sent = 2 * (trainers - 1)
+        return {"sent_mb": sent, "relayed_mb": sent, "uplink_mb": sent / trainers}
+
+
+def spans_of(num_elements: int, trainers: int) -> list[tuple[int, int]]:
+    """Who reduces what: a span for each."""
+    edges = [num_elements * index // trainers for index in range(trainers + 1)]
+    return list(pairwise(edges))
 
 
 class Mean:
@@ -123,19 +141,28 @@ class Mean:
         if self._way.name == "dense":
             mean: Vector = np.mean(vectors, axis=0, dtype=np.float32)
             return mean
-        arrived = [
-            self._passed(encodings, vector, weight) for encodings, vector in zip(self._sent, vectors, strict=True)
-        ]
+        length, trainers = len(vectors[0]), len(vectors)
+        spans = [(0, length)] if self._way.name == "gathered" else spans_of(length, trainers)
+        arrived = [self._arrived(index, vector, weight, spans) for index, vector in enumerate(vectors)]
         mean = np.mean(arrived, axis=0, dtype=np.float32)
-        return mean if self._way.name == "gathered" else self._passed(self._reduced, mean, None)
-
-    def _passed(self, encodings: Encodings, vector: Vector, weight: float | None) -> Vector:
-        """``vector`` as it arrives; without a weight it is a mean."""
+        if self._way.name == "gathered":
+            return mean
         codec = self._way.codec
+        self._reduced.begin(length, mean)
+        told = [codec.decode(self._reduced.result(codec, a, mean[a:b]), b - a) for a, b in spans]
+        self._reduced.commit()
+        return np.concatenate(told)
+
+    def _arrived(self, index: int, vector: Vector, weight: float, spans: list[tuple[int, int]]) -> Vector:
+        """``vector`` of one trainer, as it counts."""
+        encodings, arrived = self._sent[index], []
         encodings.begin(len(vector), vector)
-        data = encodings.result(codec, 0, vector) if weight is None else encodings.part(codec, 0, vector, weight)
+        for place, (start, stop) in enumerate(spans):
+            codec: Codec = NoCompression() if len(spans) > 1 and place == index else self._way.codec
+            data = encodings.part(codec, start, vector[start:stop], weight)
+            arrived.append(codec.decode(data, stop - start).copy())
         encodings.commit()
-        return codec.decode(data, len(vector)).copy()
+        return np.concatenate(arrived)
 
 
 def train(setup: Setup, way: Way) -> tuple[float, int]:
@@ -159,8 +186,9 @@ def train(setup: Setup, way: Way) -> tuple[float, int]:
 def _step(replicas: list[Replica], mean: Mean, name: str) -> None:
     """One outer step of all."""
     ours = [replica.hand_over() for replica in replicas]
+    (samples,) = {one.samples for one in ours}  # else a microbatch was not finite, and there is nothing to compare
     # As ``Diloco`` sends them: the displacement itself, of which the mean is by samples.
-    update = mean.of([one.mean * np.float32(one.samples) for one in ours], float(ours[0].samples))
+    update = mean.of([one.mean * np.float32(one.samples) for one in ours], float(samples))
     for replica, one in zip(replicas, ours, strict=True):
         replica.step(update, Lineage(name))
         replica.settle(one.everything, name)
@@ -184,12 +212,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         print(f"training {way}", file=sys.stderr, flush=True)
         with patch.dict(error_feedback.KEPT_OF_OWED, {TopKSign.name: options.kept_of_owed}):
             loss, num_elements = train(setup, way)
-        encoded = 4 * num_elements if way.name == "dense" else way.codec.encoded_bytes(num_elements)
-        found[str(way)] = {
-            "held_out_loss": round(loss, 4),
-            "sent_mb": round(way.encodings(options.trainers) * options.rounds * encoded / 1e6, 3),
-            "uplink_mb": round(way.uplink(options.trainers) * options.rounds * encoded / 1e6, 3),
-        }
+        rounds_mb = way.vector_bytes(num_elements, options.trainers) * options.rounds / 1e6
+        sizes = {name: round(count * rounds_mb, 3) for name, count in way.vectors(options.trainers).items()}
+        found[str(way)] = {"held_out_loss": round(loss, 4), **sizes}
     told = ("trainers", "rounds", "inner", "rate", "outer", "kept_of_owed")
     return {
         "benchmark": "gathering",
@@ -203,26 +228,28 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def show(content: dict[str, Any]) -> None:
     """The same as a table."""
-    print(f"{'way':18}{'MB sent':>10}{'of an uplink':>14}{'held-out':>10}")
+    print(f"{'way':18}{'MB sent':>10}{'relayed':>10}{'of an uplink':>14}{'held-out':>10}")
     for name, one in content["ways"].items():
-        print(f"{name:18}{one['sent_mb']:>10.3f}{one['uplink_mb']:>14.3f}{one['held_out_loss']:>10.4f}")
+        print(f"{name:18}{one['sent_mb']:>10.3f}{one['relayed_mb']:>10.3f}{one['uplink_mb']:>14.3f}{one['held_out_loss']:>10.4f}")
 
 
 def parsed(words: list[str] | None = None) -> argparse.Namespace:
     """Options, checked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--ways", default="butterfly:440,gathered:182,gathered:763")
+    parser.add_argument("--ways", default="butterfly:440,gathered:182,gathered:763", help="NAME:KEPT, or dense")
     parser.add_argument("--trainers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--inner", type=int, default=50, help="steps between two rounds")
     parser.add_argument("--rate", type=float, default=0.004, help="of the inner optimiser")
     parser.add_argument("--outer", default="2.8/0.1", help="RATE/MOMENTUM of the outer step")
-    parser.add_argument("--kept-of-owed", type=float, default=error_feedback.KEPT_OF_OWED[TopKSign.name])
+    parser.add_argument("--kept-of-owed", type=float, default=error_feedback.KEPT_OF_OWED[TopKSign.name],
+                        help="of what is owed, so much is still a round later")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(words)
     try:
         options.ways = [Way.parse(text) for text in options.ways.split(",")]
+        options.outer = outer_step(options.outer)
     except ValueError as error:
         parser.error(str(error))
     return options

@@ -289,6 +289,23 @@ def test_a_stream_that_is_over_does_not_hold_who_read_from_it() -> None:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
+def test_nothing_that_comes_after_hostile_bytes_is_read_and_nothing_comes_twice(hostile: str) -> None:
+    data, error = HOSTILE[hostile]
+
+    async def main() -> None:
+        frames, _ = connected()
+        for byte in on_the_wire(MESSAGES[1])[:5]:
+            feed(frames, bytes([byte]))
+        feed(frames, on_the_wire(MESSAGES[1])[5:] + data)
+        feed(frames, on_the_wire(*MESSAGES))
+        check_equal(await take(frames, 1), [MESSAGES[1]])
+        with pytest.raises(error):
+            await frames.next()
+
+    run(main())
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
 def test_what_came_before_hostile_bytes_is_not_lost(hostile: str) -> None:
     data, error = HOSTILE[hostile]
 

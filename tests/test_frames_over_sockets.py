@@ -6,14 +6,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
+import uvloop
 
 from collab.errors import NetworkError
 from collab.net.frames import READ_BYTES, FrameProtocol
 from collab.net.wire import MAX_PAYLOAD_BYTES, Message
-from tests.frames import MESSAGES, check_equal, take
+from tests.frames import MESSAGES, check_equal, on_the_wire, take
 
 
 def over_a_socket(talk: Callable[[FrameProtocol, FrameProtocol], Awaitable[None]]) -> None:
+    """On the event loop that peers run on, and on Python's own."""
+
     async def main() -> None:
         ends = [await open_frames(end) for end in socket.socketpair()]
         try:
@@ -24,6 +27,7 @@ def over_a_socket(talk: Callable[[FrameProtocol, FrameProtocol], Awaitable[None]
                 frames.close()
             await asyncio.sleep(0)
 
+    uvloop.run(main())
     asyncio.run(main())
 
 
@@ -53,6 +57,28 @@ def test_both_directions_of_a_socket_carry_messages_at_once() -> None:
         check_equal(there, messages)
 
     over_a_socket(talk)
+
+
+def test_streams_whose_heads_come_in_pieces_and_in_turns_do_not_get_each_others() -> None:
+    """All read through one buffer; each piece is sent when the one before it of another stream has just come."""
+    messages = [[Message("part", {"stream": stream, "index": i}, bytes(40)) for i in range(20)] for stream in range(4)]
+
+    async def main() -> None:
+        pairs = [socket.socketpair() for _ in messages]
+        readers = [await open_frames(pair[0]) for pair in pairs]
+        data = [on_the_wire(*ours) for ours in messages]
+        for start in range(0, max(map(len, data)), 5):
+            for (_, there), ours in zip(pairs, data, strict=True):
+                there.sendall(ours[start : start + 5])
+            await asyncio.sleep(0)
+        for frames, ours in zip(readers, messages, strict=True):
+            check_equal(await take(frames, len(ours)), ours)
+            frames.close()
+        for _, there in pairs:
+            there.close()
+
+    uvloop.run(asyncio.wait_for(main(), 60.0))
+    asyncio.run(asyncio.wait_for(main(), 60.0))
 
 
 def test_a_sender_over_a_socket_waits_for_a_reader_and_then_everything_comes() -> None:

@@ -25,8 +25,8 @@ WRITE_BUFFER_BYTES = 1 << 18
 class _Space(threading.local):
     """Where the kernel writes heads and small messages: one place for all connections of a thread, and so of a loop.
 
-    What it has written is taken out before anything else is read. (A loop that asks for room long before it fills it,
-    as the one for Windows does, would need more.) One for each would be 64 KiB for every stream that waits.
+    What it has written is taken out before anything else is read: a loop asks for room, reads, and tells in one go.
+    One for each connection would be 64 KiB for every stream that waits.
     """
 
     def __init__(self) -> None:
@@ -90,6 +90,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         return _SPACE.view
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._error is not None:
+            return
         try:
             if self._payload is not None:
                 self._payload_end += nbytes
@@ -118,7 +120,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._rest += came
             if len(self._rest) < self._needed_bytes:
                 return
-            came = memoryview(bytes(self._rest))
+            came, self._rest = memoryview(self._rest), bytearray()
         start, self._needed_bytes = 0, PREFIX.size
         while self._payload is None and len(came) - start >= PREFIX.size:
             body = start + PREFIX.size
