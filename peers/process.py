@@ -1,13 +1,13 @@
 """One peer as a process: signals, logging, errors in words, exit codes."""
 
 import asyncio
-import ctypes
 import gc
 import logging
 import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -24,8 +24,8 @@ LEAVE = (signal.SIGINT, signal.SIGTERM)
 ADDRESSES_IN_LOGS = ("httpx", "httpx2", "httpcore", "httpcore2", "huggingface_hub")
 """Libraries that log addresses of requests, which may be as good as passwords: they never do, at any level."""
 WAIT = asyncio.Event.wait.__qualname__
-TRIM_S = 300.0
-"""So often; for some 10 ms others that want memory wait for it."""
+COLLECT_S, COLLECTING = 10.0, 0.002
+"""Dead rings are looked for so often, and in no more than this part of the time."""
 EXIT_ERROR = 1
 EXIT_AT_ONCE = 130
 
@@ -122,20 +122,19 @@ def settle_heap() -> None:
     gc.collect()
 
 
-async def keep_heap_small(every_s: float = TRIM_S) -> None:
-    """Give back to the system what the allocator holds free between what is in use, now and then, until cancelled.
+async def keep_heap_small(every_s: float = COLLECT_S) -> None:
+    """Find dead rings every few seconds, until cancelled: a stream that ended is one, with all that its error holds.
 
-    Without it the heap gets as long as in its busiest moment, and stays so as long as anything lives near its end; over
-    weeks there is always a busier one. Only glibc's allocator can do it; with others it returns at once.
+    Python does so when there are thousands of new objects. What lives for long and is made meanwhile lies behind all
+    these, and the heap stays as long as it was in its busiest moment. What was imported is not looked at
+    (``settle_heap``), so that it takes milliseconds.
     """
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):
-        return
-    trim.argtypes = [ctypes.c_size_t]
+    took_s = 0.0
     while True:
-        await asyncio.sleep(every_s)
-        await asyncio.to_thread(trim, 0)
+        await asyncio.sleep(max(every_s, took_s / COLLECTING))
+        began_s = time.monotonic()
+        gc.collect()
+        took_s = time.monotonic() - began_s
 
 
 def leaves(group: BaseExceptionGroup[CollabError]) -> list[CollabError]:
