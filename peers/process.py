@@ -125,9 +125,9 @@ def settle_heap() -> None:
 async def keep_heap_small(every_s: float = COLLECT_S) -> None:
     """Find dead rings every few seconds, until cancelled: a stream that ended is one, with all that its error holds.
 
-    Python does so when there are thousands of new objects. What lives for long and is made meanwhile lies behind all
-    these, and the heap stays as long as it was in its busiest moment. What was imported is not looked at
-    (``settle_heap``), so that it takes milliseconds.
+    Python does so when there are thousands of new objects: each 100 s in a backbone with eight trainers that come and
+    go, and until then a megabyte is held for nothing (docs/benchmarks.md, "A backbone for long"). What was imported is
+    not looked at (``settle_heap``), so that it takes milliseconds.
     """
     took_s = 0.0
     while True:
