@@ -127,14 +127,15 @@ async def keep_heap_small(every_s: float = COLLECT_S) -> None:
 
     Python does so when there are thousands of new objects: each 100 s in a backbone with eight trainers that come and
     go, and until then a megabyte is held for nothing (docs/benchmarks.md, "A backbone for long"). What was imported is
-    not looked at (``settle_heap``), so that it takes milliseconds.
+    not looked at (``settle_heap``), so that it takes milliseconds. Where it takes more of the processor it is done less
+    often.
     """
     took_s = 0.0
     while True:
         await asyncio.sleep(max(every_s, took_s / COLLECTING))
-        began_s = time.monotonic()
+        began_s = time.thread_time()
         gc.collect()
-        took_s = time.monotonic() - began_s
+        took_s = time.thread_time() - began_s
 
 
 def leaves(group: BaseExceptionGroup[CollabError]) -> list[CollabError]:

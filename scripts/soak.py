@@ -207,6 +207,7 @@ class Watched:
             daemon_descriptors=sum(map(descriptors_of, daemons)),
             tasks=told["collab_tasks"],
             threads=told["collab_threads"],
+            collections=told['python_gc_collections_total{generation="2"}'],
             database_bytes=size_of(*(place / f"metrics.sqlite{end}" for end in ("", "-wal", "-shm"))),
             log_bytes=size_of(place / "metrics.jsonl"),
         )

@@ -33,6 +33,8 @@ class Reading:
     tasks: float
     """Of its event loop."""
     threads: float
+    collections: float
+    """Searches of all its heap for rings of dead objects, so far."""
     database_bytes: float
     """SQLite with its journal."""
     log_bytes: float
@@ -91,6 +93,7 @@ def figures(readings: Sequence[Reading]) -> dict[str, Any]:
         "daemon_descriptors": growth(readings, "daemon_descriptors"),
         "tasks": growth(readings, "tasks"),
         "threads": growth(readings, "threads"),
+        "collections": last.collections - first.collections,
         "database_mb": growth(readings, "database_bytes", MEGABYTE),
         "log_mb": growth(readings, "log_bytes", MEGABYTE),
     }

@@ -25,6 +25,7 @@ class HivemindDirectory:
     def __init__(self, node: DHTNode, me: PeerId) -> None:
         self._node, self.me = node, me
         self._calls = KeeperCalls(node.protocol)
+        self._storing: set[asyncio.Task[bool]] = set()
 
     async def greet(self, peer: PeerId) -> None:
         """Let ``peer``'s DHT node and ours know each other: a restarted peer's node has forgotten everybody.
@@ -34,12 +35,23 @@ class HivemindDirectory:
         await self._node.protocol.call_ping(PeerID.from_base58(peer))
 
     async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
+        """A search for keepers that nobody waits for any more goes on until its calls have ended, as those of reads do.
+
+        hivemind's cancelled ones leave a task for each node that they have visited, which waits for ever.
+        """
         self._calls.question_s = timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                return bool(await self._node.store(key, value, expires_at, subkey=subkey))
-        except TimeoutError:
-            raise TimedOut(f"the DHT did not take {key} within {timeout_s:.1f} s") from None
+        storing = asyncio.ensure_future(self._node.store(key, value, expires_at, subkey=subkey))
+        self._storing.add(storing)
+        storing.add_done_callback(self._has_ended)
+        ended, _ = await asyncio.wait((storing,), timeout=timeout_s)
+        if not ended:
+            raise TimedOut(f"the DHT did not take {key} within {timeout_s:.1f} s")
+        return bool(storing.result())
+
+    def _has_ended(self, storing: asyncio.Task[bool]) -> None:
+        self._storing.discard(storing)
+        if not storing.cancelled():
+            storing.exception()  # somebody's who waits, or nobody's
 
     async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
         self._calls.question_s = timeout_s

@@ -1,6 +1,7 @@
 """The metrics in Prometheus' text format. No peer's id or name is in it: their number has no bound."""
 
 import asyncio
+import gc
 import os
 import resource
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,9 @@ def exposition(
         lines += _sample(metric, "counter", counters.get(metric.name, 0))
     for name, kind, text, value in _of_this_process():
         lines += [*_head(name, kind, text), f"{name} {value:.16g}"]
+    lines += _head("python_gc_collections_total", "counter", "Searches for rings of dead objects, by generation")
+    for generation, told in enumerate(gc.get_stats()):
+        lines.append(f'python_gc_collections_total{{generation="{generation}"}} {told["collections"]}')
     return "\n".join(lines) + "\n"
 
 

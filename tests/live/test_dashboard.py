@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import threading
 import urllib.request
@@ -83,7 +84,9 @@ def test_the_page_of_a_live_swarm_moves_sorts_its_peers_and_sees_a_killed_one_le
         killed, _ = swarm.join("killed", "--name", HOSTILE), swarm.join("stays")
         wait_until(lambda: bool(backbone.all("DashboardServed")), "its dashboard", backbone)
         page.look(width=1280, height=1300)
-        page.open(backbone.all("DashboardServed")[-1]["url"])
+        url = backbone.all("DashboardServed")[-1]["url"]
+        before = _collections(url)
+        page.open(url)
         page.wait_for(f"{NAMES}.length === 3", "all peers in the table")
         page.wait_for("document.querySelectorAll('#chart-loss canvas').length === 1", "the curve")
         _moves(page)
@@ -99,8 +102,21 @@ def test_the_page_of_a_live_swarm_moves_sorts_its_peers_and_sees_a_killed_one_le
             page.look(width=width, height=844, is_phone=is_phone, is_dark=is_phone)
             assert page.value(FITS), "nothing sticks out"
         assert page.complaints == []
+        wait_until(lambda: _looks_for_rings(before, _collections(url)), "dead rings to be looked for", backbone)
         backbone.kill()
         page.wait_for(f"{HEALTH}.includes('has not answered')", "the page to say that nobody answers")
+
+
+def _collections(url: str) -> list[int]:
+    """Searches for rings of dead objects in the backbone so far, by generation."""
+    answer = httpx.get(f"{url}metrics", timeout=LIMIT_S, trust_env=False).text
+    return [int(number) for number in re.findall(r"^python_gc_collections_total\{.*\} (\d+)$", answer, re.MULTILINE)]
+
+
+def _looks_for_rings(before: list[int], now: list[int]) -> bool:
+    """Whether it does so more often than Python, which looks at all after ten looks at what is young."""
+    _, middle, whole = (b - a for a, b in zip(before, now, strict=True))
+    return whole >= middle + 2
 
 
 def _moves(page: Browser) -> None:

@@ -67,6 +67,29 @@ class TestHivemindDirectory(DirectoryContract):
         asyncio.run(run())
 
 
+def test_of_a_record_whose_writer_waits_no_longer_nothing_stays() -> None:
+    """hivemind's own searches leave a task for each node that has answered, when they are cancelled."""
+
+    async def run() -> None:
+        async with connected(4) as found:
+            await found[0][1].store("key", "a", b"1", expires_at=SystemClock().now() + LIMIT_S, timeout_s=LIMIT_S)
+            before = asyncio.all_tasks()
+            frozen = found[-1][0]._p2p._child
+            frozen.send_signal(signal.SIGSTOP)
+            try:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        lasts_s = SystemClock().now() + LIMIT_S
+                        await found[0][1].store("key", "a", b"2", expires_at=lasts_s, timeout_s=LIMIT_S)
+            finally:
+                frozen.send_signal(signal.SIGCONT)
+            async with asyncio.timeout(LIMIT_S):
+                while asyncio.all_tasks() - before:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+
+
 def test_of_a_question_whose_asker_has_gone_nothing_stays() -> None:
     """hivemind itself keeps the task that was to answer it."""
 

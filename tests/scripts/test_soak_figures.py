@@ -33,6 +33,7 @@ def reading(at_s: float, rss_bytes: float = 1e8, tasks: float = 40.0) -> Reading
         daemon_descriptors=20.0,
         tasks=tasks,
         threads=5.0,
+        collections=at_s // 10,
         database_bytes=1e6,
         log_bytes=0.0,
     )
