@@ -77,10 +77,10 @@ def test_of_a_record_whose_writer_waits_no_longer_nothing_stays() -> None:
             frozen = found[-1][0]._p2p._child
             frozen.send_signal(signal.SIGSTOP)
             try:
+                lasts_s = SystemClock().now() + LIMIT_S
+                storing = found[0][1].store("key", "a", b"2", expires_at=lasts_s, timeout_s=LIMIT_S)
                 with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(1.0):
-                        lasts_s = SystemClock().now() + LIMIT_S
-                        await found[0][1].store("key", "a", b"2", expires_at=lasts_s, timeout_s=LIMIT_S)
+                    await asyncio.wait_for(storing, 1.0)
             finally:
                 frozen.send_signal(signal.SIGCONT)
             async with asyncio.timeout(LIMIT_S):
