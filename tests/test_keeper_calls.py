@@ -6,7 +6,9 @@ import math
 import pytest
 
 from collab.answers import ENOUGH
-from collab.net.keeper_calls import KeeperCalls
+from collab.net import keeper_calls
+from collab.net.hivemind_parts import PeerID
+from collab.net.keeper_calls import KeeperCalls, Unresponsive
 from collab.net.lookups import CALL_FIRST_S, CALL_LONGEST_S, CALL_SHORTEST_S
 from tests.fakes import run
 
@@ -60,3 +62,14 @@ def test_a_call_never_takes_all_that_its_question_may() -> None:
         assert await waited_s(protocol) == pytest.approx(1.0)
 
     run(main())
+
+
+def test_of_keepers_that_went_for_good_only_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_calls, "FAILURES_REMEMBERED", 3)
+    silent, keepers = Unresponsive(5.0, 2.0), [PeerID(bytes((0, 1, number))) for number in range(9)]
+    for keeper in keepers:
+        silent.register_failure(keeper)
+    assert list(silent.ban_counter) == keepers[-3:]
+    assert keepers[0] in silent, "it is left out as long as any other"
+    silent.register_success(keepers[-1])
+    assert keepers[-1] not in silent

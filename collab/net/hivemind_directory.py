@@ -10,7 +10,7 @@ from collab.net import hivemind_time
 from collab.net.base import Entry
 from collab.net.hivemind_net import HivemindTransport
 from collab.net.hivemind_parts import DHTNode, PeerID
-from collab.net.keeper_calls import KeeperCalls
+from collab.net.keeper_calls import KeeperCalls, Unresponsive
 from collab.net.lookups import CALL_FIRST_S
 from collab.net.owned_records import OwnedRecords
 from collab.types import PeerId
@@ -89,6 +89,7 @@ async def open_directory(
         ensure_bootstrap_success=False,
         strict=False,
     )
+    node.blacklist = Unresponsive(node.blacklist.base_time, node.blacklist.backoff)
     try:
         yield HivemindDirectory(node, transport.peer_id)
     finally:

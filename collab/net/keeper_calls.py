@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
 from collab.answers import Answers
+from collab.net.hivemind_parts import PeerID, node
 from collab.net.lookups import CALL_FIRST_S, CALL_LONGEST_S, CALL_SHORTEST_S, loop_s
 
 P = ParamSpec("P")
@@ -16,6 +17,18 @@ T = TypeVar("T")
 
 CALLS = ("call_ping", "call_store", "call_find")
 """Of hivemind's ``DHTProtocol``; they return None when there was no answer, and look at ``wait_timeout`` at once."""
+
+FAILURES_REMEMBERED = 1024
+"""Of keepers: more than one node's tables hold."""
+
+
+class Unresponsive(node.Blacklist):  # type: ignore[misc]
+    """Keepers that a node leaves out for a while, as they did not answer; hivemind's own remembers each for ever."""
+
+    def register_failure(self, peer: PeerID) -> None:
+        super().register_failure(peer)
+        while len(self.ban_counter) > FAILURES_REMEMBERED:
+            del self.ban_counter[next(iter(self.ban_counter))]  # it failed for the first time before all others
 
 
 class KeeperCalls:
