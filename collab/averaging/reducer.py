@@ -80,6 +80,8 @@ class Reducer:
     def forget(self, key: JobKey) -> None:
         """Drop what is left of a job: its round is over, or it was given to others."""
         hosted = self._hosted.pop(key, None)
+        if not self._hosted:
+            self._heard_s.clear()  # nobody is watched any more
         if hosted is None:
             return
         if not hosted.done():
