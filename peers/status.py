@@ -27,7 +27,7 @@ from peers.invites import is_invite
 from peers.joining import Relay
 from peers.owner import open_session
 from peers.places import claim_data_dir
-from peers.summary import era_of, newest_evaluation, swarm_loss, switched_off, told
+from peers.summary import epoch_of, era_of, newest_evaluation, swarm_loss, switched_off, told
 from peers.wiring import Reach, invite_from, start_from_invite
 
 MAX_ASKED = 64
@@ -119,7 +119,7 @@ def status_report(
     loss, (_, eval_loss, eval_accuracy) = swarm_loss(view), newest_evaluation(view, era_of(view))
     return {
         "run_id": run_id,
-        "epoch": consensus[0] if consensus else max(helpers, default=0),
+        "epoch": epoch_of(view, consensus[0]) if consensus else max(helpers, default=0),
         "loss": told(loss),
         "eval_loss": told(eval_loss),
         "eval_accuracy": told(eval_accuracy),

@@ -35,6 +35,15 @@ def era_of(view: SwarmView) -> str:
     return max(sorted(counts), key=lambda era: (counts[era], orders[era]), default="")
 
 
+def epoch_of(view: SwarmView, consensus: int) -> int:
+    """The epoch that a run is at, where most trainers are at ``consensus``.
+
+    A trainer that was killed seems to be there for some seconds more; when all others have gone, backbones know better.
+    """
+    kept = view.kept_beyond(consensus, era_of(view))
+    return max((record.checkpoint_epoch for record in kept), default=consensus)
+
+
 def newest_evaluation(view: SwarmView, era: str, most: float = math.inf) -> tuple[int, float, float]:
     """Epoch, loss and accuracy of the newest evaluation that any peer tells of; (-1, NaN, NaN) when there is none.
 

@@ -29,7 +29,7 @@ from peers.dashboard.link_use import Use, fullest, links_used
 from peers.dashboard.plain import finite, short_id, shown
 from peers.dashboard.recent import Recent
 from peers.dashboard.words import REACHED, Moment, doing, health, why
-from peers.summary import learning_rate, switched_off
+from peers.summary import epoch_of, learning_rate, switched_off
 
 FORMAT = 1
 """Of the JSON; fields are added without a new number."""
@@ -135,7 +135,7 @@ class Overview:
     ) -> tuple[dict[str, Any], Moment]:
         run, mandate, recent = self.sources.run, self.sources.mandate, self.sources.recent
         report = next(iter(recent.newest(SwarmReport)), {})
-        epoch = consensus[0] if consensus is not None else int(report.get("epoch", 0))
+        epoch = epoch_of(view, consensus[0]) if consensus is not None else int(report.get("epoch", 0))
         due_s, step_s = view.step_ahead(mandate.target_batch_size(epoch), now_s)
         if not self._is_one_history:
             due_s, step_s = math.inf, math.inf  # a push is a step, and nobody says when one comes

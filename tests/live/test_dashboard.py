@@ -115,8 +115,8 @@ def _collections(url: str) -> list[int]:
 
 def _looks_for_rings(before: list[int], now: list[int]) -> bool:
     """Whether it does so more often than Python, which looks at all after ten looks at what is young."""
-    _, middle, whole = (b - a for a, b in zip(before, now, strict=True))
-    return whole >= middle + 2
+    _, young, everything = (b - a for a, b in zip(before, now, strict=True))
+    return everything > young / 5 + 1
 
 
 def _moves(page: Browser) -> None:

@@ -95,6 +95,19 @@ def test_the_evaluation_of_a_checkpoint_that_was_rolled_back_is_not_shown() -> N
     assert shown(left, backbone) == (3.0, None), "without trainers, as backbones have it"
 
 
+def test_a_dead_trainer_that_still_seems_to_be_there_does_not_say_how_far_a_finished_run_is() -> None:
+    dead = replace(record("dead"), epoch=3)
+    backbone = replace(record("backbone", role=Role.BACKBONE), epoch=51, checkpoint_epoch=51)
+
+    def told(*records: PeerRecord) -> int:
+        return int(status_report("r", SwarmView(records, 0.0), {})["epoch"])
+
+    assert told(dead, backbone) == 51
+    assert told(dead, replace(backbone, era="back", checkpoint_epoch=40)) == 3, "of another history"
+    assert told(*(replace(record(name), epoch=60) for name in ("a", "b")), backbone) == 60
+    assert told(*(replace(record(name), epoch=10) for name in ("a", "b")), replace(dead, epoch=52), backbone) == 10
+
+
 def test_a_swarm_in_which_nobody_was_refused_says_nothing_of_it() -> None:
     report = status_report("r", SwarmView((record("a"),), 0.0), {})
     assert report["refusals"] == []
