@@ -77,8 +77,8 @@ async def _supervise(main: Main) -> None:
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What went wrong in the loop, but for waits for an event that nobody will set: each search in the directory that
-    we give up leaves some (``hivemind.dht.traverse``), and Python says so when it comes upon them.
+    """What went wrong in the loop, but for waits for an event that nobody will set: a search in the directory that
+    is cancelled, as at the end, leaves some (``hivemind.dht.traverse``), and Python says so when it comes upon them.
     """
     task = context.get("task")
     waits = isinstance(task, asyncio.Task) and getattr(task.get_coro(), "__qualname__", "") == WAIT

@@ -16,7 +16,7 @@ RULES = OwnedRecords(ME, lambda: NOW)
 
 
 def record(name: object = ME.peer_id, *, value: bytes = b"value", ends_s: float = 60.0) -> DHTRecord:
-    return DHTRecord(b"k" * 20, MSGPackSerializer.dumps(name), value, NOW + ends_s)
+    return DHTRecord(b"k" * 20, MSGPackSerializer.dumps(name), MSGPackSerializer.dumps(value), NOW + ends_s)
 
 
 def signed(one: DHTRecord, rules: OwnedRecords = RULES) -> DHTRecord:
@@ -29,7 +29,7 @@ def test_a_record_of_its_owner_is_taken_and_read_as_it_was_stored(name: str, val
     one = signed(record(name, value=value))
     assert RULES.validate(one)
     assert OwnedRecords(OTHER, lambda: NOW).validate(one), "by everybody"
-    assert RULES.strip_value(one) == value
+    assert MSGPackSerializer.loads(RULES.strip_value(one)) == value
 
 
 def test_nobody_else_signs_for_the_owner() -> None:
@@ -54,7 +54,12 @@ def test_no_flipped_bit_goes_unnoticed() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, SIGNATURE_BYTES - 1, SIGNATURE_BYTES])
 def test_what_is_too_short_for_a_signature_is_refused(size: int) -> None:
-    assert not RULES.validate(record(value=bytes(size)))
+    assert not RULES.validate(replace(record(), value=bytes(size)))
+
+
+@pytest.mark.parametrize("value", [b"", b"\xc1", b"\xc4\x05abc", *map(MSGPackSerializer.dumps, ("text", [b"a"]))])
+def test_what_hivemind_cannot_unpack_to_bytes_is_refused_though_its_owner_made_it(value: bytes) -> None:
+    assert not RULES.validate(signed(replace(record(), value=value)))
 
 
 @pytest.mark.parametrize("name", [None, 5, b"bytes", ["list"], "", "nobody", f"{ME.peer_id}:"])

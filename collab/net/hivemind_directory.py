@@ -2,10 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 
-from collab.errors import TimedOut
+from collab.concurrency import end
+from collab.errors import NetworkError, TimedOut
 from collab.net import hivemind_time
 from collab.net.base import Entry
 from collab.net.hivemind_net import HivemindTransport
@@ -37,7 +38,7 @@ class HivemindDirectory:
     async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
         """A search for keepers that nobody waits for any more goes on until its calls have ended, as those of reads do.
 
-        hivemind's cancelled ones leave a task for each node that they have visited, which waits for ever.
+        hivemind's cancelled ones leave a task for each node that they have visited, until Python looks for rings.
         """
         self._calls.question_s = timeout_s
         storing = asyncio.ensure_future(self._node.store(key, value, expires_at, subkey=subkey))
@@ -46,7 +47,18 @@ class HivemindDirectory:
         ended, _ = await asyncio.wait((storing,), timeout=timeout_s)
         if not ended:
             raise TimedOut(f"the DHT did not take {key} within {timeout_s:.1f} s")
-        return bool(storing.result())
+        with _failures(key):
+            return bool(storing.result())
+
+    def _forget_questions(self) -> None:
+        """Each key that was ever asked for would keep an empty set of searches in hivemind's node."""
+        pending = self._node.pending_get_requests
+        for key in [key for key, searches in pending.items() if not searches]:
+            del pending[key]
+
+    async def close(self) -> None:
+        """End the searches that nobody waits for."""
+        await end(*self._storing)
 
     def _has_ended(self, storing: asyncio.Task[bool]) -> None:
         self._storing.discard(storing)
@@ -57,9 +69,12 @@ class HivemindDirectory:
         self._calls.question_s = timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                found = await self._node.get(key, sufficient_expiration_time=fresh_until or math.inf)
+                with _failures(key):
+                    found = await self._node.get(key, sufficient_expiration_time=fresh_until or math.inf)
         except TimeoutError:
             raise TimedOut(f"the DHT did not answer for {key} within {timeout_s:.1f} s") from None
+        finally:
+            self._forget_questions()
         if found is None or not isinstance(found.value, Mapping):
             return {}
         return {
@@ -67,6 +82,15 @@ class HivemindDirectory:
             for subkey, item in found.value.items()
             if isinstance(subkey, str) and isinstance(item.value, bytes)
         }
+
+
+@contextmanager
+def _failures(key: str) -> Iterator[None]:
+    """What ends a search inside hivemind, as nonsense from a keeper may, is a failure of the network like others."""
+    try:
+        yield
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        raise NetworkError(f"a search for {key} in the DHT failed: {error!r}") from error
 
 
 @asynccontextmanager
@@ -90,9 +114,11 @@ async def open_directory(
         strict=False,
     )
     node.blacklist = Unresponsive(node.blacklist.base_time, node.blacklist.backoff)
+    directory = HivemindDirectory(node, transport.peer_id)
     try:
-        yield HivemindDirectory(node, transport.peer_id)
+        yield directory
     finally:
+        await directory.close()
         with suppress(TimeoutError):  # a dead daemon never confirms
             async with asyncio.timeout(SHUTDOWN_S):
                 await node.shutdown()

@@ -39,7 +39,7 @@ class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
         return bytes(record.value) + self._keys.sign(_signed_content(record, record.value))
 
     def validate(self, record: DHTRecord) -> bool:
-        """Whether its owner made it, and it ends in time."""
+        """Whether its owner made it, of bytes as all of ours are, and it ends in time."""
         value, signature = record.value[:-SIGNATURE_BYTES], record.value[-SIGNATURE_BYTES:]
         name = _name(record.subkey)
         if name is None or len(signature) < SIGNATURE_BYTES or record.expiration_time > self.now() + LONGEST_RECORD_S:
@@ -48,8 +48,9 @@ class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
         version = hashlib.sha256(content + bytes(signature)).digest()
         if self._signed.get(place, version):
             return True
-        is_signed = self._keys.is_signed_by(owner_of(name), content, bytes(signature))
-        return is_signed and self._signed.put(place, version, is_signed)
+        is_right = self._keys.is_signed_by(owner_of(name), content, bytes(signature))
+        is_right &= isinstance(_unpacked(value), bytes)  # else hivemind fails amid a search
+        return is_right and self._signed.put(place, version, is_right)
 
     def strip_value(self, record: DHTRecord) -> bytes:
         """The value as it was stored."""
@@ -57,11 +58,15 @@ class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
 
 
 def _name(subkey: bytes) -> str | None:
+    name = _unpacked(subkey)
+    return name if isinstance(name, str) else None
+
+
+def _unpacked(packed: bytes) -> object:
     try:
-        name = MSGPackSerializer.loads(subkey)
+        return MSGPackSerializer.loads(packed)
     except (ValueError, TypeError, msgpack.UnpackException):
         return None
-    return name if isinstance(name, str) else None
 
 
 def _signed_content(record: DHTRecord, value: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """The real network under the contracts that the simulated one keeps."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -68,9 +69,10 @@ class TestHivemindDirectory(DirectoryContract):
 
 
 def test_of_a_record_whose_writer_waits_no_longer_nothing_stays() -> None:
-    """hivemind's own searches leave a task for each node that has answered, when they are cancelled."""
+    """hivemind's own searches leave a task for each node that has answered, when they are cancelled, in a ring."""
 
     async def run() -> None:
+        gc.disable()
         async with connected(4) as found:
             await found[0][1].store("key", "a", b"1", expires_at=SystemClock().now() + LIMIT_S, timeout_s=LIMIT_S)
             before = asyncio.all_tasks()
@@ -86,6 +88,20 @@ def test_of_a_record_whose_writer_waits_no_longer_nothing_stays() -> None:
             async with asyncio.timeout(LIMIT_S):
                 while asyncio.all_tasks() - before:
                     await asyncio.sleep(0.01)
+
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()
+
+
+def test_of_keys_that_were_asked_for_nothing_stays() -> None:
+    async def run() -> None:
+        async with connected(2) as found:
+            directory = found[0][1]
+            for number in range(5):
+                await directory.get(f"key {number}", timeout_s=LIMIT_S)
+            assert len(directory._node.pending_get_requests) <= 1, "of the last, whose search may be under way"
 
     asyncio.run(run())
 

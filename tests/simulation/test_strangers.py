@@ -12,13 +12,11 @@ BOUNDED = {
     "Certificate.votes": "of the last rounds",
     "CommitRecord.contributors": "of the last rounds",
     "CommitRecord.members": "of the last rounds",
-    "CommitRecord.pieces": "of the last rounds",
     "Courtesy._waited_at": "those whose word is there, when the next word comes",
     "Downlink._paths": "ten minutes, when the next one comes",
     "Guard._quiet": "two minutes, when the next one comes; 1,024 at most",
-    "Holders._known": "those who are there, when the directory was read",
-    "Holders._lines": "a pass through the data",
-    "Holders._words": "a pass through the data",
+    "Holders._known": "those who are there, when trainers tell of data again",
+    "Holders._words": "the passes that are remembered; of one as many as come in it",
     "Ledger._accounts": "4,096",
     "MeasuredTimeouts._signs_s": "twice as many as a group has members",
     "Pace.shown": "those of the ledger",
@@ -26,14 +24,10 @@ BOUNDED = {
     "Planner._basis": "of the last round",
     "Presence._absent_s": "4,096",
     "Presence._left": "4,096",
-    "ProgressBoard._expires_at": "those whose word is there, when the directory was read",
-    "ProgressBoard._raw": "those whose word is there, when the directory was read",
-    "SwarmView.left": "those whose goodbye is there, when the directory was read",
     "Uplink._paths": "ten minutes, when the next one comes",
-    "_Preferred.peers": "those who are there, when the directory was read",
 }
 """Attributes that hold names of peers, and how long or of how many."""
-SHARED = ("collab.simulation", "collab.net.memory")
+SHARED = ("collab.simulation", "collab.net.memory", "peers.simulated_roles")
 """What all peers of a simulation have together: nothing of a backbone's own."""
 
 
