@@ -27,6 +27,7 @@ class HivemindDirectory:
         self._node, self.me = node, me
         self._calls = KeeperCalls(node.protocol)
         self._storing: set[asyncio.Task[bool]] = set()
+        """Under way, whether anybody still waits or not."""
 
     async def greet(self, peer: PeerId) -> None:
         """Let ``peer``'s DHT node and ours know each other: a restarted peer's node has forgotten everybody.

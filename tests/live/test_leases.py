@@ -14,7 +14,7 @@ strategy: {name: dedloc, target_batch_size: 128}
 averaging: {compression: exact}
 checkpoints: {every_epochs: 100000}
 """
-"""A step takes tenths of a second: where it takes hundredths, leases do not promise this (decision 0016)."""
+"""A step takes 0.3 s or so: where it takes hundredths, leases do not promise this (decision 0016)."""
 PASSES = 3
 
 

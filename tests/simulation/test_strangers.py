@@ -29,6 +29,7 @@ BOUNDED = {
 """Attributes that hold names of peers, and how long or of how many."""
 SHARED = ("collab.simulation", "collab.net.memory", "peers.simulated_roles")
 """What all peers of a simulation have together: nothing of a backbone's own."""
+COLLECTIONS = dict | list | set | frozenset | deque | tuple
 
 
 def test_all_that_a_backbone_remembers_of_strangers_has_a_bound(tmp_path: Path) -> None:
@@ -77,9 +78,6 @@ def holding(root: object, names: Collection[str]) -> set[str]:
                 seen.add(id(part))
                 left.append((name, part))
     return found
-
-
-COLLECTIONS = dict | list | set | frozenset | deque | tuple
 
 
 def parts_of(owner: str, one: Any) -> Iterator[tuple[str, Any]]:
