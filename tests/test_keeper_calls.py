@@ -24,8 +24,8 @@ class FakeProtocol:
         await asyncio.sleep(min(takes_s, limit_s))
         return dict.fromkeys(keys, peer) if takes_s <= limit_s else None
 
-    async def call_store(self, peer: str, *, takes_s: float) -> list[bool] | None:
-        return None if await self.call_find(peer, [], takes_s=takes_s) is None else [True]
+    async def call_store(self, peer: str, *, takes_s: float, is_taken: bool = True) -> list[bool] | None:
+        return None if await self.call_find(peer, [], takes_s=takes_s) is None else [is_taken]
 
     call_ping = call_store
 
@@ -62,6 +62,34 @@ def test_a_call_never_takes_all_that_its_question_may() -> None:
         assert await waited_s(protocol) == pytest.approx(1.0)
 
     run(main())
+
+
+@pytest.mark.parametrize("taken", [(True, True), (True, False), (False, True), (False, False), ()])
+def test_a_record_is_taken_if_any_keeper_takes_it_whoever_answers_last(taken: tuple[bool, ...]) -> None:
+    async def main() -> None:
+        protocol = FakeProtocol()
+        calls = KeeperCalls(protocol)
+
+        async def store() -> bool:
+            """As hivemind does: in tasks, and what is told last counts."""
+            asked = [
+                asyncio.create_task(protocol.call_store("keeper", takes_s=float(number), is_taken=is_taken))
+                for number, is_taken in enumerate(taken)
+            ]
+            asked.append(asyncio.create_task(protocol.call_store("dead", takes_s=math.inf)))
+            answers = [answer for task in asked if (answer := await task) is not None]
+            return bool(answers) and answers[-1][0]
+
+        other = asyncio.create_task(calls.is_taken(protocol_takes(protocol)))
+        assert await asyncio.create_task(calls.is_taken(store())) is any(taken)
+        assert await other is True
+
+    run(main())
+
+
+async def protocol_takes(protocol: FakeProtocol) -> bool:
+    """Another record that is stored at the same time."""
+    return await protocol.call_store("another", takes_s=0.5) == [True]
 
 
 def test_of_keepers_that_went_for_good_only_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

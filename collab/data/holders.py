@@ -213,8 +213,8 @@ class Holders:
             known.claimed = None  # counted anew from when it is known what makes room
             word.granted |= dict.fromkeys(new, now)
             return
-        claimed = self._settled(peer, known, now)
         most = max(self.pace.most_blocks(peer, self._plan), known.most.most) + known.shown.last_rise
+        claimed = self._settled(peer, known, now, most)
         granted = new[: max(int(most - claimed.blocks), 0)]
         claimed.blocks += len(granted)
         word.granted |= dict.fromkeys(granted, now)
@@ -225,15 +225,25 @@ class Holders:
             del word.granted[block]
         known = self._known.get(peer)
         if known is not None and known.claimed is not None:
-            known.claimed.blocks = max(known.claimed.blocks - len(blocks), 0.0)
+            known.claimed.less(len(blocks))
 
-    def _settled(self, peer: PeerId, known: _Known, now: float) -> Claimed:
-        """What a peer has claimed, as of now."""
+    def _settled(self, peer: PeerId, known: _Known, now: float, most: float) -> Claimed:
+        """What a peer has claimed, as of now.
+
+        A page that it has done still says for a while that it holds all of it, and may be read only then. As many
+        blocks as it has trained, and not said which, may be such ones.
+
+        Args:
+            most: blocks that it may hold; so many claims may have been overlooked.
+        """
         shown = self.shown_blocks(peer)
+        per_s, unread = 0.0, 0.0
+        if known.is_working:
+            per_s = SLACK * (self.pace.speed_of(peer) or 0.0) / self._plan.block_samples
+            unread = min(max(self._ledger.unspent(peer) / self._plan.proof_samples(0), 0.0), most)
         if known.claimed is None:
-            known.claimed = Claimed(0.0, now, shown)
-        per_s = SLACK * (self.pace.speed_of(peer) or 0.0) / self._plan.block_samples if known.is_working else 0.0
-        known.claimed.settle(now, shown, per_s=per_s)
+            known.claimed = Claimed(-unread, now, shown)
+        known.claimed.settle(now, shown, per_s=per_s, unread=unread)
         return known.claimed
 
     def _remember_ourselves(self, key: PageKey, entry: PageEntry) -> None:

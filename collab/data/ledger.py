@@ -130,8 +130,12 @@ class Ledger:
 
     def can_pay(self, peer: PeerId, samples: float, block_samples: float) -> bool:
         """Whether ``peer`` can have trained ``samples`` more; a block's worth is believed in advance."""
+        return self.unspent(peer) + OVERDRAFT_BLOCKS * block_samples >= samples
+
+    def unspent(self, peer: PeerId) -> float:
+        """Samples that rounds have shown of ``peer``, and that are not believed of any block."""
         account = self._accounts.get(peer)
-        return (account.samples if account else 0.0) + OVERDRAFT_BLOCKS * block_samples >= samples
+        return account.samples if account is not None else 0.0
 
     def pay(self, peer: PeerId, samples: float) -> None:
         """So many are believed to be in blocks that ``peer`` says it has trained."""

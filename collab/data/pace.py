@@ -177,18 +177,24 @@ class Claimed:
     """
 
     blocks: float
+    """Below 0: so many are trained whose claims were not read yet."""
     at_s: float
     """Swarm time."""
     trained: float
     """Blocks that rounds had shown of it then."""
 
-    def settle(self, now: float, trained: float, *, per_s: float) -> None:
+    def settle(self, now: float, trained: float, *, per_s: float, unread: float = 0.0) -> None:
         """Time has passed, and rounds have committed.
 
         Args:
             trained: blocks that rounds have shown of it so far.
             per_s: blocks that it can train.
+            unread: blocks of these whose claims may have been overlooked so far, and may still be read.
         """
-        gone = per_s * max(0.0, now - self.at_s) + max(0.0, trained - self.trained)
-        self.blocks = max(self.blocks - gone, 0.0)
+        self.less(per_s * max(0.0, now - self.at_s))
+        self.blocks = max(self.blocks - max(0.0, trained - self.trained), -unread)
         self.at_s, self.trained = now, trained
+
+    def less(self, blocks: float) -> None:
+        """So many are not held any more."""
+        self.blocks = max(self.blocks - blocks, min(self.blocks, 0.0))

@@ -11,7 +11,7 @@ from collab.net import hivemind_time
 from collab.net.base import Entry
 from collab.net.hivemind_net import HivemindTransport
 from collab.net.hivemind_parts import DHTNode, PeerID
-from collab.net.keeper_calls import KeeperCalls, Unresponsive
+from collab.net.keeper_calls import KeeperCalls, Unresponsive, take_again
 from collab.net.lookups import CALL_FIRST_S
 from collab.net.owned_records import OwnedRecords
 from collab.types import PeerId
@@ -42,7 +42,8 @@ class HivemindDirectory:
         hivemind's cancelled ones leave a task for each node that they have visited, until Python looks for rings.
         """
         self._calls.question_s = timeout_s
-        storing = asyncio.ensure_future(self._node.store(key, value, expires_at, subkey=subkey))
+        stored = self._node.store(key, value, expires_at, subkey=subkey)
+        storing = asyncio.ensure_future(self._calls.is_taken(stored))
         self._storing.add(storing)
         storing.add_done_callback(self._has_ended)
         ended, _ = await asyncio.wait((storing,), timeout=timeout_s)
@@ -115,6 +116,7 @@ async def open_directory(
         strict=False,
     )
     node.blacklist = Unresponsive(node.blacklist.base_time, node.blacklist.backoff)
+    take_again(node.protocol.storage)
     directory = HivemindDirectory(node, transport.peer_id)
     try:
         yield directory

@@ -1,15 +1,17 @@
-"""How long a DHT node's calls to other nodes may take: learned from what they took.
+"""A DHT node's calls to other nodes: how long they may take, and what they came to.
 
 A keeper that is dead is in other nodes' tables until somebody has called it in vain, so most questions of a swarm that
-loses peers meet one, and wait for it. hivemind's node takes one limit for all calls; it is set anew before each.
+loses peers meet one, and wait for it. hivemind's node takes one limit for all calls; it is set anew before each, from
+what they took.
 """
 
 import math
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 from collab.answers import Answers
-from collab.net.hivemind_parts import PeerID, node
+from collab.net.hivemind_parts import PeerID, node, storage
 from collab.net.lookups import CALL_FIRST_S, CALL_LONGEST_S, CALL_SHORTEST_S, loop_s
 
 P = ParamSpec("P")
@@ -34,6 +36,9 @@ class Unresponsive(node.Blacklist):  # type: ignore[misc]
 class KeeperCalls:
     """Of one node."""
 
+    _taken: ContextVar[list[bool]] = ContextVar("taken")
+    """What each keeper said of the record that is being stored in this context."""
+
     def __init__(self, protocol: Any) -> None:
         """
         Args:
@@ -45,6 +50,13 @@ class KeeperCalls:
         """What the newest question may take, of which its calls are part."""
         for name in CALLS:
             setattr(protocol, name, self._bounded(getattr(protocol, name)))
+        protocol.call_store = self._heard(protocol.call_store)
+
+    async def is_taken(self, storing: Awaitable[bool]) -> bool:
+        """Whether any keeper takes a record; hivemind's own answer is that of the keeper that answers last."""
+        taken: list[bool] = []
+        self._taken.set(taken)
+        return await storing or any(taken)
 
     @property
     def limit_s(self) -> float:
@@ -61,3 +73,30 @@ class KeeperCalls:
             return answer
 
         return bounded
+
+    def _heard(self, call: Callable[P, Awaitable[list[bool] | None]]) -> Callable[P, Awaitable[list[bool] | None]]:
+        async def heard(*args: P.args, **kwargs: P.kwargs) -> list[bool] | None:
+            answer = await call(*args, **kwargs)
+            self._taken.get([]).extend(answer or ())
+            return answer
+
+        return heard
+
+
+def take_again(kept: storage.DHTLocalStorage) -> None:
+    """From now on a keeper takes a record that it has already; hivemind's refuses it like an older one.
+
+    Any record may come twice: whoever gets to know a keeper sends it what it should have, beside the author's own call.
+    """
+    store: Callable[[Any, Any, bytes, float], bool] = kept.store_subkey
+
+    def store_subkey(key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
+        return store(key, subkey, value, expiration_time) or _has(kept, key, subkey, (value, expiration_time))
+
+    kept.store_subkey = store_subkey
+
+
+def _has(kept: storage.DHTLocalStorage, key: Any, subkey: Any, record: tuple[bytes, float]) -> bool:
+    known = kept.get(key)
+    is_there = known is not None and isinstance(known.value, storage.DictionaryDHTValue)
+    return is_there and known.value.get(subkey) == record

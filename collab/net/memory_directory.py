@@ -34,7 +34,7 @@ class MemoryDirectory:
 
     async def store(self, key: str, subkey: str, value: bytes, *, expires_at: float, timeout_s: float) -> bool:
         """See ``Directory``; refused when it is another's, when it has expired or would be kept for too long by swarm
-        time, or when what is there expires no earlier.
+        time, or when something else is there that expires no earlier.
         """
         await self._reach_keeper(timeout_s)
         now = EPOCH_S + self._network.loop.time()
@@ -42,9 +42,11 @@ class MemoryDirectory:
         known = records.get(subkey)
         if owner_of(subkey) != self.me or expires_at > now + LONGEST_RECORD_S:
             return False
-        if expires_at <= now or (known is not None and known.expires_at > now and known.expires_at >= expires_at):
+        entry = Entry(bytes(value), expires_at)
+        is_newer = known is None or known.expires_at <= now or known.expires_at < expires_at or known == entry
+        if expires_at <= now or not is_newer:
             return False
-        records[subkey] = Entry(bytes(value), expires_at)
+        records[subkey] = entry
         return True
 
     async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:

@@ -77,6 +77,18 @@ class DirectoryContract:
 
         self.run(body)
 
+    def test_a_record_that_is_there_already_is_taken_and_another_one_with_its_end_is_not(self) -> None:
+        """Keepers that get to know each other send each other what they have, at the same time as its author does."""
+
+        async def body(directories: Sequence[OwnDirectory], now: Now) -> None:
+            author, expires_at = directories[0], now() + LIFETIME_S
+            for value, is_taken in ((b"1", True), (b"1", True), (b"2", False)):
+                stored = await author.store("key", author.me, value, expires_at=expires_at, timeout_s=PATIENCE_S)
+                assert stored is is_taken
+            assert (await directories[1].get("key", timeout_s=PATIENCE_S))[author.me].value == b"1"
+
+        self.run(body)
+
     def test_a_value_that_expires_earlier_is_refused(self) -> None:
         async def body(directories: Sequence[OwnDirectory], now: Now) -> None:
             start = now()

@@ -89,6 +89,29 @@ def test_blocks_that_are_trained_make_room_for_as_many() -> None:
         held = (held | 1 << number + most) & ~trained
 
 
+def test_claims_take_no_room_that_are_read_when_rounds_have_shown_what_was_trained_of_them() -> None:
+    """Of what it has trained since a peer says nothing for ten seconds; who reads it first then takes it as held."""
+    reader = Reader(me=4.0, alice=4.0)
+    most = reader.holders.pace.most_blocks(ALICE, PLAN)
+    before, now = (1 << most) - 1, ((1 << most) - 1) << most
+    reader.ledger.note_round("1", [(ALICE, 8.0 * most)], 0.0)
+    assert reader.reads(0.0, alice=(before, 0)) == before
+    assert reader.reads(0.1, alice=(before | now, 0)) == before | now
+    assert reader.reads(0.2, alice=(EVERYTHING, 0)) == before | now, "and no more"
+
+
+def test_who_trains_for_long_and_names_no_block_of_it_holds_twice_what_others_do_and_no_more() -> None:
+    reader = Reader(me=4.0, alice=4.0, liar=4.0)
+    most = reader.holders.pace.most_blocks(LIAR, PLAN)
+    for number in range(50):
+        reader.ledger.note_round(f"{number}", [(LIAR, 80.0)], 0.0)
+    assert reader.reads(0.0, liar=(EVERYTHING, 0)).bit_count() == 2 * most
+    reader.reads(reader.holders.pace.patience_s(LIAR, PLAN) + 1, liar=(EVERYTHING, 0))
+    assert reader.reads(100.0, half=1, liar=(EVERYTHING, 0)) == 0, "as it has finished none of these"
+    reader.ledger.note_round("50", [(LIAR, 800.0)], 100.0)
+    assert reader.reads(100.0, half=1, liar=(EVERYTHING, 0)).bit_count() == most, "its word is worth less now"
+
+
 def test_who_never_finishes_holds_no_block_for_ever_and_none_twice() -> None:
     reader = Reader(me=4.0, alice=4.0, liar=4.0)
     first = reader.reads(0.0, liar=(0xFF, 0))

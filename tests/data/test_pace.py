@@ -14,6 +14,7 @@ from collab.data.holders import Holders, PageKey
 from collab.data.lease_records import Page, PageEntry
 from collab.data.ledger import Ledger
 from collab.data.pace import KNOWN_S, SLACK, Lately, Pace
+from collab.data.page_talk import MARKS_S
 from collab.types import PeerId
 
 ME, OTHER, THIRD = PeerId("me"), PeerId("other"), PeerId("third")
@@ -100,6 +101,8 @@ class Pair:
         self._said = {peer: deque([(0.0, 0.0)]) for peer in self._speeds}
         self._free = deque(BlockId(0, block) for block in self._rng.sample(range(PLAN.num_blocks), PLAN.num_blocks))
         self._trained: dict[PageKey, int] = {}
+        self._words: dict[PageKey, PageEntry] = {}
+        """What it said of pages last: of what it has trained since then it says nothing for a while."""
         self._unheard: tuple[str, float] | None = None
         self._rounds = 0
         self.claimed = 0
@@ -117,18 +120,23 @@ class Pair:
         if self._choice.is_beyond:
             for block in sorted(self._choice.held, key=lambda one: one.block)[: len(self._choice.held) // 2]:
                 self._choice.held.discard(block)
+                self._say(page_of(block))
+        for key in [key for key, word in self._words.items() if self.now - word.said_at >= MARKS_S]:
+            self._say(key)
         for _ in range(self._rng.choice((0, 1, self._choice.most_granted))):
             if self._choice.most_granted and self._free:
-                self._choice.hold([self._free.popleft()])
+                block = self._free.popleft()
+                self._choice.hold([block])
+                self._say(page_of(block))
                 self.claimed += 1
         if self._rng.random() < 0.3:
             self._commit()
 
     def refused(self) -> set[BlockId]:
         """Blocks that the reader would not leave to the other one, if it read all pages now; it reads some."""
-        pages = sorted({page_of(block) for block in self._choice.held})
-        for key in self._rng.sample(pages, self._rng.randint(0, len(pages))):
-            self._reader.take_in(key, {ME: self._entry(key)}, self.now)
+        pages = sorted(self._words)
+        for key in self._rng.sample(pages, min(self._rng.choice((0, 1, 2, 8)), len(pages))):
+            self._reader.take_in(key, {ME: self._words[key]}, self.now)
         return {
             block
             for block in self._choice.held
@@ -156,10 +164,10 @@ class Pair:
             self._choice.held.discard(block)
             self._trained[page_of(block)] = self._trained.get(page_of(block), 0) | block.bit
 
-    def _entry(self, key: PageKey) -> PageEntry:
+    def _say(self, key: PageKey) -> None:
         page = Page(fingerprint="f", data=PLAN.data, pass_number=0, page=key[1])
-        trained = self._trained.get(key, 0)
-        return PageEntry(page=page, said_at=self.now, life_s=600.0, held=self._choice.held_on(key), trained=trained)
+        trained, held = self._trained.get(key, 0), self._choice.held_on(key)
+        self._words[key] = PageEntry(page=page, said_at=self.now, life_s=600.0, held=held, trained=trained)
 
 
 @pytest.mark.parametrize("seed", range(20))
