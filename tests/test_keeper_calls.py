@@ -8,21 +8,25 @@ import pytest
 from collab.answers import ENOUGH
 from collab.net import keeper_calls
 from collab.net.hivemind_parts import PeerID
-from collab.net.keeper_calls import KeeperCalls, Unresponsive
+from collab.net.keeper_calls import Found, KeeperCalls, Unresponsive
 from collab.net.lookups import CALL_FIRST_S, CALL_LONGEST_S, CALL_SHORTEST_S
 from tests.fakes import run
+
+MINE = PeerID(b"\0\1\1")
 
 
 class FakeProtocol:
     """Of hivemind's ``DHTProtocol`` what is used: each call looks at the limit first, and None means no answer."""
 
+    node_id = "me"
+
     def __init__(self) -> None:
         self.wait_timeout = 77.0
 
-    async def call_find(self, peer: str, keys: list[str], *, takes_s: float) -> dict[str, str] | None:
+    async def call_find(self, peer: str, keys: list[str], *, takes_s: float) -> Found | None:
         limit_s = self.wait_timeout
         await asyncio.sleep(min(takes_s, limit_s))
-        return dict.fromkeys(keys, peer) if takes_s <= limit_s else None
+        return {key: (peer, {"me": MINE, "other": MINE}) for key in keys} if takes_s <= limit_s else None
 
     async def call_store(self, peer: str, *, takes_s: float, is_taken: bool = True) -> list[bool] | None:
         return None if await self.call_find(peer, [], takes_s=takes_s) is None else [is_taken]
@@ -43,7 +47,7 @@ def test_a_dead_keeper_is_waited_for_as_long_as_the_others_justify() -> None:
         KeeperCalls(protocol)
         assert await waited_s(protocol) == pytest.approx(CALL_FIRST_S)
         for _ in range(ENOUGH):
-            assert await protocol.call_find("near", ["key"], takes_s=0.02) == {"key": "near"}
+            assert await protocol.call_find("near", ["key"], takes_s=0.02) == {"key": ("near", {"other": MINE})}
         assert await waited_s(protocol) == pytest.approx(CALL_SHORTEST_S)
         assert await waited_s(protocol) == pytest.approx(CALL_SHORTEST_S), "no answer measures nothing"
         assert await protocol.call_store("far", takes_s=0.9) == [True]
@@ -99,5 +103,10 @@ def test_of_keepers_that_went_for_good_only_the_last_ones_are_remembered(monkeyp
         silent.register_failure(keeper)
     assert list(silent.ban_counter) == keepers[-3:]
     assert keepers[0] in silent, "it is left out as long as any other"
+    del silent.banned_peers[keepers[-3]]
+    another = PeerID(bytes((0, 1, 99)))
+    for keeper in (keepers[-3], another):
+        silent.register_failure(keeper)
+    assert dict(silent.ban_counter) == {keepers[-1]: 1, keepers[-3]: 2, another: 1}, "those that failed last"
     silent.register_success(keepers[-1])
     assert keepers[-1] not in silent

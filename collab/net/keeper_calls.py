@@ -17,6 +17,9 @@ from collab.net.lookups import CALL_FIRST_S, CALL_LONGEST_S, CALL_SHORTEST_S, lo
 P = ParamSpec("P")
 T = TypeVar("T")
 
+Found = dict[Any, tuple[Any, dict[Any, PeerID]]]
+"""By key: what a keeper has, and other keepers that it knows, by their ids in the DHT."""
+
 CALLS = ("call_ping", "call_store", "call_find")
 """Of hivemind's ``DHTProtocol``; they return None when there was no answer, and look at ``wait_timeout`` at once."""
 
@@ -29,8 +32,10 @@ class Unresponsive(node.Blacklist):  # type: ignore[misc]
 
     def register_failure(self, peer: PeerID) -> None:
         super().register_failure(peer)
+        if peer in self.ban_counter:  # the one that failed last is the last to be forgotten
+            self.ban_counter[peer] = self.ban_counter.pop(peer)
         while len(self.ban_counter) > FAILURES_REMEMBERED:
-            del self.ban_counter[next(iter(self.ban_counter))]  # it failed for the first time before all others
+            del self.ban_counter[next(iter(self.ban_counter))]
 
 
 class KeeperCalls:
@@ -51,6 +56,7 @@ class KeeperCalls:
         for name in CALLS:
             setattr(protocol, name, self._bounded(getattr(protocol, name)))
         protocol.call_store = self._heard(protocol.call_store)
+        protocol.call_find = self._of_others(protocol.call_find)
 
     async def is_taken(self, storing: Awaitable[bool]) -> bool:
         """Whether any keeper takes a record; hivemind's own answer is that of the keeper that answers last."""
@@ -81,6 +87,17 @@ class KeeperCalls:
             return answer
 
         return heard
+
+    def _of_others(self, call: Callable[P, Awaitable[Found | None]]) -> Callable[P, Awaitable[Found | None]]:
+        """Whoever tells a node of itself would end its search: hivemind takes for granted that nobody does."""
+
+        async def of_others(*args: P.args, **kwargs: P.kwargs) -> Found | None:
+            found = await call(*args, **kwargs)
+            for _, nearest in (found or {}).values():
+                nearest.pop(self._protocol.node_id, None)
+            return found
+
+        return of_others
 
 
 def take_again(kept: storage.DHTLocalStorage) -> None:
