@@ -28,7 +28,10 @@ class Presence:
         """
         self._clock = clock
         self._looked_s: float | None = None
-        self._absent_s: dict[PeerId, float] = {}
+        self._looking_s = 0.0
+        """For so long we have looked for peers, all in all."""
+        self._seen_s: dict[PeerId, float] = {}
+        """For how long we had when we saw each last, or were first asked for it; in that order."""
         self._left: dict[PeerId, int] = {}
         self._backbones: set[PeerId] = set()
 
@@ -59,23 +62,21 @@ class Presence:
                 latest.
         """
         now_s = self._clock()
-        passed_s = min(now_s - self._looked_s, LONGEST_STEP_S) if self._looked_s is not None else 0.0
+        self._looking_s += min(now_s - self._looked_s, LONGEST_STEP_S) if self._looked_s is not None else 0.0
         self._looked_s = now_s
-        for peer in self._absent_s:
-            self._absent_s[peer] += passed_s
         for peer in present:
-            self._absent_s[peer] = 0.0
+            self._seen_s.pop(peer, None)
+            self._seen_s[peer] = self._looking_s
             self._left.pop(peer, None)
         for peer in seatless:
-            self._absent_s.setdefault(peer, 0.0)
+            self._seen_s.setdefault(peer, self._looking_s)
             self._left.pop(peer, None)
         self._left.update(left)
         self._backbones = (self._backbones | set(backbones)) - left.keys()
         self._backbones.difference_update(sorted(self._backbones, key=self.absent_s)[MOST_BACKBONES:])
-        for peer in sorted(self._absent_s, key=lambda peer: self._absent_s[peer])[MOST_REMEMBERED:]:
-            del self._absent_s[peer]
-        while len(self._left) > MOST_REMEMBERED:
-            del self._left[next(iter(self._left))]
+        for known in (self._seen_s, self._left):
+            while len(known) > MOST_REMEMBERED:
+                del known[next(iter(known))]
 
     def expected(self, view: SwarmView, epoch: int, lineage: Lineage) -> Expected:
         """Who should be in the group of (epoch, lineage), of those in ``view``.
@@ -100,4 +101,4 @@ class Presence:
 
     def absent_s(self, peer: PeerId) -> float:
         """Seconds for which we have looked for a peer in vain; for one never seen, since somebody first asked."""
-        return self._absent_s.setdefault(peer, 0.0)
+        return self._looking_s - self._seen_s.setdefault(peer, self._looking_s)

@@ -22,7 +22,7 @@ BOUNDED = {
     "Pace.shown": "those of the ledger",
     "Pace.speeds": "those who are there, when the directory was read",
     "Planner._basis": "of the last round",
-    "Presence._absent_s": "4,096",
+    "Presence._seen_s": "4,096",
     "Presence._left": "4,096",
     "Uplink._paths": "ten minutes, when the next one comes",
 }
@@ -61,7 +61,7 @@ def test_all_that_a_backbone_remembers_of_strangers_has_a_bound(tmp_path: Path) 
     swarm.world.call_at(900.0, look)
     with swarm.world:
         swarm.world.run(until_s=901.0)
-    assert {"Presence._absent_s", "Ledger._accounts", "Guard._quiet"} <= found, "they were here, and are looked for"
+    assert {"Presence._seen_s", "Ledger._accounts", "Guard._quiet"} <= found, "they were here, and are looked for"
     assert found <= BOUNDED.keys(), "bound what is new, and say here how"
 
 

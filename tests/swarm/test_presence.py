@@ -66,7 +66,7 @@ def test_ever_new_peers_take_a_bounded_memory_and_those_who_are_here_stay_in_it(
         story.looks(A, *crowd, left={PeerId(f"gone-{number}-{index}"): 1 for index in range(MOST_REMEMBERED)})
     story.looks(A)
     assert len(story.presence.left) == MOST_REMEMBERED
-    assert len(story.presence._absent_s) == MOST_REMEMBERED
+    assert len(story.presence._seen_s) == MOST_REMEMBERED
     assert story.presence.absent_s(A) == 0.0
     assert story.presence.absent_s(PeerId("2-0")) == pytest.approx(1.0)
     assert story.presence.absent_s(PeerId("0-0")) == 0.0, "forgotten, and missed anew"
