@@ -1,5 +1,6 @@
 """The few words that every layer shares."""
 
+import sys
 from enum import StrEnum
 from typing import NewType, TypeAlias
 
@@ -8,6 +9,14 @@ from numpy.typing import NDArray
 
 PeerId = NewType("PeerId", str)
 """A libp2p peer id in base58. It contains the peer's Ed25519 public key."""
+
+
+def peer_named(text: str) -> PeerId:
+    """The peer whose id came as text: one string for each, however often it is named. Names are most of what is
+    remembered of peers for long.
+    """
+    return PeerId(sys.intern(text))
+
 
 Lineage = NewType("Lineage", str)
 """Digest chain of all committed rounds, 64 hex digits; equal lineages mean equal histories."""

@@ -11,7 +11,8 @@ from collab.net import hivemind_time
 from collab.net.base import Entry
 from collab.net.hivemind_net import HivemindTransport
 from collab.net.hivemind_parts import DHTNode, PeerID
-from collab.net.keeper_calls import KeeperCalls, Unresponsive, take_again
+from collab.net.keeper_calls import KeeperCalls, Unresponsive
+from collab.net.kept_records import mend
 from collab.net.lookups import CALL_FIRST_S
 from collab.net.owned_records import OwnedRecords
 from collab.types import PeerId
@@ -116,7 +117,7 @@ async def open_directory(
         strict=False,
     )
     node.blacklist = Unresponsive(node.blacklist.base_time, node.blacklist.backoff)
-    take_again(node.protocol.storage)
+    mend(node.protocol.storage)
     directory = HivemindDirectory(node, transport.peer_id)
     try:
         yield directory

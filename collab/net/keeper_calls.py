@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 from collab.answers import Answers
-from collab.net.hivemind_parts import PeerID, node, storage
+from collab.net.hivemind_parts import PeerID, node
 from collab.net.lookups import CALL_FIRST_S, CALL_LONGEST_S, CALL_SHORTEST_S, loop_s
 
 P = ParamSpec("P")
@@ -98,22 +98,3 @@ class KeeperCalls:
             return found
 
         return of_others
-
-
-def take_again(kept: storage.DHTLocalStorage) -> None:
-    """From now on a keeper takes a record that it has already; hivemind's refuses it like an older one.
-
-    Any record may come twice: whoever gets to know a keeper sends it what it should have, beside the author's own call.
-    """
-    store: Callable[[Any, Any, bytes, float], bool] = kept.store_subkey
-
-    def store_subkey(key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
-        return store(key, subkey, value, expiration_time) or _has(kept, key, subkey, (value, expiration_time))
-
-    kept.store_subkey = store_subkey
-
-
-def _has(kept: storage.DHTLocalStorage, key: Any, subkey: Any, record: tuple[bytes, float]) -> bool:
-    known = kept.get(key)
-    is_there = known is not None and isinstance(known.value, storage.DictionaryDHTValue)
-    return is_there and known.value.get(subkey) == record
