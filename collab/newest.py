@@ -10,7 +10,7 @@ VERSIONS = 2
 """Of each name: who reads from several places gets the one before, too, for a while."""
 FORGOTTEN_AFTER = 3
 """A name that nobody asked for while each of the others said so many new things is of somebody who has gone. Where more
-new names come than one for so many new things of the old ones, only ``most_names`` bounds what is remembered."""
+new names come than one for two new things of the old ones, only ``most_names`` bounds what is remembered."""
 
 
 class Newest(Generic[T]):

@@ -28,7 +28,9 @@ class FakeProtocol:
         await asyncio.sleep(min(takes_s, limit_s))
         return {key: (peer, {"me": MINE, "other": MINE}) for key in keys} if takes_s <= limit_s else None
 
-    async def call_store(self, peer: str, *, takes_s: float, is_taken: bool = True) -> list[bool] | None:
+    async def call_store(
+        self, peer: str, *, takes_s: float, is_taken: bool = True, subkeys: tuple[str, ...] = ()
+    ) -> list[bool] | None:
         return None if await self.call_find(peer, [], takes_s=takes_s) is None else [is_taken]
 
     call_ping = call_store
@@ -77,10 +79,14 @@ def test_a_record_is_taken_if_any_keeper_takes_it_whoever_answers_last(taken: tu
         async def store() -> bool:
             """As hivemind does: in tasks, and what is told last counts."""
             asked = [
-                asyncio.create_task(protocol.call_store("keeper", takes_s=float(number), is_taken=is_taken))
+                asyncio.create_task(
+                    protocol.call_store("keeper", takes_s=float(number), is_taken=is_taken, subkeys=("me",))
+                )
                 for number, is_taken in enumerate(taken)
             ]
+            handing_over = asyncio.create_task(protocol.call_store("new", takes_s=0.1))  # what others said
             asked.append(asyncio.create_task(protocol.call_store("dead", takes_s=math.inf)))
+            await handing_over
             answers = [answer for task in asked if (answer := await task) is not None]
             return bool(answers) and answers[-1][0]
 

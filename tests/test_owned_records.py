@@ -1,5 +1,6 @@
 """Whose record it is: what a keeper of the directory takes, and a reader believes."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -75,3 +76,9 @@ def test_what_would_be_kept_for_too_long_is_refused() -> None:
 @pytest.mark.parametrize("subkey", [b"", b"\xc1", b"\xff" * 9])
 def test_a_name_that_cannot_be_read_is_no_name(subkey: bytes) -> None:
     assert not RULES.validate(replace(signed(record()), subkey=subkey))
+
+
+@pytest.mark.parametrize("ends_s", [math.nan, math.inf, LONGEST_RECORD_S + 1.0])
+def test_a_record_that_ends_too_late_or_never_is_refused(ends_s: float) -> None:
+    assert not RULES.validate(signed(record(ends_s=ends_s)))
+    assert RULES.validate(signed(record(ends_s=LONGEST_RECORD_S - 1.0)))

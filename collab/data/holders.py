@@ -37,6 +37,8 @@ class _Word:
 class _Known:
     """What we know of one peer, whatever page it speaks of."""
 
+    since: float
+    """Blocks that rounds had shown of it when we came to know it, or what it had claimed."""
     most: Lately = field(default_factory=Lately)
     """Blocks that it may hold, as we believed lately: it may not know yet why we believe less now."""
     shown: Lately = field(default_factory=Lately)
@@ -76,9 +78,11 @@ class Holders:
         """So fast everybody is found to be now."""
         self.pace = pace
         for peer in pace.speeds:
-            known = self._known.setdefault(peer, _Known())
+            known, shown = self._of(peer), self.shown_blocks(peer)
             known.most.note(now, pace.most_blocks(peer, self._plan))
-            known.shown.note(now, self.shown_blocks(peer))
+            known.shown.note(now, shown)
+            if self._is_behind():
+                known.since = shown
 
     def shown_blocks(self, peer: PeerId) -> float:
         """Blocks' worth of samples that rounds have shown of a peer."""
@@ -134,6 +138,12 @@ class Holders:
         self._lines = {peer: line for peer, line in lines.items() if line}
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _of(self, peer: PeerId) -> _Known:
+        known = self._known.get(peer)
+        if known is None:
+            known = self._known[peer] = _Known(self.shown_blocks(peer))
+        return known
 
     def _bit(self, block: int) -> int:
         return 1 << block % self._plan.page_blocks
@@ -198,7 +208,7 @@ class Holders:
         """
         asked = (word.entry.held | self._unproven(key, word)) & self._plan.full_page(key[1])
         patience_s = self.pace.patience_s(peer, self._plan)
-        known = self._known.setdefault(peer, _Known())
+        known = self._of(peer)
         for block, since_s in list(word.granted.items()):
             if now - since_s > patience_s:
                 word.lapsed |= self._bit(block)
@@ -231,7 +241,7 @@ class Holders:
         """What a peer has claimed, as of now.
 
         A page that it has done still says for a while that it holds all of it, and may be read only then. As many
-        blocks as it has trained, and not said which, may be such ones.
+        blocks as it has trained since we know it, and not said which, may be such ones.
 
         Args:
             most: blocks that it may hold; so many claims may have been overlooked.
@@ -240,7 +250,8 @@ class Holders:
         per_s, unread = 0.0, 0.0
         if known.is_working:
             per_s = SLACK * (self.pace.speed_of(peer) or 0.0) / self._plan.block_samples
-            unread = min(max(self._ledger.unspent(peer) / self._plan.proof_samples(0), 0.0), most)
+            unread = min(shown - known.since, self._ledger.unspent(peer) / self._plan.proof_samples(0), most)
+            unread = max(unread, 0.0)
         if known.claimed is None:
             known.claimed = Claimed(-unread, now, shown)
         known.claimed.settle(now, shown, per_s=per_s, unread=unread)

@@ -10,7 +10,7 @@ from collab.errors import NetworkError, TimedOut
 from collab.net import hivemind_time
 from collab.net.base import Entry
 from collab.net.hivemind_net import HivemindTransport
-from collab.net.hivemind_parts import DHTNode, PeerID
+from collab.net.hivemind_parts import DHTNode, MSGPackSerializer, PeerID, routing, storage
 from collab.net.keeper_calls import KeeperCalls, Unresponsive
 from collab.net.kept_records import mend
 from collab.net.lookups import CALL_FIRST_S
@@ -43,8 +43,7 @@ class HivemindDirectory:
         hivemind's cancelled ones leave a task for each node that they have visited, until Python looks for rings.
         """
         self._calls.question_s = timeout_s
-        stored = self._node.store(key, value, expires_at, subkey=subkey)
-        storing = asyncio.ensure_future(self._calls.is_taken(stored))
+        storing = asyncio.ensure_future(self._store(key, subkey, value, expires_at))
         self._storing.add(storing)
         storing.add_done_callback(self._has_ended)
         ended, _ = await asyncio.wait((storing,), timeout=timeout_s)
@@ -52,6 +51,16 @@ class HivemindDirectory:
             raise TimedOut(f"the DHT did not take {key} within {timeout_s:.1f} s")
         with _failures(key):
             return bool(storing.result())
+
+    async def _store(self, key: str, subkey: str, value: bytes, expires_at: float) -> bool:
+        """Whether any keeper takes it, which we may be ourselves; what the others say then hides that in hivemind."""
+        if await self._calls.is_taken(self._node.store(key, value, expires_at, subkey=subkey)):
+            return True
+        kept = self._node.protocol.storage.get(routing.DHTID.generate(key))
+        if kept is None or not isinstance(kept.value, storage.DictionaryDHTValue):
+            return False
+        record, signed = kept.value.get(subkey), MSGPackSerializer.dumps(value)
+        return record is not None and record.expiration_time == expires_at and bool(record.value.startswith(signed))
 
     def _forget_questions(self) -> None:
         """Each key that was ever asked for would keep an empty set of searches in hivemind's node."""
@@ -107,6 +116,7 @@ async def open_directory(
         is_client: keep nothing for others, and be in nobody's tables.
     """
     hivemind_time.use(rules.now)
+    mend()
     node = await DHTNode.create(
         p2p=transport._p2p,
         initial_peers=[f"/p2p/{peer}" for peer in known_peers],
@@ -117,7 +127,6 @@ async def open_directory(
         strict=False,
     )
     node.blacklist = Unresponsive(node.blacklist.base_time, node.blacklist.backoff)
-    mend(node.protocol.storage)
     directory = HivemindDirectory(node, transport.peer_id)
     try:
         yield directory

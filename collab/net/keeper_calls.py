@@ -83,7 +83,8 @@ class KeeperCalls:
     def _heard(self, call: Callable[P, Awaitable[list[bool] | None]]) -> Callable[P, Awaitable[list[bool] | None]]:
         async def heard(*args: P.args, **kwargs: P.kwargs) -> list[bool] | None:
             answer = await call(*args, **kwargs)
-            self._taken.get([]).extend(answer or ())
+            if kwargs.get("subkeys"):  # else it hands over what a new keeper should have, in the same context
+                self._taken.get([]).extend(answer or ())
             return answer
 
         return heard

@@ -1,46 +1,56 @@
-"""What a DHT node keeps for others: hivemind's storage, mended where records of ours would suffer."""
+"""What DHT nodes keep and read: hivemind's storage, mended where records of ours would suffer."""
 
 import heapq
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
-from collab.net.hivemind_parts import storage, timed_storage
+from collab.net.hivemind_parts import storage
 
 OLD_ENDS = 16
 """And as many as there are records: ends of records that were replaced, which are remembered at most."""
+MENDED = "mended by collab"
 
 
-def mend(kept: storage.DHTLocalStorage) -> None:
-    """Change how ``kept`` stores a record under a key and a name.
+def mend() -> None:
+    """Change for this process how records are stored that have a name under their key, by keepers and by readers.
 
-    - It takes a record that it has already, and does not refuse it like an older one. Any may come twice: whoever gets
-      to know a keeper sends it what it should have, beside the author's own call.
-    - An older record that comes after a newer one has no effect. hivemind's would end the newer one with the older.
+    - A record that is there already is taken, and not refused like an older one. Any may come twice: whoever gets to
+      know a keeper sends it what it should have, beside the author's own call.
+    - An older record that comes after a newer one has no effect, from another keeper's answer to a search either.
+      hivemind's would end the newer one with the older.
     - Ends of records that were replaced are not remembered until then, which may be hours.
     """
-    store: Callable[[Any, Any, bytes, float], bool] = kept.store_subkey
+    if not hasattr(storage.DictionaryDHTValue, MENDED):
+        storage.DictionaryDHTValue.store = _newer_only(storage.DictionaryDHTValue.store)
+        storage.DHTLocalStorage.store_subkey = _without_old_ends(storage.DHTLocalStorage.store_subkey)
+        setattr(storage.DictionaryDHTValue, MENDED, True)
 
-    def store_subkey(key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
-        known = _records(kept, key)
-        earlier = known.get(subkey) if known is not None else None
-        if earlier is not None and earlier.expiration_time >= expiration_time:
-            return bool(earlier == (value, expiration_time))
-        is_taken = store(key, subkey, value, expiration_time)
-        for one in (kept, _records(kept, key)):
-            if one is not None:
-                _forget_old_ends(one)
+
+def _newer_only(store: Callable[..., bool]) -> Callable[..., bool]:
+    @wraps(store)
+    def newer_only(records: Any, name: Any, value: Any, expiration_time: float) -> bool:
+        known = records.data.get(name)
+        if known is not None and known.expiration_time >= expiration_time:
+            return bool(known == (value, expiration_time))
+        is_taken = store(records, name, value, expiration_time)
+        _forget_old_ends(records)
         return is_taken
 
-    kept.store_subkey = store_subkey
+    return newer_only
 
 
-def _records(kept: storage.DHTLocalStorage, key: Any) -> storage.DictionaryDHTValue | None:
-    """Those under a key, by name."""
-    found = kept.get(key)
-    return found.value if found is not None and isinstance(found.value, storage.DictionaryDHTValue) else None
+def _without_old_ends(store: Callable[..., bool]) -> Callable[..., bool]:
+    @wraps(store)
+    def without_old_ends(kept: Any, *record: Any, **options: Any) -> bool:
+        is_taken = store(kept, *record, **options)
+        _forget_old_ends(kept)
+        return is_taken
+
+    return without_old_ends
 
 
-def _forget_old_ends(timed: timed_storage.TimedStorage) -> None:
+def _forget_old_ends(timed: Any) -> None:
     if len(timed.expiration_heap) > 2 * len(timed.data) + OLD_ENDS:
         timed.expiration_heap = list(timed.key_to_heap.values())
         heapq.heapify(timed.expiration_heap)

@@ -42,7 +42,8 @@ class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
         """Whether its owner made it, of bytes as all of ours are, and it ends in time."""
         value, signature = record.value[:-SIGNATURE_BYTES], record.value[-SIGNATURE_BYTES:]
         name = _name(record.subkey)
-        if name is None or len(signature) < SIGNATURE_BYTES or record.expiration_time > self.now() + LONGEST_RECORD_S:
+        ends_in_time = record.expiration_time <= self.now() + LONGEST_RECORD_S  # NaN does not
+        if name is None or len(signature) < SIGNATURE_BYTES or not ends_in_time:
             return False
         content, place = _signed_content(record, value), (bytes(record.key), name)
         version = hashlib.sha256(content + bytes(signature)).digest()

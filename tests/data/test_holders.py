@@ -5,7 +5,7 @@ from collab.data.coverage import Coverage
 from collab.data.holders import Holders
 from collab.data.lease_records import Page, PageEntry
 from collab.data.ledger import Account, Ledger
-from collab.data.pace import SHORTEST_PATIENCE_S, Pace
+from collab.data.pace import KNOWN_S, SHORTEST_PATIENCE_S, Pace
 from collab.types import PeerId
 
 PLAN = BlockPlan.of(256 * 8, digest="a" * 32, seed=0, microbatch_size=8)
@@ -94,6 +94,7 @@ def test_claims_take_no_room_that_are_read_when_rounds_have_shown_what_was_train
     reader = Reader(me=4.0, alice=4.0)
     most = reader.holders.pace.most_blocks(ALICE, PLAN)
     before, now = (1 << most) - 1, ((1 << most) - 1) << most
+    reader.holders.look(reader.holders.pace, 0.0)
     reader.ledger.note_round("1", [(ALICE, 8.0 * most)], 0.0)
     assert reader.reads(0.0, alice=(before, 0)) == before
     assert reader.reads(0.1, alice=(before | now, 0)) == before | now
@@ -103,6 +104,7 @@ def test_claims_take_no_room_that_are_read_when_rounds_have_shown_what_was_train
 def test_who_trains_for_long_and_names_no_block_of_it_holds_twice_what_others_do_and_no_more() -> None:
     reader = Reader(me=4.0, alice=4.0, liar=4.0)
     most = reader.holders.pace.most_blocks(LIAR, PLAN)
+    reader.holders.look(reader.holders.pace, 0.0)
     for number in range(50):
         reader.ledger.note_round(f"{number}", [(LIAR, 80.0)], 0.0)
     assert reader.reads(0.0, liar=(EVERYTHING, 0)).bit_count() == 2 * most
@@ -110,6 +112,23 @@ def test_who_trains_for_long_and_names_no_block_of_it_holds_twice_what_others_do
     assert reader.reads(100.0, half=1, liar=(EVERYTHING, 0)) == 0, "as it has finished none of these"
     reader.ledger.note_round("50", [(LIAR, 800.0)], 100.0)
     assert reader.reads(100.0, half=1, liar=(EVERYTHING, 0)).bit_count() == most, "its word is worth less now"
+
+
+def test_what_a_newcomer_is_told_of_earlier_rounds_gives_nobody_more_room() -> None:
+    """Of blocks that it believes others of it does not know whose they were."""
+    reader = Reader(me=4.0, alice=4.0)
+    most = reader.holders.pace.most_blocks(ALICE, PLAN)
+    reader.ledger.adopt({ALICE: (8.0 * 128, 4.0)}, 0.0, pass_samples=8.0 * 256)
+    assert reader.ledger.unspent(ALICE) > 8.0 * most
+    reader.holders.look(reader.holders.pace, 0.0)
+    assert reader.reads(0.0, alice=(EVERYTHING, 0)).bit_count() == most
+    reader.is_behind = True
+    reader.ledger.adopt({ALICE: (8.0 * 999, 4.0)}, 1.0, pass_samples=8.0 * 256)
+    reader.holders.look(reader.holders.pace, 1.0)
+    reader.is_behind = False
+    for now in (2.0, 2.0 + KNOWN_S):
+        reader.holders.look(reader.holders.pace, now)
+    assert reader.reads(8.0, half=1, alice=(EVERYTHING, 0)).bit_count() == most, "of what it trained meanwhile neither"
 
 
 def test_who_never_finishes_holds_no_block_for_ever_and_none_twice() -> None:

@@ -20,6 +20,8 @@ from collab.types import PeerId
 ME, OTHER, THIRD = PeerId("me"), PeerId("other"), PeerId("third")
 PLAN = BlockPlan.of(600 * 8, digest="a" * 32, seed=0, microbatch_size=8)
 LARGE = BlockPlan.of(4000 * 800, digest="a" * 32, seed=0, microbatch_size=8)
+LATE_READERS = (27, 31, 33, 46, 67, 72, 75, 78)
+"""Histories in which old words, read late, took the room of new ones when they counted in full."""
 LAG_S = KNOWN_S / 2 - 0.5
 """Between what a peer says of its speed and the moment when another one has read it."""
 
@@ -170,7 +172,7 @@ class Pair:
         self._words[key] = PageEntry(page=page, said_at=self.now, life_s=600.0, held=held, trained=trained)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(12), *LATE_READERS])
 def test_whatever_a_peer_claims_is_granted_by_who_reads_it_at_any_time_and_hears_of_rounds_late(seed: int) -> None:
     pair = Pair(seed)
     for _ in range(600):

@@ -95,6 +95,21 @@ def test_of_a_record_whose_writer_waits_no_longer_nothing_stays() -> None:
         gc.enable()
 
 
+def test_a_record_that_only_its_author_keeps_is_taken() -> None:
+    """What another keeper says then is all that hivemind's node tells."""
+
+    async def run() -> None:
+        async with connected(2) as found:
+            author, other = found[0][1], found[1][1]
+            other._node.protocol.record_validator.validate = lambda _: False
+            lasts_s = SystemClock().now() + LIMIT_S
+            assert not await author._node.store("key", b"1", lasts_s, subkey=author.me)
+            assert await author.store("key", author.me, b"2", expires_at=lasts_s + 1.0, timeout_s=LIMIT_S)
+            assert not await author.store("key", author.me, b"older", expires_at=lasts_s, timeout_s=LIMIT_S)
+
+    asyncio.run(run())
+
+
 def test_of_keys_that_were_asked_for_nothing_stays() -> None:
     async def run() -> None:
         async with connected(2) as found:
