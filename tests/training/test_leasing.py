@@ -9,6 +9,7 @@ import pytest
 from collab.data.blocks import BlockPlan
 from collab.data.coverage_exchange import ask_for_coverage
 from collab.swarm.progress import SwarmView
+from collab.swarm.records import PeerState
 from collab.training import leasing
 from collab.training.leasing import LeasedSupply
 from tests.fakes import NOW, FakeDirectory, FakeNetwork, make_ports, run
@@ -57,6 +58,7 @@ def participant(ports: Any) -> Any:
 
     strategy = SimpleNamespace(target_batch_size=64)
     return SimpleNamespace(
+        vitals=SimpleNamespace(state=PeerState.TRAINING),
         ports=ports,
         bundle=SimpleNamespace(fingerprint="f" * 64, run=SimpleNamespace(strategy=strategy)),
         membership=SimpleNamespace(view=SwarmView((), NOW), look=nothing, report=nothing, backbones=lambda: ()),
