@@ -1,7 +1,6 @@
 """The few words that every layer shares."""
 
 from enum import StrEnum
-from functools import lru_cache
 from typing import NewType, TypeAlias
 
 import numpy as np
@@ -9,24 +8,6 @@ from numpy.typing import NDArray
 
 PeerId = NewType("PeerId", str)
 """A libp2p peer id in base58. It contains the peer's Ed25519 public key."""
-
-
-LONGEST_NAME, NAMES = 128, 1024
-"""Characters of any text that is taken for an id, and how many are known by one string each."""
-
-
-def peer_named(text: str) -> PeerId:
-    """The peer whose id came as text: one string for each that is named again and again. Names are most of what is
-    remembered of peers for long.
-    """
-    return PeerId(_one_of(text) if len(text) <= LONGEST_NAME else text)
-
-
-@lru_cache(maxsize=NAMES)
-def _one_of(text: str) -> str:
-    """The first of equal ones. Python's own table of such strings keeps them for ever, in some versions."""
-    return text
-
 
 Lineage = NewType("Lineage", str)
 """Digest chain of all committed rounds, 64 hex digits; equal lineages mean equal histories."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from collab.errors import BadMessage
 from collab.net.wire import Message
-from collab.types import Lineage, PeerId, peer_named
+from collab.types import Lineage, PeerId
 
 MAX_MEMBERS = 2048
 """Of a group, which has to hold more than half of all trainers. COMMIT of so many is half of the largest message."""
@@ -111,11 +111,11 @@ class CommitRecord:
             round_id=message.get("round_id", str),
             epoch=message.get("epoch", int),
             lineage=Lineage(message.get("lineage", str)),
-            contributors=tuple((peer_named(peer), weight) for peer, weight in message.rows("contributors", str, float)),
-            members=tuple(peer_named(peer) for peer in message.texts("members")),
-            pieces=tuple((peer_named(to), start, stop) for to, start, stop in message.rows("pieces", str, int, int)),
+            contributors=tuple((PeerId(peer), weight) for peer, weight in message.rows("contributors", str, float)),
+            members=tuple(PeerId(peer) for peer in message.texts("members")),
+            pieces=tuple((PeerId(peer), start, stop) for peer, start, stop in message.rows("pieces", str, int, int)),
             digests=message.texts("digests"),
-            gaps=tuple((peer_named(peer), start, stop) for peer, start, stop in message.rows("gaps", str, int, int)),
+            gaps=tuple((PeerId(peer), start, stop) for peer, start, stop in message.rows("gaps", str, int, int)),
             terms=message.get("terms", str) if "terms" in fields else "",
         )
         if max(len(record.contributors), len(record.members)) > MAX_MEMBERS:

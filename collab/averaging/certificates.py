@@ -16,7 +16,7 @@ from collab.averaging.ballots import Ballot, Electorate
 from collab.averaging.seats import ballot_from, ballot_to_row
 from collab.errors import BadCertificate, BadMessage
 from collab.net.wire import Message
-from collab.types import PeerId, peer_named
+from collab.types import PeerId
 
 DOMAIN = "collab/vote/1"
 """So that no other text that a peer signs is a vote."""
@@ -67,8 +67,8 @@ class Certificate:
         """
         message = Message("certificate", fields)
         ballot = ballot_from(message, "ballot")
-        electors = tuple(peer_named(peer) for peer in message.texts("electors"))
-        votes = tuple((peer_named(peer), signature) for peer, signature in message.rows("votes", str, bytes))
+        electors = tuple(PeerId(peer) for peer in message.texts("electors"))
+        votes = tuple((PeerId(peer), signature) for peer, signature in message.rows("votes", str, bytes))
         if ballot is None or not 0 < len(electors) <= MAX_MEMBERS or len(set(electors)) != len(electors):
             raise BadMessage("certificate without a ballot or electors, with too many of them, or with one twice")
         if not 0 < len(votes) <= len(electors) // 2 + 1:

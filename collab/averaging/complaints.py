@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from collab.net.wire import Message
-from collab.types import PeerId, peer_named
+from collab.types import PeerId
 
 MAX_TEXT = 300
 """Characters of another peer's words that are passed on."""
@@ -31,7 +31,7 @@ class Complaint:
     def from_message(cls, message: Message) -> "Complaint":
         """Raises ``BadMessage`` for anything malformed."""
         return cls(
-            peer_named(message.get("culprit", str)),
+            PeerId(message.get("culprit", str)),
             message.get("reason", str)[:MAX_TEXT],
             message.get("text", str)[:MAX_TEXT],
             message.get("hostile", bool),

@@ -20,7 +20,7 @@ from collab.concurrency import Background
 from collab.errors import BadCertificate, BadMessage, CollabError, NetworkError, SplitDecision
 from collab.net.base import Stream
 from collab.net.wire import Message
-from collab.types import PeerId, peer_named
+from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ class Conductor:
     async def _understand(self, peer: PeerId, message: Message) -> None:
         course = self.course
         if message.kind == "working":
-            came = {peer_named(sender): count for sender, count in message.rows("came", str, int)}
+            came = {PeerId(sender): count for sender, count in message.rows("came", str, int)}
             held = message.get("held", list)
             if not all(isinstance(count, int) for count in held):
                 raise BadMessage("a count that is no number")
@@ -210,7 +210,7 @@ class Conductor:
             digests = message.get("digests", list)
             if not all(isinstance(digest, str | None) for digest in digests):
                 raise BadMessage("a digest that is no text")
-            gaps = tuple((peer_named(name), start, stop) for name, start, stop in message.rows("gaps", str, int, int))
+            gaps = tuple((PeerId(name), start, stop) for name, start, stop in message.rows("gaps", str, int, int))
             report = Report(tuple(digests), gaps)
             seat = await self._votes.seat_of(peer, message)
             course.take_report(peer, message.get("generation", int), report, seat)

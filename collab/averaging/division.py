@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from collab.averaging.plan import Span
-from collab.types import PeerId, peer_named
+from collab.types import PeerId
 
 MAX_JOBS = 4096
 """Of one round, those included that were given to others; a plan of 64 reducers may lose every one of them in turn."""
@@ -124,7 +124,7 @@ class Division:
         """From the plain values of a message; whether it is sound is another question."""
         return cls(
             tuple(
-                Job(Span(peer_named(reducer), start, stop), valid, peer_named(holder) if holder else None)
+                Job(Span(PeerId(reducer), start, stop), valid, PeerId(holder) if holder else None)
                 for reducer, start, stop, valid, holder in rows
             ),
             part_elements,

@@ -17,7 +17,7 @@ from collab.concurrency import Background
 from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream, Transport
 from collab.net.wire import Message
-from collab.types import Lineage, PeerId, peer_named
+from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Resume:
             raise BadMessage("resume divides the work in a way that no lost reducers explain")
         if generation < 0 or not 0 <= promised < MAX_BALLOT - 1:
             raise BadMessage(f"resume of generation {generation} has promised ballot {promised}")
-        gone = frozenset(peer_named(peer) for peer in message.texts("gone"))
+        gone = frozenset(PeerId(peer) for peer in message.texts("gone"))
         return cls(group, generation, division, promised, gone & peers)
 
 

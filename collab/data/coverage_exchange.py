@@ -20,7 +20,7 @@ from collab.net.base import Stream, Transport
 from collab.net.errands import Errands
 from collab.net.wire import Message
 from collab.swarm.records import MAX_DATA_CHARACTERS, MAX_PASS
-from collab.types import PeerId, peer_named
+from collab.types import PeerId
 
 COVERAGE_PROTOCOL = "collab/coverage/2"
 ASKED = 8
@@ -190,7 +190,7 @@ def _pages(value: Any) -> list[int]:
 def _peer(value: Any) -> PeerId:
     if not isinstance(value, str) or len(value) > 128:
         raise BadMessage("coverage names no peer")
-    return peer_named(value)
+    return PeerId(value)
 
 
 def _account(samples: Any, rate: Any) -> tuple[float, float]:

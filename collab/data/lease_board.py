@@ -9,7 +9,7 @@ from collab.data.holders import PageKey
 from collab.data.lease_records import EntryReader, Page, PageEntry, pack_entry
 from collab.errors import BadMessage, NetworkError
 from collab.ports import Ports
-from collab.types import PeerId, peer_named
+from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class LeaseBoard:
         entries = {}
         for subkey in self._looked_at(found):
             try:
-                entries[peer_named(subkey)] = self._reader.read(found[subkey].value, peer_named(subkey), page)
+                entries[PeerId(subkey)] = self._reader.read(found[subkey].value, PeerId(subkey), page)
             except BadMessage as error:
                 logger.debug("lease entry refused peer=%s reason=%s", subkey, error)
         return entries

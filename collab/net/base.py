@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from collab.net.wire import Message
-from collab.types import PeerId, peer_named
+from collab.types import PeerId
 
 
 class Stream(Protocol):
@@ -121,7 +121,7 @@ LONGEST_RECORD_S = 3 * 3600.0
 
 def owner_of(subkey: str) -> PeerId:
     """Whose record it is: the peer at the end of its name, after what the record is about."""
-    return peer_named(subkey.rpartition(":")[2])
+    return PeerId(subkey.rpartition(":")[2])
 
 
 class Directory(Protocol):

@@ -35,7 +35,7 @@ from collab.net.hivemind_stream import HivemindStream
 from collab.net.listening import check_port, host_in
 from collab.net.quotas import LIMITS
 from collab.net.relaying import PUNCHING_PROTOCOL, RelayLimits, Reservation, connect_through, reserve
-from collab.types import PeerId, peer_named
+from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class HivemindTransport:
 
     @property
     def peer_id(self) -> PeerId:
-        return peer_named(self._p2p.peer_id.to_base58())
+        return PeerId(self._p2p.peer_id.to_base58())
 
     def traffic_bytes(self) -> int:
         """All that the daemon has sent and taken so far, by the kernel's count: the DHT's and libp2p's own, too."""
@@ -90,12 +90,12 @@ class HivemindTransport:
         kinds: dict[PeerId, set[bool]] = {}
         for connection in await self._connections():
             is_direct = {bool(host_in(str(address))) for address in connection.addrs}
-            kinds.setdefault(peer_named(connection.peer_id.to_base58()), set()).update(is_direct)
+            kinds.setdefault(PeerId(connection.peer_id.to_base58()), set()).update(is_direct)
         return frozenset(peer for peer, found in kinds.items() if len(found) == 2)
 
     async def connected_peers(self) -> frozenset[PeerId]:
         """Peers with a live connection. Raises ``NetworkError`` when the daemon is gone: we are alone for good."""
-        return frozenset(peer_named(info.peer_id.to_base58()) for info in await self._connections())
+        return frozenset(PeerId(info.peer_id.to_base58()) for info in await self._connections())
 
     async def _connections(self) -> Sequence[PeerInfo]:
         with _while_it_lives():
@@ -131,7 +131,7 @@ class HivemindTransport:
             raise TimedOut(f"no answer from {address} within {timeout_s:.1f} s") from None
         except (ControlFailure, P2PDaemonError, OSError) as error:
             raise PeerUnreachable(_reason(error)) from error
-        return peer_named(peer.to_base58())
+        return PeerId(peer.to_base58())
 
     async def open(self, peer: PeerId, protocol: str, *, timeout_s: float) -> HivemindStream:
         try:
@@ -231,7 +231,7 @@ class HivemindTransport:
         largest = LIMITS.of(protocol).largest
 
         async def accept(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            stream = HivemindStream(peer_named(info.peer_id.to_base58()), reader, writer, largest)
+            stream = HivemindStream(PeerId(info.peer_id.to_base58()), reader, writer, largest)
             self._tasks.create_task(_supervise(protocol, handler, stream))
 
         await self._p2p.add_binary_stream_handler(protocol, accept)

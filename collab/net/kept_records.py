@@ -2,18 +2,18 @@
 
 import heapq
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 from collab.net.hivemind_parts import storage
 
 OLD_ENDS = 16
 """And as many as there are records: ends of records that were replaced, which are remembered at most."""
-MENDED = "mended by collab"
 
 
+@cache
 def mend() -> None:
-    """Change for this process how records are stored that have a name under their key, by keepers and by readers.
+    """Change how this process stores records that have a name under their key, as a keeper and as a reader.
 
     - A record that is there already is taken, and not refused like an older one. Any may come twice: whoever gets to
       know a keeper sends it what it should have, beside the author's own call.
@@ -21,10 +21,8 @@ def mend() -> None:
       hivemind's would end the newer one with the older.
     - Ends of records that were replaced are not remembered until then, which may be hours.
     """
-    if not hasattr(storage.DictionaryDHTValue, MENDED):
-        storage.DictionaryDHTValue.store = _newer_only(storage.DictionaryDHTValue.store)
-        storage.DHTLocalStorage.store_subkey = _without_old_ends(storage.DHTLocalStorage.store_subkey)
-        setattr(storage.DictionaryDHTValue, MENDED, True)
+    storage.DictionaryDHTValue.store = _newer_only(storage.DictionaryDHTValue.store)
+    storage.DHTLocalStorage.store_subkey = _without_old_ends(storage.DHTLocalStorage.store_subkey)
 
 
 def _newer_only(store: Callable[..., bool]) -> Callable[..., bool]:

@@ -31,7 +31,7 @@ from collab.swarm.progress import HEARTBEAT_S, RECORD_LIFE_S, REFRESH_S, SwarmVi
 from collab.swarm.records import LONGEST_LIFE_S, PeerRecord, PeerState, pack_record, unpack_record
 from collab.swarm.statutes import Statutes
 from collab.swarm.summing_up import sum_up
-from collab.types import PeerId, Role, peer_named
+from collab.types import PeerId, Role
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ class ProgressBoard:
         """Take note of the summaries on a page."""
         now, own = self._ports.clock.now(), dict(words)
         for subkey, data in [word for word in words if word[0].startswith(CROWD_SUBKEY)]:
-            peer = peer_named(subkey.removeprefix(CROWD_SUBKEY))
+            peer = PeerId(subkey.removeprefix(CROWD_SUBKEY))
             try:
                 crowd = unpack_crowd(data, peer)
             except BadMessage as error:
@@ -247,7 +247,7 @@ class ProgressBoard:
             if subkey.startswith(CROWD_SUBKEY):
                 continue
             try:
-                record = unpack_record(data, peer_named(subkey))
+                record = unpack_record(data, PeerId(subkey))
             except BadMessage as error:
                 logger.debug("record refused peer=%s reason=%s", subkey, error)
                 continue

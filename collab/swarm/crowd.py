@@ -17,7 +17,7 @@ from collab.net.wire import Message
 from collab.newest import Newest
 from collab.swarm.envelope import Envelope
 from collab.swarm.identity import Identity
-from collab.types import Lineage, PeerId, peer_named
+from collab.types import Lineage, PeerId
 
 PURPOSE = b"collab/crowd/1"
 """Goes before what is signed: no other signature of a peer can be taken for this one."""
@@ -210,7 +210,7 @@ def _checked(values: Any) -> Crowd:
         peers=said.get("peers", int),
         tallies=tuple(Tally(*row) for row in said.rows("tallies", int, str, int, int, int, float)),
         left=tuple((epoch, number) for epoch, number in said.rows("left", int, int)),
-        sample=tuple((peer_named(peer), record) for peer, record in said.rows("sample", str, bytes)),
+        sample=tuple((PeerId(peer), record) for peer, record in said.rows("sample", str, bytes)),
     )
     whole = [crowd.level, crowd.peers, *(n for row in crowd.left for n in row)]
     whole += [n for tally in crowd.tallies for n in (tally.epoch, tally.trainers, tally.seated, tally.samples)]

@@ -12,7 +12,7 @@ from collab.ports import Ports
 from collab.swarm.backbone_records import BackboneRecord, pack_backbone, unpack_backbone
 from collab.swarm.identity import Identity
 from collab.swarm.lease import LEASE_S, MARGIN_S, RENEW_S, Lease, Now, Tenure
-from collab.types import PeerId, peer_named
+from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ async def read_backbones(
         found = await ports.directory.get(_key(fingerprint), timeout_s=limit_s)
     for subkey, entry in found.items():
         try:
-            record = unpack_backbone(entry.value, peer_named(subkey))
+            record = unpack_backbone(entry.value, PeerId(subkey))
         except BadMessage as error:
             logger.debug("backbone record refused peer=%s reason=%s", subkey, error)
             continue

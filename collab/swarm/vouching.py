@@ -13,7 +13,7 @@ from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream, Transport
 from collab.net.errands import Errands
 from collab.net.wire import Message
-from collab.types import PeerId, peer_named
+from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +70,6 @@ async def _ask(transport: Transport, backbone: PeerId, limit_s: float) -> dict[P
         if len(rows) > MAX_MEMBERS or any(rounds < 1 for _, rounds in rows):
             raise BadMessage(f"{backbone} names {len(rows)} contributors, or some of no round")
         await stream.send(Message("thanks"), timeout_s=limit_s)
-        return {peer_named(peer): rounds for peer, rounds in rows}
+        return {PeerId(peer): rounds for peer, rounds in rows}
     finally:
         stream.close()
