@@ -10,7 +10,7 @@ from collab.answers import ENOUGH, FACTOR, SLOT_S
 from collab.data.coverage_exchange import COVERAGE_PROTOCOL, ask_for_coverage
 from collab.errors import TimedOut
 from collab.net.base import Stream
-from collab.net.errands import FIRST_S, LONGEST_S, MOST_MISSED, SHORTEST_S, Errands
+from collab.net.errands import FIRST_S, FORGOTTEN_S, LONGEST_S, MOST_MISSED, SHORTEST_S, Errands
 from collab.types import PeerId
 from tests.fakes import FakeNetwork, run
 
@@ -70,10 +70,20 @@ def test_one_that_does_not_answer_has_longer_the_next_time_and_others_do_not() -
 
 def test_what_is_known_of_many_silent_peers_is_bounded() -> None:
     async def look(errands: Errands) -> None:
-        for number in range(MOST_MISSED + 1):
-            await ask(errands, PeerId(f"silent {number}"), 1e9)
+        await asyncio.gather(*(ask(errands, PeerId(f"silent {number}"), 1e9) for number in range(MOST_MISSED + 1)))
         assert errands.limit_s(PeerId("silent 0")) == pytest.approx(FIRST_S), "the oldest is forgotten"
         assert errands.limit_s(PeerId("silent 1")) == pytest.approx(2 * FIRST_S)
+
+    with_errands(look)
+
+
+def test_a_peer_that_did_not_answer_long_ago_is_waited_for_as_any_other() -> None:
+    async def look(errands: Errands) -> None:
+        await ask(errands, FROZEN, 1e9)
+        await asyncio.sleep(FORGOTTEN_S - 1.0)
+        assert errands.limit_s(FROZEN) == pytest.approx(2 * FIRST_S)
+        await asyncio.sleep(2.0)
+        assert errands.limit_s(FROZEN) == pytest.approx(FIRST_S)
 
     with_errands(look)
 

@@ -14,6 +14,7 @@ from collab.averaging.complaints import Complaint
 from collab.averaging.encodings import Encodings
 from collab.averaging.exchange import MEAN, Bring, Exchange, Ruling
 from collab.averaging.flow import Links
+from collab.averaging.idle_streams import IdleStreams
 from collab.averaging.messages import Group
 from collab.averaging.reducer import Reducer
 from collab.averaging.session import Session, Tools
@@ -31,7 +32,7 @@ class Butterfly:
             transport=ports.transport,
             links=links,
             reducer=Reducer(ports.transport, links, self._refuse),
-            idle={},
+            idle=IdleStreams(links.clock),
             refuse=self._refuse,
         )
 

@@ -5,14 +5,16 @@ alone at the next leader; so who waits for a leader that says nothing follows th
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
+
+from cachetools import TTLCache
 
 from collab.averaging.accounts import check_length
 from collab.averaging.base import Aborted
 from collab.averaging.calls import Call
 from collab.averaging.certificates import Certified
 from collab.averaging.contribution_plan import Policy, allowed_codecs
+from collab.averaging.idle_streams import IdleStreams
 from collab.averaging.messages import ROUND_PROTOCOL, Group, Join
 from collab.averaging.silence import Silence
 from collab.averaging.standing import History
@@ -26,7 +28,8 @@ from collab.types import PeerId
 
 ATTEMPTS = Pace(burst=32, per_s=4.0)
 """New streams to one leader: half of what it bears before it shuts us out."""
-LEADERS_REMEMBERED = 64
+LEADERS_REMEMBERED, REFILLED_S = 64, ATTEMPTS.burst / ATTEMPTS.per_s
+"""Those whom we asked for a place last, and how long what was asked matters."""
 SHORTEST_REST_S = 0.001
 """What timers can tell apart."""
 
@@ -40,9 +43,9 @@ class Entry:
     ) -> None:  # fmt: skip
         self._transport, self._timeouts, self._verdicts = transport, timeouts, verdicts
         self._silence, self._clock, self._policy = silence, clock, policy
-        self._idle: dict[PeerId, Stream] = {}
+        self._idle = IdleStreams(clock)
         """For the next round of whoever led the last one."""
-        self._turns: OrderedDict[PeerId, Bucket] = OrderedDict()
+        self._turns: TTLCache[PeerId, Bucket] = TTLCache(LEADERS_REMEMBERED, REFILLED_S, clock)
         """Of new streams to each leader."""
         self._waits_for: tuple[PeerId, History] | None = None
         self._heard_s = 0.0
@@ -52,7 +55,7 @@ class Entry:
 
     def keep(self, stream: Stream) -> None:
         """Use ``stream`` for the next round of its leader."""
-        self._idle[stream.remote] = stream
+        self._idle.keep(stream)
 
     def comes_in_s(self, call: Call, leader: PeerId) -> float:
         """A leader calls: in how many seconds we are free for it, if the one we wait for says nothing meanwhile."""
@@ -115,7 +118,7 @@ class Entry:
         Raises:
             NetworkError: the leader does not answer at all.
         """
-        idle = self._idle.pop(leader, None)
+        idle = self._idle.take(leader)
         if idle is not None:
             try:
                 return idle, await self._answer(idle, join)
@@ -128,10 +131,8 @@ class Entry:
 
     async def _turn(self, leader: PeerId) -> None:
         """Come no more often than a leader bears: a fast trainer makes a thousand attempts a second that fail."""
-        turns = self._turns.setdefault(leader, Bucket(ATTEMPTS, self._clock()))
-        self._turns.move_to_end(leader)
-        while len(self._turns) > LEADERS_REMEMBERED:
-            self._turns.popitem(last=False)
+        turns = self._turns.get(leader) or Bucket(ATTEMPTS, self._clock())
+        self._turns[leader] = turns
         while not turns.take(self._clock()):
             await asyncio.sleep(max(turns.wait_s(self._clock()), SHORTEST_REST_S))
 

@@ -15,6 +15,7 @@ from collab.averaging.fetching import Fetch
 from collab.averaging.flow import Links
 from collab.averaging.gate import Gate
 from collab.averaging.hosting import Hosted, Kept
+from collab.averaging.idle_streams import IdleStreams
 from collab.averaging.laggards import Progress
 from collab.averaging.messages import PARTS_PROTOCOL
 from collab.averaging.reducer import Reducer
@@ -35,8 +36,7 @@ class Tools:
     transport: Transport
     links: Links
     reducer: Reducer
-    idle: dict[PeerId, list[Stream]]
-    """Streams of earlier rounds, by the peer that serves them."""
+    idle: IdleStreams
     refuse: Callable[[Complaint, int], None]
     """Counts what a peer should not have sent, in a round of an epoch."""
 
@@ -237,8 +237,8 @@ class Session:
         fetch = Fetch(self._exchange, holding, index, self._tools.links)
         try:
             try:
-                if self._tools.idle.get(source):
-                    await self._fetch_over(self._tools.idle[source].pop(), fetch)
+                if (idle := self._tools.idle.take(source)) is not None:
+                    await self._fetch_over(idle, fetch)
                     return
             except StreamClosed:
                 if fetch.is_answered:  # its reducer may have parts of ours, which must not come twice
@@ -260,7 +260,7 @@ class Session:
     async def _fetch_over(self, stream: Stream, fetch: Fetch) -> None:
         """Over a stream that is kept for the next round if all goes well."""
         if await fetch.run(stream):
-            self._tools.idle.setdefault(stream.remote, []).append(stream)
+            self._tools.idle.keep(stream)
 
     def _complain(self, complaint: Complaint) -> None:
         if complaint.is_hostile:

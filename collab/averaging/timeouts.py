@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from cachetools import TTLCache
+
 from collab.answers import Answers
 from collab.averaging.agreement import MAX_MEMBERS
 from collab.averaging.silence import Silence, Watch
@@ -52,10 +54,10 @@ SHORTEST_S, LONGEST_S = 1.5, 15.0
 """Of any limit: what a busy machine pauses for, and what a round can do without."""
 MOVES_SHORTEST_S, MOVES_LONGEST_S = 20.0, 600.0
 """Of the time without anything of use: the queue of a slow link, and a vector of gigabytes that is encoded."""
-MOST_MISSED = 256
-"""Peers that are known not to have answered."""
-MOST_SIGNS = 2 * MAX_MEMBERS
-"""Peers of which it is known when a part of theirs, or word of one of ours, came last."""
+MOST_MISSED, MOST_SIGNS = 256, 2 * MAX_MEMBERS
+"""Peers that are known not to have answered, and those of which it is known when something of theirs came last."""
+FORGOTTEN_S = 600.0
+"""What was not said again for so long is of somebody who has gone, or of long ago."""
 
 
 class MeasuredTimeouts:
@@ -76,9 +78,9 @@ class MeasuredTimeouts:
         """How long what comes to us stands in queues now."""
         self._loaded = Answers(clock, shortest_s=SHORTEST_S, longest_s=LONGEST_S)
         self._quiet = Answers(clock, shortest_s=SHORTEST_S, longest_s=LONGEST_S)
-        self._missed: dict[PeerId, tuple[int, float]] = {}
+        self._missed: TTLCache[PeerId, tuple[int, float]] = TTLCache(MOST_MISSED, FORGOTTEN_S, clock)
         """How often, and when last."""
-        self._signs_s: dict[PeerId, float] = {}
+        self._signs_s: TTLCache[PeerId, float] = TTLCache(MOST_SIGNS, FORGOTTEN_S, clock)
         self.moves = Silence(
             clock, fixed.stalled_s, shortest_s=min(MOVES_SHORTEST_S, fixed.stalled_s), longest_s=MOVES_LONGEST_S
         )
@@ -91,10 +93,7 @@ class MeasuredTimeouts:
 
     def showed(self, peer: PeerId) -> None:
         """A peer is alive: it has called us, or something came on a stream of parts, behind which its words queue."""
-        self._signs_s.pop(peer, None)
         self._signs_s[peer] = self._clock()
-        if len(self._signs_s) > MOST_SIGNS:
-            del self._signs_s[next(iter(self._signs_s))]
 
     def watch(self, peer: PeerId, silence: Silence, *, queue_s: float) -> Watch:
         """How long a peer may be silent whose words share the links with the parts of a round.
@@ -124,13 +123,12 @@ class MeasuredTimeouts:
 
     def miss(self, peer: PeerId) -> None:
         """``peer`` did not answer, or nobody waits any longer until it does."""
-        self._missed[peer] = (self._missed.pop(peer, (0, 0.0))[0] + 1, self._clock())
-        if len(self._missed) > MOST_MISSED:
-            del self._missed[next(iter(self._missed))]
+        self._missed[peer] = (self._missed.get(peer, (0, 0.0))[0] + 1, self._clock())
 
     def has_missed(self, peer: PeerId) -> bool:
         """Whether ``peer`` did not answer what we asked it last, and has shown no life since."""
-        return peer in self._missed and self._missed[peer][1] >= self._signs_s.get(peer, -math.inf)
+        missed = self._missed.get(peer)
+        return missed is not None and missed[1] >= self._signs_s.get(peer, -math.inf)
 
     def responsive(self, peers: Iterable[PeerId]) -> list[PeerId]:
         """In the same order, but those at the end that did not answer."""

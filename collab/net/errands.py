@@ -8,6 +8,8 @@ learn from; its limits stand beside it.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from cachetools import TTLCache
+
 from collab.answers import Answers
 from collab.errors import TimedOut
 from collab.net.lookups import loop_s
@@ -20,8 +22,8 @@ SHORTEST_S = 3.0
 """Of any limit: two pauses of a busy machine, theirs and ours, and a queue that was not there before."""
 LONGEST_S = 30.0
 """Of any limit: the largest answer that comes as one message (128 KiB of coverage) over a line of 35 kbit/s."""
-MOST_MISSED = 256
-"""Peers that are known not to have answered."""
+MOST_MISSED, FORGOTTEN_S = 256, 600.0
+"""Peers that are known not to have answered, and for how long after they were asked last."""
 
 
 class Errands:
@@ -29,7 +31,7 @@ class Errands:
 
     def __init__(self) -> None:
         self._answers = Answers(loop_s, shortest_s=SHORTEST_S, longest_s=LONGEST_S)
-        self._misses: dict[PeerId, int] = {}
+        self._misses: TTLCache[PeerId, int] = TTLCache(MOST_MISSED, FORGOTTEN_S, loop_s)
 
     def limit_s(self, peer: PeerId | None = None) -> float:
         """For opening a stream to ``peer``, for taking a message, and for the answer to it; None: whoever asks us."""
@@ -44,9 +46,7 @@ class Errands:
             yield limit_s
         except TimedOut:
             if limit_s < LONGEST_S:
-                self._misses[peer] = self._misses.pop(peer, 0) + 1
-            if len(self._misses) > MOST_MISSED:
-                del self._misses[next(iter(self._misses))]
+                self._misses[peer] = self._misses.get(peer, 0) + 1
             raise
         self._misses.pop(peer, None)
         if (took_s := loop_s() - began_s) <= limit_s:  # else it had several steps, or it is we who stood still

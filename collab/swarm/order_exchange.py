@@ -6,12 +6,12 @@ it knows more than we do may be a lie, which costs one question now and then.
 
 import asyncio
 import logging
-import math
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgpack
+from cachetools import TTLCache
 
 from collab.errors import BadMessage, NetworkError
 from collab.metrics.records import Notice
@@ -44,7 +44,7 @@ class OrderExchange:
             path: where the orders are kept for the next life; None: nowhere.
         """
         self._ports, self._mandate, self._view, self._path = ports, mandate, view, path
-        self._disappointed_s: dict[PeerId, float] = {}
+        self._disappointing: TTLCache[PeerId, None] = TTLCache(MAX_REMEMBERED, REST_S, ports.clock.monotonic)
         mandate.on_orders.append(lambda _: self._write())
 
     def restore(self) -> None:
@@ -91,9 +91,9 @@ class OrderExchange:
 
     async def level(self) -> None:
         """Ask one of those who say that they know more, if somebody does."""
-        now_s, known = self._ports.clock.monotonic(), len(self._mandate.book.orders)
+        known = len(self._mandate.book.orders)
         ahead = [record for record in self._view().records if record.orders > known]
-        rested = [r.peer for r in ahead if now_s - self._disappointed_s.get(r.peer, -math.inf) >= REST_S]
+        rested = [record.peer for record in ahead if record.peer not in self._disappointing]
         if rested:
             await self.catch_up([self._ports.rng.choice(rested)])
 
@@ -111,10 +111,7 @@ class OrderExchange:
                     return True
             except NetworkError as error:
                 logger.info("orders are not to be had peer=%s reason=%s", peer, error)
-            self._disappointed_s.pop(peer, None)
-            self._disappointed_s[peer] = self._ports.clock.monotonic()
-            while len(self._disappointed_s) > MAX_REMEMBERED:
-                del self._disappointed_s[next(iter(self._disappointed_s))]
+            self._disappointing[peer] = None
         return False
 
 

@@ -7,6 +7,7 @@ import pytest
 from collab.answers import ENOUGH, FACTOR, SLOT_S, SLOTS
 from collab.averaging.timeouts import (
     FIRST,
+    FORGOTTEN_S,
     LONGEST_S,
     MOST_MISSED,
     MOVES_LONGEST_S,
@@ -125,9 +126,21 @@ def test_a_peer_that_is_gone_is_not_given_more_time_for_it() -> None:
 def test_ever_new_peers_that_do_not_answer_take_a_bounded_memory() -> None:
     story = Story()
     for number in range(10 * MOST_MISSED):
-        story.ask(PeerId(str(number)), 1e9)
+        story.timeouts.miss(PeerId(str(number)))
     doubled = [n for n in range(10 * MOST_MISSED) if story.timeouts.answer_s(PeerId(str(n))) > FIRST.answer_s]
     assert doubled == list(range(9 * MOST_MISSED, 10 * MOST_MISSED))
+
+
+def test_who_did_not_answer_long_ago_is_asked_as_anybody_else() -> None:
+    story = Story()
+    story.timeouts.miss(A)
+    story.now_s += FORGOTTEN_S - 1.0
+    story.timeouts.miss(B)
+    assert story.timeouts.responsive([A, B]) == [A, B]
+    assert story.timeouts.has_missed(A)
+    story.now_s += 2.0
+    assert story.timeouts.responsive([B, A]) == [A, B]
+    assert story.timeouts.answer_s(A) == FIRST.answer_s < story.timeouts.answer_s(B)
 
 
 def test_a_side_may_stand_still_for_as_long_as_the_plan_says_and_as_others_did() -> None:
