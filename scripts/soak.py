@@ -164,6 +164,8 @@ class Watched:
         self._child, self._directory = child, directory
         self.epoch = -1
         self.rounds = dict.fromkeys(("committed", "aborted"), 0)
+        self.reasons: Counter[str] = Counter()
+        """Of aborted rounds."""
         self.contributors: list[int] = []
         """To committed rounds."""
         self._url = self._find_url()
@@ -184,7 +186,10 @@ class Watched:
         self.epoch = max([self.epoch, *(event["epoch"] for event in events if event["event"] == "SwarmReport")])
         for ended in (event for event in events if event["event"] == "RoundEnded"):
             self.rounds["committed" if ended["committed"] else "aborted"] += 1
-            self.contributors += [ended["contributors"]] if ended["committed"] else []
+            if ended["committed"]:
+                self.contributors.append(ended["contributors"])
+            else:
+                self.reasons[ended["reason"]] += 1
         return events
 
     def read(self) -> Reading:
@@ -233,6 +238,7 @@ def soak(setup: Setup) -> dict[str, Any]:
                 "readings": len(warm),
                 "epochs": watched.epoch,
                 "rounds": watched.rounds,
+                "reasons": watched.reasons,
                 "contributors": statistics.fmean(watched.contributors or [0]),
                 **company.counts,
                 "alone_before": _held(alone),

@@ -21,6 +21,7 @@ def test_who_came_and_went_leaves_no_task_and_no_descriptor_behind() -> None:
     assert told["strangers"] >= 2
     assert told["epochs"] >= 1
     assert told["rounds"]["committed"] >= 1
+    assert sum(told["reasons"].values()) == told["rounds"]["aborted"]
     assert 1 <= told["contributors"] <= 3
     assert 0 < told["cores"] < 2
     assert told["tasks"]["most"] > told["alone_before"]["tasks"], "peers have it hold something while they are there"
