@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import logging
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from collab.metrics.store import MetricsStore
 from collab.metrics.tracking import Service, Tracked, Tracker
 from collab.ports import Ports
 from collab.swarm.bundle import Bundle
+from collab.swarm.progress import SwarmView
 from peers.backbone import Backbone
 from peers.credits import CreditBook
 from peers.dashboard.recent import Recent
@@ -45,13 +47,18 @@ class Kept:
         return self.log, self.recorder, self.recent
 
 
-async def keep_record(ports: Ports, data_dir: DataDir, stack: ExitStack) -> Kept:
-    """Begin to write down what happens, until ``stack`` ends."""
+async def keep_record(ports: Ports, data_dir: DataDir, stack: ExitStack, view: Callable[[], SwarmView]) -> Kept:
+    """Begin to write down what happens, until ``stack`` ends.
+
+    Args:
+        view: the swarm as last seen; asked for when something happens.
+    """
     history = await ports.compute.beside(lambda: open_history(data_dir.history))
     stack.callback(history.close)
     recorder = Recorder(ports.compute, history)
     stack.callback(recorder.write)
-    return Kept(CreditBook(data_dir.credits), history, recorder, Recent(history), JsonLines(data_dir.metrics))
+    recent = Recent(history, lambda: [record.peer for record in view().records])
+    return Kept(CreditBook(data_dir.credits), history, recorder, recent, JsonLines(data_dir.metrics))
 
 
 def start_tracking(service: Service | None, ports: Ports, bundle: Bundle, data_dir: DataDir) -> Tracker | None:

@@ -18,6 +18,7 @@ from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
 from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import Identity
+from collab.swarm.progress import SwarmView
 from peers.backbone import Backbone, BackboneSettings
 from peers.dashboard.address import NOWHERE, listen, url_of
 from peers.exhibiting import TRACKING_LIMIT_S, keep_record, show, start_tracking
@@ -79,7 +80,11 @@ async def serve_backbone(
         stores = await ports.compute.beside(lambda: open_stores(bundle, place.store))
         if stores is not None:
             stack.callback(stores.close)
-        kept = await keep_record(ports, place.data_dir, stack) if does_record else None
+
+        def view() -> SwarmView:
+            return backbone.membership.view
+
+        kept = await keep_record(ports, place.data_dir, stack, view) if does_record else None
         teller = ProgressTeller(serving.relay.observe, ports.clock)
         settings = BackboneSettings(
             name=place.name,
@@ -94,7 +99,7 @@ async def serve_backbone(
         screen = choose_screen(
             as_json=place.as_json,
             title=f"collab backbone: {bundle.run.run_id}" + (f", {url}" if url else ""),
-            view=lambda: backbone.membership.view,
+            view=view,
             refusals=started.refusals.rows,
         )
         sinks: list[Sink] = [screen, *(kept.sinks if kept is not None else ())]
@@ -114,7 +119,7 @@ async def serve_backbone(
             tasks.create_task(keep_heap_small())
             if kept is not None:
                 tasks.create_task(kept.recorder.run())
-                tasks.create_task(kept.book.keep(ports.clock, lambda: backbone.membership.view))
+                tasks.create_task(kept.book.keep(ports.clock, view))
                 if listening is not None:
                     tasks.create_task(show(listening, ports, backbone, place.data_dir, kept))
                     serving.relay.observe(DashboardServed(at_s=ports.clock.now(), url=url))

@@ -58,7 +58,7 @@ class InventedSwarm:
         self.clock = SystemClock()
         self.store = MetricsStore.open(directory / "metrics.sqlite")
         self.compute = InCaller()
-        self.recorder, self.recent = Recorder(self.compute, self.store), Recent(self.store)
+        self.recorder, self.recent = Recorder(self.compute, self.store), Recent(self.store, lambda: list(self.names))
         self.sink = Fanout(self.recorder, self.recent)
         self.names = {PeerId(f"12D3KooWtrainer{number:03d}"): f"trainer-{number}" for number in range(1, trainers + 1)}
         self.epoch, self.begun_s = 0, time.time()

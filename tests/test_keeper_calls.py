@@ -102,17 +102,27 @@ async def protocol_takes(protocol: FakeProtocol) -> bool:
     return await protocol.call_store("another", takes_s=0.5) == [True]
 
 
-def test_of_keepers_that_went_for_good_only_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_keepers_that_went_for_good_only_those_of_late_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper_calls, "FAILURES_REMEMBERED", 3)
-    silent, keepers = Unresponsive(5.0, 2.0), [PeerID(bytes((0, 1, number))) for number in range(9)]
-    for keeper in keepers:
-        silent.register_failure(keeper)
-    assert list(silent.ban_counter) == keepers[-3:]
-    assert keepers[0] in silent, "it is left out as long as any other"
-    del silent.banned_peers[keepers[-3]]
-    another = PeerID(bytes((0, 1, 99)))
-    for keeper in (keepers[-3], another):
-        silent.register_failure(keeper)
-    assert dict(silent.ban_counter) == {keepers[-1]: 1, keepers[-3]: 2, another: 1}, "those that failed last"
-    silent.register_success(keepers[-1])
-    assert keepers[-1] not in silent
+    keepers = [PeerID(bytes((0, 1, number))) for number in range(10)]
+
+    async def main() -> None:
+        silent = Unresponsive(5.0, 2.0)
+        for keeper in keepers[:9]:
+            silent.register_failure(keeper)
+        assert list(silent.ban_counter) == keepers[6:9]
+        assert keepers[0] in silent, "it is left out as long as any other"
+        del silent.banned_peers[keepers[6]]
+        for keeper in (keepers[6], keepers[9]):
+            silent.register_failure(keeper)
+        assert dict(silent.ban_counter) == {keepers[8]: 1, keepers[6]: 2, keepers[9]: 1}, "those that failed last"
+        silent.register_success(keepers[8])
+        silent.register_success(keepers[0])
+        assert keepers[8] not in silent
+        assert set(silent.ban_counter) == {keepers[6], keepers[9]}
+        await asyncio.sleep(keeper_calls.FORGOTTEN_S + 1.0)
+        silent.banned_peers.clear()
+        silent.register_failure(keepers[6])
+        assert dict(silent.ban_counter) == {keepers[6]: 1}, "it was long ago"
+
+    run(main())

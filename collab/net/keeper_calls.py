@@ -7,8 +7,11 @@ what they took.
 
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
+
+from cachetools import TTLCache
 
 from collab.answers import Answers
 from collab.net.hivemind_parts import PeerID, node
@@ -23,19 +26,27 @@ Found = dict[Any, tuple[Any, dict[Any, PeerID]]]
 CALLS = ("call_ping", "call_store", "call_find")
 """Of hivemind's ``DHTProtocol``; they return None when there was no answer, and look at ``wait_timeout`` at once."""
 
-FAILURES_REMEMBERED = 1024
-"""Of keepers: more than one node's tables hold."""
+FAILURES_REMEMBERED, FORGOTTEN_S = 1024, 600.0
+"""Keepers that did not answer, more than one node's tables hold, and for how long after they were called last."""
+
+
+class _Failures(TTLCache[PeerID, int]):
+    """In a row, of each keeper; used like the ``Counter`` of hivemind's."""
+
+    def __missing__(self, peer: PeerID) -> int:
+        return 0
+
+    def __delitem__(self, peer: PeerID) -> None:
+        with suppress(KeyError):
+            super().__delitem__(peer)
 
 
 class Unresponsive(node.Blacklist):  # type: ignore[misc]
     """Keepers that a node leaves out for a while, as they did not answer; hivemind's own remembers each for ever."""
 
-    def register_failure(self, peer: PeerID) -> None:
-        super().register_failure(peer)
-        if peer in self.ban_counter:  # the one that failed last is the last to be forgotten
-            self.ban_counter[peer] = self.ban_counter.pop(peer)
-        while len(self.ban_counter) > FAILURES_REMEMBERED:
-            del self.ban_counter[next(iter(self.ban_counter))]
+    def __init__(self, base_time: float, backoff_rate: float) -> None:
+        super().__init__(base_time, backoff_rate)
+        self.ban_counter = _Failures(FAILURES_REMEMBERED, FORGOTTEN_S, loop_s)
 
 
 class KeeperCalls:

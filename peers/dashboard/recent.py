@@ -1,8 +1,8 @@
 """What happened lately, in memory: rounds, checkpoints, notices. Begins with what the store kept of an earlier life."""
 
-from collections import OrderedDict, deque
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from collab.metrics.backbone_events import RoundPlanned, RoundShared
 from collab.metrics.records import (
@@ -17,7 +17,6 @@ from collab.metrics.records import (
 from collab.metrics.sinks import event_fields
 from collab.metrics.store import MetricsStore
 
-T = TypeVar("T")
 KINDS: Mapping[type[Event], int] = {
     RoundEnded: 20,
     RoundPlanned: 20,
@@ -29,18 +28,21 @@ KINDS: Mapping[type[Event], int] = {
     SwarmReport: 1,
 }
 """How many of each are shown, or looked through."""
-MOST_PEERS = 5_000
-"""Of whom it is remembered when they contributed last, as many as there are credits."""
 
 
 class Recent:
-    """Implements ``Sink``. Events as ``event_fields``."""
+    """Implements ``Sink``. Events as ``event_fields``. Forgets peers that are not here and in no round of these."""
 
-    def __init__(self, store: MetricsStore) -> None:
+    def __init__(self, store: MetricsStore, here: Callable[[], Collection[str]]) -> None:
+        """
+        Args:
+            here: ids of the peers whose word is fresh.
+        """
+        self._here = here
         self._told = {kind: deque[dict[str, Any]](maxlen=number) for kind, number in KINDS.items()}
-        self.brought_at_s: OrderedDict[str, float] = OrderedDict()
+        self.brought_at_s: dict[str, float] = {}
         """When each peer's samples were in a round last, swarm time."""
-        self.links: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self.links: dict[str, tuple[float, float]] = {}
         """Bytes/s up and down of each peer, as it said when it joined a round last; 0: not measured."""
         for kind, number in KINDS.items():
             for fields in reversed(store.newest(kind, number)):
@@ -48,7 +50,10 @@ class Recent:
 
     def observe(self, event: Event) -> None:
         if type(event) in KINDS:
+            known = len(self.brought_at_s), len(self.links)
             self._note(type(event), event_fields(event))
+            if known != (len(self.brought_at_s), len(self.links)):
+                self._forget_those_who_are_gone()
 
     def newest(self, kind: type[Event]) -> list[dict[str, Any]]:
         """Newest first."""
@@ -57,15 +62,13 @@ class Recent:
     def _note(self, kind: type[Event], fields: dict[str, Any]) -> None:
         self._told[kind].append(fields)
         if kind is RoundShared:
-            _keep(self.brought_at_s, {peer: fields["at_s"] for peer, _ in fields["brought"]})
+            self.brought_at_s |= {peer: fields["at_s"] for peer, _ in fields["brought"]}
         if kind is RoundPlanned:
-            _keep(self.links, {peer: (up, down) for peer, up, down, _ in fields["links"]})
+            self.links |= {peer: (up, down) for peer, up, down, _ in fields["links"]}
 
-
-def _keep(known: OrderedDict[str, T], newest: Mapping[str, T]) -> None:
-    """Put these last, and forget the first of too many."""
-    for peer, value in newest.items():
-        known[peer] = value
-        known.move_to_end(peer)
-    while len(known) > MOST_PEERS:
-        known.popitem(last=False)
+    def _forget_those_who_are_gone(self) -> None:
+        kept = set(self._here())
+        kept.update(peer for told in self._told[RoundShared] for peer, _ in told["brought"])
+        kept.update(peer for told in self._told[RoundPlanned] for peer, *_ in told["links"])
+        self.brought_at_s = {peer: at_s for peer, at_s in self.brought_at_s.items() if peer in kept}
+        self.links = {peer: rates for peer, rates in self.links.items() if peer in kept}

@@ -34,7 +34,7 @@ def overview(swarm: SimSwarm) -> Overview:
     backbone, peer = swarm.backbones[0], swarm.world.peers[0]
     with closing(MetricsStore.in_memory()) as store:
         store.write(peer.events)
-        recent = Recent(store)
+        recent = Recent(store, lambda: [record.peer for record in backbone.membership.view.records])
     book = CreditBook(swarm.directory / "credits.json")
     book.note(backbone.membership.view.records)
     assert peer.ports is not None

@@ -173,12 +173,31 @@ def test_memory_of_rounds_is_bounded_and_begins_with_the_store() -> None:
         at_s=0.0, epoch=0, round_id="r", committed=True, contributors=1, samples=1.0, seconds=math.nan, reason=""
     )
     store.write([replace(ended, epoch=epoch, round_id=f"{epoch}") for epoch in range(50)])
-    recent = Recent(store)
+    recent = Recent(store, here=list)
     store.close()
     assert [told["epoch"] for told in recent.newest(RoundEnded)] == list(range(49, 29, -1))
     recent.observe(replace(ended, epoch=99))
     assert recent.newest(RoundEnded)[0]["epoch"] == 99
     assert len(recent.newest(RoundEnded)) == 20
+
+
+def test_who_is_gone_and_was_in_no_round_that_is_shown_is_forgotten_and_who_rests_is_not(swarm: InventedSwarm) -> None:
+    gone, rests = sorted(swarm.names)[:2]
+
+    def shared(epoch: int, *peers: PeerId) -> RoundShared:
+        brought = tuple((peer, 8.0) for peer in peers)
+        return RoundShared(at_s=epoch, epoch=epoch, round_id=str(epoch), brought=brought, reduced=(), left_out=())
+
+    swarm.sink.observe(shared(0, gone, rests))
+    del swarm.names[gone]
+    known = swarm.recent.brought_at_s
+    assert known == {gone: 0.0, rests: 0.0}
+    for epoch in range(1, 1000):
+        swarm.sink.observe(shared(epoch, PeerId(f"stranger-{epoch}")))
+        known = swarm.recent.brought_at_s
+        assert len(known) <= 21
+        assert (gone in known) == (epoch < 20)
+        assert known[rests] == 0.0
 
 
 def fields(value: object) -> set[str]:
