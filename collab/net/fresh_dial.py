@@ -6,6 +6,7 @@ certificate holds the peer's public key and that key's signature over the certif
 """
 
 import asyncio
+import socket
 import ssl
 from contextlib import suppress
 
@@ -49,7 +50,7 @@ async def who_answers(host: str, port: int, *, timeout_s: float) -> PeerId:
 
 
 async def _ask(host: str, port: int) -> PeerId:
-    reader, writer = await asyncio.open_connection(host, port, limit=MAX_BUFFERED_BYTES)
+    reader, writer = await asyncio.open_connection(sock=await _connected(host, port), limit=MAX_BUFFERED_BYTES)
     try:
         writer.write(MULTISTREAM + TLS)
         if await reader.readexactly(len(MULTISTREAM + TLS)) != MULTISTREAM + TLS:
@@ -61,6 +62,18 @@ async def _ask(host: str, port: int) -> PeerId:
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """To an IP address. uvloop remembers the last thousands that it has connected to itself."""
+    dialling = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    dialling.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(dialling, (host, port))
+    except BaseException:
+        dialling.close()
+        raise
+    return dialling
 
 
 def _context() -> ssl.SSLContext:
