@@ -1,6 +1,7 @@
 """One peer as a process: signals, logging, errors in words, exit codes."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -128,13 +129,15 @@ async def keep_heap_small(every_s: float = COLLECT_S) -> None:
     Python does so when there are thousands of new objects: each 100 s in a backbone with eight trainers that come and
     go, and until then a megabyte is held for nothing (docs/benchmarks.md, "A backbone for long"). What was imported is
     not looked at (``settle_heap``), so that it takes milliseconds. Where it takes more of the processor it is done less
-    often.
+    often. What is free goes back to the system: of each burst of newcomers the C library would keep some, for ever.
     """
+    give_back = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0)  # of glibc
     took_s = 0.0
     while True:
         await asyncio.sleep(max(every_s, took_s / COLLECTING))
         began_s = time.thread_time()
         gc.collect()
+        give_back(0)
         took_s = time.thread_time() - began_s
 
 

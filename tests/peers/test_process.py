@@ -78,6 +78,41 @@ def test_dead_rings_are_found_though_nothing_new_is_made_and_looking_for_them_ta
     assert min(pauses[1:]) > 0.1, "all of this process is looked at, and takes its time"
 
 
+BURST = """\
+import asyncio
+
+from peers.process import keep_heap_small
+
+
+def resident():
+    with open("/proc/self/statm") as seen:
+        return int(seen.read().split()[1]) * 4096
+
+
+async def main():
+    before = resident()
+    burst = [bytearray(2000) for _ in range(40_000)]
+    kept = burst[::50]
+    del burst
+    most = resident()
+    keeping = asyncio.create_task(keep_heap_small(0.01))
+    while resident() - before > (most - before) / 3:
+        await asyncio.sleep(0.1)
+    keeping.cancel()
+    print(most - before, len(kept))
+
+
+asyncio.run(main())
+"""
+
+
+def test_what_a_burst_took_goes_back_to_the_system_though_something_of_it_stays() -> None:
+    result = subprocess.run([sys.executable, "-c", BURST], capture_output=True, text=True, timeout=280, check=True)
+    most, kept = map(int, result.stdout.split())
+    assert most > 50e6
+    assert kept == 800
+
+
 def test_waits_that_a_library_gives_up_are_no_errors_and_other_tasks_are(caplog: pytest.LogCaptureFixture) -> None:
     async def give_up(task: asyncio.Task[object]) -> None:
         await asyncio.sleep(0.01)
