@@ -18,7 +18,6 @@ from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
 from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import Identity
-from collab.swarm.progress import SwarmView
 from peers.backbone import Backbone, BackboneSettings
 from peers.dashboard.address import NOWHERE, listen, url_of
 from peers.exhibiting import TRACKING_LIMIT_S, keep_record, show, start_tracking
@@ -73,18 +72,14 @@ async def serve_backbone(
     """Serve until ``serving.stop`` is set."""
     ports = started.ports
     with ExitStack() as stack:
-        does_record = Duty.METRICS not in place.off
-        listening = listen(place.dashboard if does_record else NOWHERE)
+        has_record = Duty.METRICS not in place.off
+        listening = listen(place.dashboard if has_record else NOWHERE)
         if listening is not None:
             stack.callback(listening.close)
         stores = await ports.compute.beside(lambda: open_stores(bundle, place.store))
         if stores is not None:
             stack.callback(stores.close)
-
-        def view() -> SwarmView:
-            return backbone.membership.view
-
-        kept = await keep_record(ports, place.data_dir, stack, view) if does_record else None
+        kept = await keep_record(ports, place.data_dir, stack, lambda: backbone.membership.view) if has_record else None
         teller = ProgressTeller(serving.relay.observe, ports.clock)
         settings = BackboneSettings(
             name=place.name,
@@ -99,7 +94,7 @@ async def serve_backbone(
         screen = choose_screen(
             as_json=place.as_json,
             title=f"collab backbone: {bundle.run.run_id}" + (f", {url}" if url else ""),
-            view=view,
+            view=lambda: backbone.membership.view,
             refusals=started.refusals.rows,
         )
         sinks: list[Sink] = [screen, *(kept.sinks if kept is not None else ())]
@@ -119,7 +114,7 @@ async def serve_backbone(
             tasks.create_task(keep_heap_small())
             if kept is not None:
                 tasks.create_task(kept.recorder.run())
-                tasks.create_task(kept.book.keep(ports.clock, view))
+                tasks.create_task(kept.book.keep(ports.clock, lambda: backbone.membership.view))
                 if listening is not None:
                     tasks.create_task(show(listening, ports, backbone, place.data_dir, kept))
                     serving.relay.observe(DashboardServed(at_s=ports.clock.now(), url=url))

@@ -167,16 +167,17 @@ class ProgressBoard:
         entries: Words = []
         try:
             if brief and (before := self.crowd) is not None:
-                self._hear_crowds(await self._read([copy_key(self._front, before.level, self._identity.peer_id)]))
+                copy = copy_key(self._front, before.level, self._identity.peer_id)
+                self._hear_crowds(await self._read([copy], LIFE_HEARTBEATS))
             crowd = self.crowd if brief else None
             if crowd is None or crowd.is_at_rest:
-                entries = await self._read([self._front])
+                entries = await self._read_records([self._front])
                 self._hear_crowds(entries)
                 crowd = self.crowd if brief else None
             if crowd is not None and not crowd.is_at_rest:
                 entries = list(crowd.sample)
             else:
-                crowd, entries = None, entries + await self._read(self._pages())
+                crowd, entries = None, entries + await self._read_records(self._pages())
             self._heard_s = self._ports.clock.monotonic()
         except NetworkError as error:
             logger.warning("the swarm's records cannot be read: %s", error)
@@ -185,11 +186,17 @@ class ProgressBoard:
         self._view = self._seen(entries, now, crowd)
         return self._view
 
-    async def _read(self, keys: list[str]) -> Words:
-        """What is under these keys. In a crowd one keeper's word is enough, if it is of the last two heartbeats."""
-        crowd, fresh_until = self.crowd, None
-        if crowd is not None:
-            fresh_until = self._ports.clock.now() + (RECORD_LIFE_S / HEARTBEAT_S - 2) * self.heartbeat_s
+    async def _read_records(self, keys: list[str]) -> Words:
+        """The records under these keys. Of several pages one keeper's word is enough, if it is recent.
+
+        Not of one page: among few nodes whoever comes, we as well, is one of its keepers at once, and lacks what was
+        said before, a goodbye for good.
+        """
+        return await self._read(keys, RECORD_LIFE_S / HEARTBEAT_S if self._level > 1 else None)
+
+    async def _read(self, keys: list[str], life: float | None) -> Words:
+        """``life``: of words, in heartbeats; one keeper's are enough if one is of the last two. None: never."""
+        fresh_until = None if life is None else self._ports.clock.now() + (life - 2) * self.heartbeat_s
         found = await asyncio.gather(*(self._get(key, fresh_until) for key in keys))
         for key, entries in zip(keys, found, strict=True):
             for subkey in (name for name in entries if owner_of(name) == self._identity.peer_id):

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgpack
@@ -216,7 +217,8 @@ class Place:
     """A directory, and boards of one run around it."""
 
     def __init__(self, network: FakeNetwork) -> None:
-        self.directory, self._network = FakeDirectory(), network
+        self.directory: FakeDirectory = FakeDirectory()
+        self._network = network
 
     def board(self, who: Identity, *, is_named: bool = False) -> ProgressBoard:
         ports = make_ports(self._network.join(who.peer_id), self.directory)
@@ -269,6 +271,48 @@ def test_trainers_of_a_crowd_write_to_pages_and_are_found_there() -> None:
             view = await backbone.refresh()
             assert {record.epoch for record in view.all_trainers()} == {6}
             assert len(view.all_trainers()) == 40
+
+    run(main())
+
+
+class OfNewcomers(FakeDirectory):
+    """Whose first keeper has only what was said since it came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before: dict[str, dict[str, Entry]] = {}
+
+    def newcomer(self) -> None:
+        """Another one comes, and is first from now on."""
+        self._before = {key: dict(entries) for key, entries in self.table.items()}
+
+    async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
+        all_of_it = await super().get(key, timeout_s=timeout_s)
+        before = self._before.get(key, {})
+        first = {name: entry for name, entry in all_of_it.items() if before.get(name) != entry}
+        is_enough = fresh_until is not None and any(entry.expires_at > fresh_until for entry in first.values())
+        return first if is_enough else all_of_it
+
+
+def test_who_judges_hears_a_goodbye_from_before_the_first_keeper_came() -> None:
+    """Else it refuses each round without the one who left, as it has heard of it not long ago."""
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            place = Place(network)
+            place.directory = directory = OfNewcomers()
+            backbone, trainers = await crowded(place, CROWD_FROM)
+            for who, board in zip(MANY, trainers, strict=False):
+                await board.refresh(brief=True)
+                await board.publish(word(who, said_at=NOW + 1.0))
+            await trainers[1].publish(word(MANY[1], said_at=NOW + 2.0, state=PeerState.LEFT))
+            directory.newcomer()
+            await backbone.publish(helper(said_at=NOW + 3.0))
+            await trainers[0].publish(word(MANY[0], said_at=NOW + 3.0))
+            for reader in (trainers[0], backbone):
+                view = await reader.refresh()
+                assert MANY[1].peer_id in view.left
+                assert len(view.all_trainers()) == CROWD_FROM - 1
 
     run(main())
 
