@@ -18,7 +18,6 @@ BOUNDED = {
     "Holders._known": "those who are there, when trainers tell of data again",
     "Holders._words": "the passes that are remembered; of one as many as come in it",
     "Ledger._accounts": "4,096",
-    "MeasuredTimeouts._signs_s": "twice as many as a group has members",
     "Pace.shown": "those of the ledger",
     "Pace.speeds": "those who are there, when the directory was read",
     "Planner._basis": "of the last round",
@@ -26,7 +25,7 @@ BOUNDED = {
     "Presence._left": "4,096",
     "Uplink._paths": "ten minutes, when the next one comes",
 }
-"""Attributes that hold names of peers, and how long or of how many."""
+"""Attributes that hold names of peers, and how long or of how many. Not looked into: ``TTLCache``, which has a bound."""
 SHARED = ("collab.simulation", "collab.net.memory", "peers.simulated_roles")
 """What all peers of a simulation have together: nothing of a backbone's own."""
 COLLECTIONS = dict | list | set | frozenset | deque | tuple
