@@ -25,7 +25,7 @@ BOUNDED = {
     "Presence._left": "4,096",
     "Uplink._paths": "ten minutes, when the next one comes",
 }
-"""Attributes that hold names of peers, and how long or of how many. Not looked into: ``TTLCache``, which has a bound."""
+"""Attributes that hold names of peers, and how long or of how many. A ``TTLCache`` has a bound, and is passed over."""
 SHARED = ("collab.simulation", "collab.net.memory", "peers.simulated_roles")
 """What all peers of a simulation have together: nothing of a backbone's own."""
 COLLECTIONS = dict | list | set | frozenset | deque | tuple
