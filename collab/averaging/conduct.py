@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.certificates import Certified
-from collab.averaging.complaints import Case, Complaint
+from collab.averaging.complaints import MAX_TEXT, Case, Complaint
 from collab.averaging.course import Course
 from collab.averaging.laggards import Laggards, Progress
 from collab.averaging.notary import Notary
@@ -227,6 +227,8 @@ class Conductor:
             course.complain(Case(peer, Complaint.from_message(message)))
             if self._judge_at_s == math.inf and course.has_cases:
                 self._judge_at_s = self._now_s() + self._timeouts.blame_s
+        elif message.kind == "declined":
+            course.lose(peer, "declined", f"{peer} does not go on: {message.get('text', str)[:MAX_TEXT]}")
         else:
             raise BadMessage(f"expected a report, got {message.kind}")
 

@@ -5,7 +5,7 @@ alone at the next leader; so who waits for a leader that says nothing follows th
 """
 
 import asyncio
-from collections.abc import Callable
+from contextlib import suppress
 
 from cachetools import TTLCache
 
@@ -13,17 +13,20 @@ from collab.averaging.accounts import check_length
 from collab.averaging.base import Aborted
 from collab.averaging.calls import Call
 from collab.averaging.certificates import Certified
+from collab.averaging.complaints import MAX_TEXT
 from collab.averaging.contribution_plan import Policy, allowed_codecs
 from collab.averaging.idle_streams import IdleStreams
 from collab.averaging.messages import ROUND_PROTOCOL, Group, Join
+from collab.averaging.news import News
 from collab.averaging.silence import Silence
 from collab.averaging.standing import History
 from collab.averaging.timeouts import MeasuredTimeouts
 from collab.averaging.verdicts import Verdicts
 from collab.errors import BadMessage, NetworkError, StreamClosed
-from collab.net.base import Stream, Transport
+from collab.net.base import Stream
 from collab.net.buckets import Bucket, Pace
 from collab.net.wire import Message
+from collab.ports import Ports
 from collab.types import PeerId
 
 ATTEMPTS = Pace(burst=32, per_s=4.0)
@@ -38,14 +41,13 @@ class Entry:
     """One at a time: a peer is on its way into one round only."""
 
     def __init__(
-        self, transport: Transport, timeouts: MeasuredTimeouts, verdicts: Verdicts, silence: Silence,
-        clock: Callable[[], float], policy: Policy,
-    ) -> None:  # fmt: skip
-        self._transport, self._timeouts, self._verdicts = transport, timeouts, verdicts
-        self._silence, self._clock, self._policy = silence, clock, policy
-        self._idle = IdleStreams(clock)
+        self, ports: Ports, timeouts: MeasuredTimeouts, verdicts: Verdicts, silence: Silence, policy: Policy, news: News
+    ) -> None:
+        self._transport, self._clock, self._timeouts = ports.transport, ports.clock.monotonic, timeouts
+        self._verdicts, self._silence, self._policy, self._news = verdicts, silence, policy, news
+        self._idle = IdleStreams(self._clock)
         """For the next round of whoever led the last one."""
-        self._turns: TTLCache[PeerId, Bucket] = TTLCache(LEADERS_REMEMBERED, REFILLED_S, clock)
+        self._turns: TTLCache[PeerId, Bucket] = TTLCache(LEADERS_REMEMBERED, REFILLED_S, self._clock)
         """Of new streams to each leader."""
         self._waits_for: tuple[PeerId, History] | None = None
         self._heard_s = 0.0
@@ -161,10 +163,22 @@ class Entry:
         if message.kind in ("abort", "refused"):
             reason = "refused" if message.kind == "refused" else message.get("reason", str)
             return Aborted(reason=reason, text=message.get("text", str))
-        group = Group.from_message(message)
-        self._check(group, stream.remote, join)
-        await self._verdicts.check_electors(group)
+        try:
+            group = Group.from_message(message)
+            self._check(group, stream.remote, join)
+            await self._verdicts.check_electors(group)
+        except BadMessage as error:
+            await self.decline(stream, join.epoch, error)
+            raise
         return group
+
+    async def decline(self, stream: Stream, epoch: int, error: BadMessage) -> None:
+        """A round has begun that we cannot go into: its leader hears why, and so does whoever watches us."""
+        self._news.refused(stream.remote, epoch, error)
+        with suppress(NetworkError):
+            declined = Message("declined", {"text": error.message[:MAX_TEXT]})
+            await stream.send(declined, timeout_s=self._timeouts.answer_s())
+        stream.close()
 
     def _check(self, group: Group, leader: PeerId, join: Join) -> None:
         mine = [member.weight for member in group.members if member.peer == self._transport.peer_id]

@@ -7,8 +7,9 @@ from collab.averaging.agreement import CommitRecord
 from collab.averaging.base import Committed, Outcome
 from collab.averaging.link_load import planned_bytes
 from collab.averaging.messages import Group, Join
+from collab.errors import BadMessage
 from collab.metrics.backbone_events import RoundPlanned
-from collab.metrics.records import Notice, Phase, PhaseReached, RoundEnded
+from collab.metrics.records import Notice, PeerRefused, Phase, PhaseReached, RoundEnded
 from collab.ports import Ports
 from collab.types import PeerId
 
@@ -42,6 +43,13 @@ class News:
             moves=tuple((peer, up, down) for peer, (up, down) in planned_bytes(group).items()),
         )
         self._observer.observe(planned)
+
+    def refused(self, leader: PeerId, epoch: int, error: BadMessage) -> None:
+        """A leader has begun a round that we cannot go into."""
+        reason = getattr(error, "reason", "bad_begin")
+        logger.info("a round is declined leader=%s epoch=%d reason=%s text=%s", leader, epoch, reason, error.message)
+        refused = PeerRefused(at_s=self._clock.now(), epoch=epoch, peer=leader, reason=reason, text=error.message)
+        self._observer.observe(refused)
 
     def ended(self, group: Group, outcome: Outcome, started_s: float) -> None:
         """One attempt is over that began at ``started_s``."""

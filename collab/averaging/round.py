@@ -73,7 +73,7 @@ class RoundEngine:
         self.leading_to = self._verdicts.leading_to
         self._following = Following(ports, settings, self._times, prepare)
         silence = Silence(self.links.clock, self._times.fixed.silence_s)
-        self._entry = Entry(ports.transport, self._times, self._verdicts, silence, self.links.clock, settings.policy)
+        self._entry = Entry(ports, self._times, self._verdicts, silence, settings.policy, self._news)
         self._desk = Desk(
             me=ports.transport.peer_id,
             timeouts=self._times,
@@ -204,7 +204,7 @@ class RoundEngine:
         try:
             self._accounts.begin(group, brings=join.num_elements > 0)
         except BadMessage as error:
-            stream.close()
+            await self._entry.decline(stream, group.epoch, error)
             return Aborted(reason="leader_lost", text=f"leader {leader}: {error.message}")
         try:
             with self.history.expecting((group.epoch, group.lineage)):

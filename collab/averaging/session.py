@@ -55,9 +55,9 @@ class Session:
         self._opening: asyncio.Task[None] | None = None
         """Lets our vector out row by row, if it has several."""
         self.gone: set[PeerId] = set()
+        """Members that are not in the round any more."""
         self._silenced: set[PeerId] = set()
         """Members that are there, and of whom nothing more goes into the mean."""
-        """Members that are not in the round any more."""
         self.division = Division.of(exchange.group.spans, exchange.group.part_elements)
         self.complaints: list[Complaint] = []
         """Of other members, for the leader to judge; whoever takes them clears them."""

@@ -24,6 +24,7 @@ HARMLESS = frozenset(
     {
         *("late", "silent", "stalled", "slow_sender", "slow_reducer", "cut_off", "over"),
         *("member_lost", "sender_lost", "unknown_round", "nobody_left", "StreamClosed", "TimedOut", "PeerUnreachable"),
+        "declined",
     }
 )
 """What happens to honest peers on bad days: counted, and nobody is warned."""

@@ -31,6 +31,9 @@ WHY = {
     "cut_off": "lost its connection",
     "member_lost": "was lost",
     "sender_lost": "was lost",
+    "declined": "did not go into it",
+    "bad_begin": "began a round that did not fit",
+    "electors_left_out": "left out some who decide",
     "not_finite": "sent numbers that are none",
 }
 

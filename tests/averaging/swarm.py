@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -40,6 +41,8 @@ class Rounds:
         """Trainers whose last word is of long ago; not in ``trainers``."""
         self.absent: set[str] = set()
         """Trainers that answer a leader's call with: not coming."""
+        self.takes_for_here: dict[str, set[PeerId]] = {}
+        """Trainers besides these of whom a peer has not heard that they are gone."""
         self.missed_s = 0.0
         """For how long everybody who is not here has been missed by those who are."""
 
@@ -64,7 +67,7 @@ class Rounds:
             self.ports[name],
             settings,
             leaders=lambda lineage, epoch: list(self.leaders),
-            roster=self._roster,
+            roster=partial(self._roster, name),
             attend=attend,
         )
         await self.engines[name].serve()
@@ -87,16 +90,16 @@ class Rounds:
             self.ports[name],
             settings,
             leaders=lambda lineage, epoch: list(self.leaders),
-            roster=self._roster,
+            roster=partial(self._roster, name),
             attend=assistant.attend,
         )
         await engine.serve()
         self.network.run(assistant.run(engine))
         return assistant
 
-    async def _roster(self, epoch: int, lineage: Lineage) -> Expected:
+    async def _roster(self, name: str, epoch: int, lineage: Lineage) -> Expected:
         return Expected(
-            trainers=frozenset(self.trainers - self.behind),
+            trainers=frozenset(self.trainers - self.behind | self.takes_for_here.get(name, set())),
             helpers=frozenset(self.helpers),
             ahead=frozenset(self.ahead),
             behind=frozenset(self.behind),

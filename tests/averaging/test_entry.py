@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from collab.answers import ENOUGH
-from collab.averaging.base import Committed, Contribution
+from collab.averaging.base import Aborted, Committed, Contribution
 from collab.averaging.conduct import abort_message
 from collab.averaging.messages import ROUND_PROTOCOL
+from collab.metrics.records import PeerRefused, RoundEnded
 from collab.net.base import Stream
 from collab.net.quotas import QUOTAS
 from collab.types import PeerId
@@ -74,3 +75,37 @@ def test_who_fails_at_once_again_and_again_comes_no_more_often_than_a_leader_bea
             assert came <= pace.burst / 2 + 20.0 * pace.per_s / 2 + 1
 
     run(main())
+
+
+def test_who_cannot_go_into_a_round_says_why_to_its_leader_and_to_whoever_watches_it() -> None:
+    """Most have not heard that an elector is gone, and their leader has."""
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = Rounds(network, "a")
+            for name in "abcd":
+                await rounds.add_trainer(name)
+            first = (await rounds.average(random_vectors("abcd", 100)))["a"]
+            assert isinstance(first, Committed)
+            rounds.trainers.discard(PeerId("d"))
+            rounds.missed_s = 10.0 * rounds.engines["a"].links.timeouts.fixed.orphaned_s
+            rounds.takes_for_here = {name: {PeerId("d")} for name in "bc"}
+            outcome = (await rounds.average(random_vectors("abc", 100), epoch=1, lineage=first.lineage))["a"]
+            assert isinstance(outcome, Aborted), outcome
+            (ended,) = [e for e in rounds.observers["a"].events if isinstance(e, RoundEnded) and not e.committed]
+            assert "some are left out who decide" in ended.reason
+            declined = refusals(rounds, "a")
+            assert {(told.peer, told.reason) for told in declined} == {("b", "declined"), ("c", "declined")}
+            assert all("some are left out who decide" in told.text for told in declined)
+            for name in "bc":
+                assert {(told.peer, told.reason) for told in refusals(rounds, name)} == {("a", "electors_left_out")}
+            rounds.takes_for_here.clear()
+            outcomes = await rounds.average(random_vectors("abc", 100), epoch=1, lineage=first.lineage)
+            assert all(isinstance(outcome, Committed) for outcome in outcomes.values())
+
+    run(main())
+
+
+def refusals(rounds: Rounds, name: str) -> list[PeerRefused]:
+    """That a peer has told of."""
+    return [event for event in rounds.observers[name].events if isinstance(event, PeerRefused)]
