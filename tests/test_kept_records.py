@@ -4,7 +4,16 @@ import asyncio
 
 import pytest
 
-from collab.net.hivemind_parts import node, routing, storage, timed_storage
+from collab.net.hivemind_parts import (
+    DHTRecord,
+    MSGPackSerializer,
+    dht_pb2,
+    node,
+    protocol,
+    routing,
+    storage,
+    timed_storage,
+)
 from collab.net.kept_records import OLD_ENDS, mend
 
 KEY, NAME, OTHER = "key", "name", "other"
@@ -83,3 +92,118 @@ def test_ends_of_records_that_were_replaced_are_forgotten_and_the_last_ones_coun
     assert kept.get("key 0") is None
     assert list(kept.data) == [KEY]
     assert known(kept) == b"999"
+
+
+REFUSED = b"refused"
+
+
+def a_keeper() -> protocol.DHTProtocol:
+    """Without a network: what it does with what others send it to keep."""
+    mend()
+    keeper = object.__new__(protocol.DHTProtocol)
+    keeper.storage, keeper.cache, keeper.node_info = mended(), mended(), dht_pb2.NodeInfo()
+    keeper.record_validator = Validator()
+    return keeper
+
+
+class Validator:
+    def validate(self, record: DHTRecord) -> bool:
+        return record.value != REFUSED
+
+
+def stored(keeper: protocol.DHTProtocol, *rows: tuple[str, bytes, bytes, float]) -> list[bool]:
+    """What a keeper answers to ``(key, name, value, end)``."""
+    request = dht_pb2.StoreRequest(
+        keys=[routing.DHTID.generate(key).to_bytes() for key, _, _, _ in rows],
+        subkeys=[name for _, name, _, _ in rows],
+        values=[value for _, _, value, _ in rows],
+        expiration_time=[end_s for _, _, _, end_s in rows],
+        in_cache=[False for _ in rows],
+    )
+    return list(asyncio.run(keeper.rpc_store(request, None)).store_ok)
+
+
+def whole(now: Now, **records: tuple[bytes, float]) -> tuple[str, bytes, bytes, float]:
+    """All that another keeper has under a key, as it hands it over."""
+    kept = storage.DictionaryDHTValue()
+    for name, (value, life_s) in records.items():
+        assert kept.store(name, value, now.s + life_s)
+    return KEY, protocol.DHTProtocol.IS_DICTIONARY, MSGPackSerializer.dumps(kept), kept.latest_expiration_time
+
+
+def kept_by(keeper: protocol.DHTProtocol) -> dict[str, bytes]:
+    found = keeper.storage.get(routing.DHTID.generate(KEY))
+    return {name: record.value for name, record in found.value.items()} if found is not None else {}
+
+
+def test_what_another_keeper_hands_over_is_taken_though_something_newer_is_there_already(now: Now) -> None:
+    """The author of one was first to find the new keeper, and the goodbyes of others come with the hand-over only."""
+    keeper, name = a_keeper(), MSGPackSerializer.dumps("b")
+    assert stored(keeper, (KEY, name, b"newer", now.s + 60.0)) == [True]
+    handed_over = whole(now, a=(b"1", 60.0), b=(b"older", 30.0), c=(b"3", 60.0))
+    assert stored(keeper, handed_over, (KEY, MSGPackSerializer.dumps("d"), b"4", now.s + 9.0)) == [False, True]
+    assert kept_by(keeper) == {"a": b"1", "b": b"newer", "c": b"3", "d": b"4"}
+
+
+def test_of_what_another_keeper_hands_over_only_what_is_not_right_is_refused(now: Now) -> None:
+    keeper = a_keeper()
+    assert stored(keeper, whole(now, a=(REFUSED, 60.0), b=(b"2", 60.0))) == [False]
+    assert kept_by(keeper) == {"b": b"2"}
+    assert stored(keeper, whole(now, b=(b"2", 60.0), c=(b"3", 60.0))) == [True]
+
+
+REPLICAS = 3
+
+
+def handed_over(num_others: int, newcomer: int) -> list[str]:
+    """What the keeper nearest to a key hands to a node that it meets.
+
+    Args:
+        num_others: nodes that it knows already, at distances 10, 20, 30 to the key.
+        newcomer: distance to the key.
+    """
+
+    async def main() -> list[str]:
+        keeper, calls = a_keeper(), list[str]()
+        key = routing.DHTID(1 << 100)
+        keeper.node_id, keeper.num_replicas = routing.DHTID(key ^ 1), REPLICAS
+        keeper.routing_table = routing.RoutingTable(keeper.node_id, bucket_size=20, depth_modulo=5)
+        for number in range(num_others):
+            keeper.routing_table.add_or_update_node(routing.DHTID(key ^ (10 * number + 10)), f"peer {number}")
+        assert keeper.storage.store(key, b"1", timed_storage.get_dht_time() + 60.0, subkey=NAME)
+
+        async def call_store(peer: str, keys: tuple[int], *_: object, in_cache: bool) -> None:
+            calls.extend([peer] * len(keys))
+
+        keeper.call_store = call_store
+        await keeper.update_routing_table(routing.DHTID(key ^ newcomer), "newcomer")
+        await asyncio.sleep(0)
+        assert "newcomer" in keeper.routing_table
+        await keeper.update_routing_table(routing.DHTID(key ^ newcomer), "newcomer")  # known by now
+        await asyncio.sleep(0)
+        return calls
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("newcomer", [5, 15, 99])
+@pytest.mark.parametrize("num_others", [0, 1, 2])
+def test_where_all_should_keep_everything_a_newcomer_is_handed_everything_once(
+    now: Now, num_others: int, newcomer: int
+) -> None:
+    assert handed_over(num_others, newcomer) == ["newcomer"]
+
+
+def test_where_there_are_enough_a_newcomer_is_handed_what_it_is_near_to(now: Now) -> None:
+    assert handed_over(REPLICAS, 25) == ["newcomer"]
+    assert handed_over(REPLICAS, 99) == []
+
+
+def test_other_nodes_still_reach_what_takes_their_records(now: Now) -> None:
+    """hivemind reads its handlers' types from their annotations."""
+    a_keeper()
+    protocol.DHTProtocol._rpc_handlers = None
+    protocol.DHTProtocol._collect_rpc_handlers()
+    (handler,) = [one for one in protocol.DHTProtocol._rpc_handlers if one.method_name == "rpc_store"]
+    assert handler.request_type is dht_pb2.StoreRequest
+    assert handler.response_type is dht_pb2.StoreResponse

@@ -85,12 +85,12 @@ from hivemind.p2p.p2p_daemon_bindings.utils import (
     read_pbmsg_safe,
     write_pbmsg,
 )
-from hivemind.proto import p2pd_pb2
+from hivemind.proto import dht_pb2, p2pd_pb2
 from hivemind.utils import MSGPackSerializer, timed_storage
 from hivemind.utils.multiaddr import Multiaddr
 
 __all__ = [
     "P2P", "ControlFailure", "DHTNode", "DHTRecord", "MSGPackSerializer", "Multiaddr", "P2PDaemonError", "PeerID",
-    "PeerInfo", "RecordValidatorBase", "StreamInfo", "node", "p2pd_pb2", "protocol", "raise_if_failed",
+    "PeerInfo", "RecordValidatorBase", "StreamInfo", "dht_pb2", "node", "p2pd_pb2", "protocol", "raise_if_failed",
     "read_pbmsg_safe", "routing", "storage", "timed_storage", "write_pbmsg",
 ]  # fmt: skip
