@@ -27,27 +27,33 @@ from tests.contracts.directory_contract import Body as DirectoryBody, DirectoryC
 from tests.contracts.transport_contract import Body as TransportBody, TransportContract
 from tests.live.processes import LIMIT_S, processes_about, wait_until
 
+Peer = tuple[HivemindTransport, HivemindDirectory]
+
 
 @asynccontextmanager
-async def connected(peers: int, clients: int = 0) -> AsyncIterator[list[tuple[HivemindTransport, HivemindDirectory]]]:
+async def connected(peers: int, clients: int = 0) -> AsyncIterator[list[Peer]]:
     """Real peers in one event loop, each connected to the first."""
-    found: list[tuple[HivemindTransport, HivemindDirectory]] = []
+    found: list[Peer] = []
+    async with AsyncExitStack() as stack:
+        for index in range(peers):
+            coming = newcomer(found, is_client=index >= peers - clients)
+            found.append(await stack.enter_async_context(coming))
+        yield found
+
+
+@asynccontextmanager
+async def newcomer(found: list[Peer], *, is_client: bool = False) -> AsyncIterator[Peer]:
+    """One more real peer, connected to the first of ``found``."""
     with TemporaryDirectory() as folder:
-        async with AsyncExitStack() as stack:
-            for index in range(peers):
-                key = Path(folder) / f"{index}.key"
-                identity = load_or_create_identity(key)
-                is_client = index >= peers - clients
-                settings = NetworkSettings(identity_path=key, host="127.0.0.1", is_client=is_client)
-                transport = await stack.enter_async_context(open_transport(settings))
-                addresses = await found[0][0].addresses() if found else ()
-                known = [await transport.dial(address, timeout_s=LIMIT_S) for address in addresses]
-                opening = open_directory(
-                    transport, known, rules=OwnedRecords(identity, SystemClock().now), is_client=is_client
-                )
-                directory = await stack.enter_async_context(opening)
-                found.append((transport, directory))
-            yield found
+        key = Path(folder) / "peer.key"
+        identity = load_or_create_identity(key)
+        settings = NetworkSettings(identity_path=key, host="127.0.0.1", is_client=is_client)
+        async with open_transport(settings) as transport:
+            addresses = await found[0][0].addresses() if found else ()
+            known = [await transport.dial(address, timeout_s=LIMIT_S) for address in addresses]
+            rules = OwnedRecords(identity, SystemClock().now)
+            async with open_directory(transport, known, rules=rules, is_client=is_client) as directory:
+                yield transport, directory
 
 
 class TestHivemindTransport(TransportContract):
@@ -106,6 +112,22 @@ def test_a_record_that_only_its_author_keeps_is_taken() -> None:
             assert not await author._node.store("key", b"1", lasts_s, subkey=author.me)
             assert await author.store("key", author.me, b"2", expires_at=lasts_s + 1.0, timeout_s=LIMIT_S)
             assert not await author.store("key", author.me, b"older", expires_at=lasts_s, timeout_s=LIMIT_S)
+
+    asyncio.run(run())
+
+
+def test_a_keeper_that_comes_late_is_handed_all_where_all_should_keep_everything() -> None:
+    """Also what nobody says again, as who has said goodbye."""
+    keys = [f"key {number}" for number in range(24)]
+
+    async def run() -> None:
+        async with connected(3) as found:
+            author, lasts_s = found[0][1], SystemClock().now() + 10 * LIMIT_S
+            for key in keys:
+                assert await author.store(key, author.me, b"goodbye", expires_at=lasts_s, timeout_s=LIMIT_S)
+            async with newcomer(found) as (_, late), asyncio.timeout(LIMIT_S):
+                while len(late._node.protocol.storage) < len(keys):
+                    await asyncio.sleep(0.01)
 
     asyncio.run(run())
 
