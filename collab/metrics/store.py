@@ -5,11 +5,11 @@ import logging
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from collab.metrics.backbone_events import RolledBack, RoundPlanned, RoundShared
 from collab.metrics.names import counter_of, figures_of
@@ -25,6 +25,7 @@ from collab.metrics.records import (
 from collab.metrics.sinks import event_fields
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 VERSION = 1
 """Of the tables; a file of a later one is put aside, since what it means is not known."""
@@ -83,10 +84,17 @@ class Curve:
 
 
 class MetricsStore:
-    """One file. All methods block, and may be called from any thread."""
+    """One file. All methods block, and may be called from any thread.
 
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database, self._lock = database, threading.Lock()
+    A file that turns out to be damaged is put aside, whenever that is, and a new one begins.
+    """
+
+    def __init__(self, database: sqlite3.Connection, path: Path | None = None) -> None:
+        """
+        Args:
+            path: of the database; None: it is in memory.
+        """
+        self._database, self._path, self._lock = database, path, threading.Lock()
         self._added: dict[str, int] = {}
         """Points of each curve since it was looked at how many there are; not in it: that was never done."""
 
@@ -98,28 +106,46 @@ class MetricsStore:
             OSError: the disk takes nothing, or gives nothing.
         """
         try:
-            return cls(_opened(path))
+            return cls(_opened(path), path)
         except sqlite3.OperationalError as error:
             raise OSError(f"{path}: {error}") from error
         except sqlite3.DatabaseError as error:
-            aside = path.with_suffix(".unreadable.sqlite")
-            logger.warning("metrics in %s cannot be read (%s); they lie in %s, and new ones begin", path, error, aside)
-            for suffix in JOURNALS:
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
-            path.replace(aside)
+            _put_aside(path, error)
         try:
-            return cls(_opened(path))
+            return cls(_opened(path), path)
         except sqlite3.Error as error:
             raise OSError(f"{path}: {error}") from error
 
     @classmethod
     def in_memory(cls) -> Self:
         """One that ends with the process: for a disk that takes nothing, and for tests."""
-        return cls(_prepared(sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)))
+        return cls(_in_memory())
 
     def close(self) -> None:
         with self._lock:
             self._database.close()
+
+    def _use(self, work: Callable[[], T]) -> T:
+        """Do something with the database; if it is damaged, with a new one: what was in it cannot be had any more."""
+        with self._lock:
+            try:
+                return work()
+            except sqlite3.DatabaseError as error:
+                if type(error) is not sqlite3.DatabaseError or self._path is None:  # a full disk has a class of its own
+                    raise
+                self._begin_anew(self._path, error)
+                return work()
+
+    def _begin_anew(self, path: Path, error: sqlite3.DatabaseError) -> None:
+        with suppress(sqlite3.Error):
+            self._database.close()
+        self._added.clear()
+        try:
+            _put_aside(path, error)
+            self._database = _opened(path)
+        except (OSError, sqlite3.Error) as failure:
+            logger.warning("metrics are kept in memory only: %s; mend the disk and start again", failure)
+            self._database, self._path = _in_memory(), None
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -129,7 +155,10 @@ class MetricsStore:
         Raises:
             sqlite3.Error: the disk does not take it.
         """
-        with self._lock, self._transaction():
+        self._use(lambda: self._write(events))
+
+    def _write(self, events: Sequence[Event]) -> None:
+        with self._transaction():
             execute = self._database.execute
             for event in events:
                 if isinstance(event, RolledBack):
@@ -172,41 +201,54 @@ class MetricsStore:
 
     def curve(self, name: str, *, after_epoch: int = -1, most: int = MOST_POINTS) -> Curve:
         """Points of later epochs, by epoch; of more than ``most`` every n-th, and the last one."""
-        with self._lock:
-            found = self._database.execute(
-                "SELECT epoch, value FROM figures WHERE name = ? AND epoch > ? ORDER BY epoch", (name, after_epoch)
-            ).fetchall()
+        found = self._rows(
+            "SELECT epoch, value FROM figures WHERE name = ? AND epoch > ? ORDER BY epoch", (name, after_epoch)
+        )
         step = -(-len(found) // most)
         rows = found[::-1][:: max(step, 1)][::-1]
         return Curve(tuple(epoch for epoch, _ in rows), tuple(value for _, value in rows))
 
     def newest_figures(self) -> dict[str, float]:
         """Of each metric the value of its last epoch."""
-        with self._lock:  # SQLite takes the other columns from the row that has the maximum
-            rows = self._database.execute("SELECT name, value, max(epoch) FROM figures GROUP BY name").fetchall()
+        # SQLite takes the other columns from the row that has the maximum
+        rows = self._rows("SELECT name, value, max(epoch) FROM figures GROUP BY name")
         return {name: value for name, value, _ in rows}
 
     def counters(self) -> dict[str, int]:
         """What was counted, by name."""
-        with self._lock:
-            return dict(self._database.execute("SELECT name, value FROM counters").fetchall())
+        return dict(self._rows("SELECT name, value FROM counters"))
 
     def newest(self, kind: type[Event], number: int) -> list[dict[str, Any]]:
         """The last events of a kind, as ``event_fields``, newest first."""
-        with self._lock:
-            rows: Sequence[tuple[str]] = self._database.execute(
-                "SELECT fields FROM events WHERE kind = ? ORDER BY number DESC LIMIT ?", (kind.__name__, number)
-            ).fetchall()
+        rows = self._rows(
+            "SELECT fields FROM events WHERE kind = ? ORDER BY number DESC LIMIT ?", (kind.__name__, number)
+        )
         return [json.loads(fields) for (fields,) in rows]
+
+    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        return self._use(lambda: self._database.execute(query, values).fetchall())
 
 
 def _opened(path: Path) -> sqlite3.Connection:
     """A database in a file.
 
     Raises:
-        sqlite3.DatabaseError: it is none, or of a later version.
+        sqlite3.DatabaseError: it is none, damaged, or of a later version.
     """
     return _prepared(sqlite3.connect(path, check_same_thread=False, isolation_level=None))
+
+
+def _in_memory() -> sqlite3.Connection:
+    return _prepared(sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None))
+
+
+def _put_aside(path: Path, error: sqlite3.DatabaseError) -> None:
+    """Raises ``OSError``."""
+    aside = path.with_suffix(".unreadable.sqlite")
+    logger.warning("metrics in %s cannot be read (%s); they lie in %s, and new ones begin", path, error, aside)
+    for suffix in JOURNALS:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    path.replace(aside)
 
 
 def _prepared(database: sqlite3.Connection) -> sqlite3.Connection:
@@ -214,6 +256,9 @@ def _prepared(database: sqlite3.Connection) -> sqlite3.Connection:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version > VERSION:
             raise sqlite3.DatabaseError(f"it is of version {version}, and this program knows {VERSION}")
+        (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last seconds, and nothing else
         database.execute(f"PRAGMA cache_size = -{CACHE_KIB}")

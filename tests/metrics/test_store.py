@@ -105,6 +105,57 @@ def test_a_file_that_cannot_be_read_is_put_aside_and_said(
     assert "m.unreadable.sqlite" in caplog.text
 
 
+def damage(path: Path) -> None:
+    """All pages but those with the header and the tables' names."""
+    page = 4096
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        for start in range(5 * page, path.stat().st_size, page):
+            file.seek(start)
+            file.write(b"\xa5" * 200)
+
+
+def test_a_file_whose_later_pages_are_damaged_is_put_aside_when_it_is_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "m.sqlite"
+    with store_at(path) as store:
+        store.write([report(epoch) for epoch in range(2000)])
+    damage(path)
+    with store_at(path) as store:
+        assert store.curve("loss").epochs == ()
+        assert store.newest(SwarmReport, 1) == []
+        store.write([report(1)])
+        assert store.curve("loss").epochs == (1,)
+    assert (tmp_path / "m.unreadable.sqlite").stat().st_size > 100_000
+    assert "m.unreadable.sqlite" in caplog.text
+
+
+@pytest.mark.parametrize("use", [lambda store: store.write([report(5000)]), lambda store: store.curve("loss")])
+@pytest.mark.parametrize("is_disk_gone", [False, True])
+def test_a_file_that_is_damaged_meanwhile_is_put_aside_and_what_comes_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+    use: Callable[[MetricsStore], object], is_disk_gone: bool,
+) -> None:  # fmt: skip
+    def refuse(self: Path, target: Path) -> Path:
+        raise OSError(30, "Read-only file system")
+
+    path = tmp_path / "m.sqlite"
+    with store_at(path) as store:
+        store.write([report(epoch) for epoch in range(3000)])
+        damage(path)
+        if is_disk_gone:
+            monkeypatch.setattr(Path, "replace", refuse)
+        use(store)
+        store.write([report(5001)])
+        assert store.curve("loss").epochs[-1] == 5001
+        assert len(store.curve("loss").epochs) <= 2
+    assert (tmp_path / "m.unreadable.sqlite").exists() != is_disk_gone
+    assert "m.unreadable.sqlite" in caplog.text
+    assert ("in memory only" in caplog.text) == is_disk_gone
+
+
 def test_a_place_that_takes_no_file_is_an_error_of_the_disk(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"gone.m\.sqlite"):
         MetricsStore.open(tmp_path / "gone" / "m.sqlite")
