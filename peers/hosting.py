@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,8 @@ from peers.workshop import Workshop
 
 if TYPE_CHECKING:
     from collab.tasks.base import Task
+
+logger = logging.getLogger(__name__)
 
 FAR_S = 1e11
 """Swarm time that nobody here will see: the organiser's own backbone needs no new invite."""
@@ -127,7 +130,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
             async def welcome(backbone: Backbone) -> None:
                 backbone.statutes.mandate.take(0, read_orders(options.directory / ORDERS))
                 addresses = _dialable_first(backbone.all_addresses())
-                _write(options.directory / ADDRESSES, json.dumps(addresses))
+                _keep_addresses(options.directory / ADDRESSES, addresses)
                 announce(f"checkpoints and metrics: {data_dir.path}")
                 _show_invite(estate, addresses, options)
 
@@ -235,13 +238,24 @@ def _dialable_first(addresses: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(addresses, key=is_loopback))
 
 
+def _keep_addresses(path: Path, addresses: tuple[str, ...]) -> None:
+    """For the organiser's commands on this machine; the run does not wait for a disk that takes nothing."""
+    try:
+        _write(path, json.dumps(addresses))
+    except OSError as error:
+        text = "the organiser's commands in this directory may not find this backbone; free some space, start it again"
+        logger.warning("cannot write %s: %s; %s", path, error.strerror, text)
+
+
 def _write(path: Path, text: str) -> None:
+    """Raises ``OSError``, and leaves nothing behind then."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_text(text + "\n", encoding="utf-8")
         unfinished.rename(path)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", hint="name a writable path") from error
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def _show_invite(estate: Estate, addresses: tuple[str, ...], options: HostOptions) -> None:
@@ -251,7 +265,11 @@ def _show_invite(estate: Estate, addresses: tuple[str, ...], options: HostOption
         return
     invite = _invite(estate, addresses)
     if options.invite_file is not None:
-        _write(options.invite_file, invite)
+        try:
+            _write(options.invite_file, invite)
+        except OSError as error:
+            text = f"cannot write {options.invite_file}: {error.strerror}"
+            raise ConfigError(text, hint="name a writable path, or free some space") from error
     announce(f"invite:\n\n  {invite}\n\nanyone joins with:\n\n  collab-peer join {invite}\n")
 
 

@@ -86,6 +86,18 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         assert_refused(["backbone", str(tmp_path), "--host", "127.0.0.1", "--port", port], port, "in use", "--port")
 
 
+def test_a_backbone_starts_on_a_disk_that_takes_nothing_for_the_convenience_of_people(tmp_path: Path) -> None:
+    """Its run's way in is more than the files by which commands find it, and curves."""
+    kept = tmp_path / "run" / "backbone"
+    for name in ("addresses.json", "metrics.sqlite"):
+        (kept / name).mkdir(parents=True)
+    with live_swarm(tmp_path / "run", RUN.format(until=10, rate=1)) as swarm:
+        backbone = swarm.backbone()
+        assert f"cannot write {kept / 'addresses.json'}: Is a directory" in backbone.tail()
+        assert "metrics are kept in memory only" in backbone.tail()
+    assert sorted(path.name for path in kept.glob(".addresses*")) == []
+
+
 def test_an_invite_to_a_run_file_that_was_changed_names_both_fingerprints(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", RUN.format(until=10, rate=0.1)) as swarm:
         swarm.backbone("--port", "27612").leave()
