@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,13 +18,15 @@ from packaging.requirements import Requirement
 from collab.averaging.assistant import Assistant, assisting_engine
 from collab.compression.base import all_codecs
 from collab.config import ForeignTask
-from collab.errors import CollabError, InviteError
+from collab.errors import BadMessage, CollabError, InviteError
 from collab.net.hivemind_net import NetworkSettings, open_transport
 from collab.net.listening import check_port
 from collab.net.startup import Started
+from collab.swarm.access import read_grant, read_pass
 from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
 from collab.swarm.identity import load_or_create_identity
+from collab.swarm.invite import Invite
 from collab.swarm.membership import Membership
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
@@ -31,6 +34,7 @@ from collab.swarm.statutes import Statutes
 from collab.types import Role
 from peers import checkup
 from peers.checkup import Finding, Outcome
+from peers.event_words import count
 from peers.hub_lookup import apart, word_of
 from peers.joining import Relay
 from peers.places import cache_dir, claim_data_dir, data_home
@@ -160,15 +164,15 @@ async def look_at_the_run(examination: Examination) -> list[Finding]:
         invite = invite_from(await apart(lambda: word_of(examination.invite)))
         with claim_data_dir(None, invite.run_id, "guest") as place:
             reach = Reach(port=examination.port)
-            async with start_from_invite(invite, place, reach, Relay()) as (started, bundle):
-                findings += await ask_the_run(started, bundle)
+            async with start_from_invite(invite, place, reach, Relay(), is_guest=True) as (started, bundle):
+                findings += await ask_the_run(started, bundle, invite)
     except* CollabError as errors:
         for error in leaves(errors):
             findings.append(checkup.failed("invite" if isinstance(error, InviteError) else "join", error))
     return findings
 
 
-async def ask_the_run(started: Started, bundle: Bundle) -> list[Finding]:
+async def ask_the_run(started: Started, bundle: Bundle, invite: Invite) -> list[Finding]:
     """Clock, ways in, link, and whether there is anything to join."""
     ports, statutes = started.ports, Statutes(started.ports, bundle)
 
@@ -194,12 +198,12 @@ async def ask_the_run(started: Started, bundle: Bundle) -> list[Finding]:
         checkup.clock(started.clock_offset_s),
         checkup.reach(started.verdict),
         checkup.bandwidth(up, down, is_asked=True),
-        can_join(bundle, membership.view),
+        can_join(bundle, membership.view, invite),
     ]
 
 
-def can_join(bundle: Bundle, view: SwarmView) -> Finding:
-    """Whoever gets this far was let in."""
+def can_join(bundle: Bundle, view: SwarmView, invite: Invite) -> Finding:
+    """Whoever gets this far was let in to look."""
     run = bundle.run
     text = f"{run.run_id}: {view.num_trainers} trainers, {len(view.helpers())} helpers"
     if run.until_epoch is not None and view.is_over(run.until_epoch):
@@ -209,7 +213,24 @@ def can_join(bundle: Bundle, view: SwarmView) -> Finding:
         remedy = f"install it, read it, and join with --allow {run.task.module}"
         text = f"{text}; it needs the module {run.task.module}"
         return Finding(check="join", outcome=Outcome.NOTE, text=text, remedy=remedy)
+    if full := used_up(bundle, view, invite):
+        remedy = "if that is this machine, all is well; else stop one of them before this machine joins"
+        return Finding(check="join", outcome=Outcome.NOTE, text=f"{text}; {full}", remedy=remedy)
     return Finding(check="join", outcome=Outcome.OK, text=f"{text}; this machine was let in")
+
+
+def used_up(bundle: Bundle, view: SwarmView, invite: Invite) -> str:
+    """Who uses the invite, if it is in use on as many devices as it is for; else empty."""
+    if invite.papers is None:
+        return ""
+    ours, names = read_grant(invite.papers.grant, bundle.fingerprint, bundle.owner), []
+    for record in view.records:
+        with suppress(BadMessage):
+            if read_pass(record.credential, bundle.fingerprint, bundle.owner).grant.key == ours.key:
+                names.append(record.name)
+    if len(names) < ours.devices:
+        return ""
+    return f"the invite is for {count(ours.devices, 'device')}, and in use by {', '.join(sorted(names))}"
 
 
 def for_programs(findings: Sequence[Finding]) -> str:

@@ -51,9 +51,9 @@ async def _look_as_owner(directory: Path) -> dict[str, Any]:
 async def _look_as_guest(invite_text: str) -> dict[str, Any]:
     """As one that dials and is never dialled."""
     invite = invite_from(invite_text)
-    with claim_data_dir(None, invite.run_id, "guest") as place:  # one key for all looks: an invite is for few devices
+    with claim_data_dir(None, invite.run_id, "guest") as place:  # one key for all looks
         reach = Reach(asked_for=Reachability.CLIENT)
-        async with start_from_invite(invite, place, reach, Relay()) as (started, bundle):
+        async with start_from_invite(invite, place, reach, Relay(), is_guest=True) as (started, bundle):
             view = await ProgressBoard(started.ports, started.identity, bundle.fingerprint).refresh()
             return await _look(started.ports.transport, bundle, view)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import Started, StartupSettings, default_host, open_run
@@ -40,9 +40,13 @@ def limits_from(max_upload: float | None, max_download: float | None) -> LinkLim
 
 @asynccontextmanager
 async def start_from_invite(
-    invite: Invite, data_dir: DataDir, reach: Reach, observer: Observer
+    invite: Invite, data_dir: DataDir, reach: Reach, observer: Observer, *, is_guest: bool = False
 ) -> AsyncIterator[tuple[Started, Bundle]]:
-    """Get into the swarm that ``invite`` names; see ``open_run``."""
+    """Get into the swarm that ``invite`` names; see ``open_run``.
+
+    Args:
+        is_guest: only to look: no device's place of the invite is taken then.
+    """
     network = NetworkSettings(
         identity_path=data_dir.identity,
         host=reach.host or default_host(invite),
@@ -53,7 +57,7 @@ async def start_from_invite(
         bootstrap=AddressBook(invite.addresses, data_dir.backbones),
         limits=reach.limits,
         clock_error_s=reach.clock_error_s,
-        papers=invite.papers,
+        papers=invite.papers and replace(invite.papers, are_guests=is_guest),
         reach=reach.asked_for,
     )
     async with open_run(invite, settings, observer) as opened:

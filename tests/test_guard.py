@@ -17,11 +17,12 @@ from collab.errors import (
     VersionMismatch,
 )
 from collab.metrics.records import PeerRefused
-from collab.net.base import Stream
+from collab.net.base import Barred, Stream
 from collab.net.buckets import Pace
-from collab.net.guard import Guard, GuardedTransport
-from collab.net.quotas import Limits, Quota
+from collab.net.guard import ASKED_AGAIN_S, Guard, GuardedTransport
+from collab.net.quotas import FOR_GUESTS, QUOTAS, Limits, Quota
 from collab.net.wire import Message
+from collab.ports import Entrance
 from collab.types import PeerId
 from tests.fakes import FakeClock, FakeNetwork, FakeObserver, FakeTransport, run
 
@@ -324,3 +325,40 @@ def test_streams_to_ourselves_are_not_counted() -> None:
         assert lab.guard.num_known == 0
 
     in_lab(test)
+
+
+class GuestsOnly:
+    """A door that takes everybody for somebody who looks only."""
+
+    is_closed = False
+
+    def barred(self, peer: PeerId, credential: bytes) -> Barred:
+        return Barred("guest", "a guest looks at the run, and takes no part")
+
+
+async def answer(stream: Stream) -> None:
+    while True:
+        await stream.receive(timeout_s=4 * ASKED_AGAIN_S)
+        await stream.send(Message("answer"), timeout_s=1)
+
+
+def test_a_guest_may_look_for_as_long_as_it_likes_and_nothing_else() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            guard = Guard(FakeClock(), FakeObserver(), entrance=Entrance(door=GuestsOnly()))
+            server, guest = GuardedTransport(network.join(SERVER), guard), network.join("guest")
+            for protocol in QUOTAS:
+
+                await server.serve(protocol, answer)
+            streams = {protocol: await guest.open(SERVER, protocol, timeout_s=1) for protocol in QUOTAS}
+            for stream in streams.values():
+                await stream.send(Message("question"), timeout_s=1)
+            heard = {protocol: (await stream.receive(timeout_s=1)).kind for protocol, stream in streams.items()}
+            assert {protocol for protocol, kind in heard.items() if kind == "answer"} == set(FOR_GUESTS) & set(QUOTAS)
+            assert set(heard.values()) == {"answer", "barred"}
+            await asyncio.sleep(2 * ASKED_AGAIN_S)
+            for protocol in set(FOR_GUESTS) & set(QUOTAS):
+                await streams[protocol].send(Message("question"), timeout_s=1)
+                assert (await streams[protocol].receive(timeout_s=1)).kind == "answer"
+
+    run(main())

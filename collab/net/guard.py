@@ -17,7 +17,7 @@ from collab.net.around import AroundStream, AroundTransport
 from collab.net.base import Handler, Stream, Transport
 from collab.net.buckets import Bucket
 from collab.net.greeting import GREETING, barred_message, credential_in
-from collab.net.quotas import LIMITS, SMALL_BYTES, Limits, Quota
+from collab.net.quotas import FOR_GUESTS, LIMITS, SMALL_BYTES, Limits, Quota
 from collab.net.wire import Message
 from collab.ports import Clock, Entrance, Observer
 from collab.swarm.order_exchange import ORDERS_PROTOCOL
@@ -28,8 +28,10 @@ logger = logging.getLogger(__name__)
 
 GREETING_S = 10.0
 """For a peer's first word, where nobody comes in without one."""
-EXCEPTIONS = frozenset({("banned", ORDERS_PROTOCOL), ("pass_expired", TIME_PROTOCOL)})
-"""What the banned may still ask for: the organiser's word that they are. And whose clock is wrong: the time."""
+EXCEPTIONS = frozenset(
+    {("banned", ORDERS_PROTOCOL), ("pass_expired", TIME_PROTOCOL), *(("guest", protocol) for protocol in FOR_GUESTS)}
+)
+"""What the banned may still ask for: the organiser's word that they are. Whose clock is wrong: the time. And guests."""
 ASKED_AGAIN_S = 30.0
 """So often the door is asked about a peer whose stream stays open."""
 SAME_S = 5.0
@@ -116,7 +118,7 @@ class Guard:
         self._enter(peer, visitor, use)
         visit = _Visit(peer)
         _visit.set(visit)  # in this stream's own task, and in all that it starts
-        counted = _CountedStream(stream, use, self._clock, self._entrance)
+        counted = _CountedStream(stream, protocol, use, self._clock, self._entrance)
         try:
             if not await self._is_barred(protocol, counted):
                 await handler(counted)
@@ -227,8 +229,9 @@ def reason_of(error: BaseException) -> str:
 class _CountedStream(AroundStream):
     """Implements ``Stream``: small messages of one peer, of which there can be too many, after its greeting."""
 
-    def __init__(self, stream: Stream, use: _Use, clock: Clock, entrance: Entrance) -> None:
+    def __init__(self, stream: Stream, protocol: str, use: _Use, clock: Clock, entrance: Entrance) -> None:
         super().__init__(stream)
+        self._protocol = protocol
         self._use, self._clock, self._entrance = use, clock, entrance
         self._asked = entrance.changes, clock.monotonic()
         self._first: Message | None = None
@@ -269,7 +272,8 @@ class _CountedStream(AroundStream):
         if door is None or (changes == self._entrance.changes and now_s - asked_s < ASKED_AGAIN_S):
             return
         self._asked = self._entrance.changes, now_s
-        if (barred := door.barred(self.remote, b"")) is not None:
+        barred = door.barred(self.remote, b"")
+        if barred is not None and (barred.reason, self._protocol) not in EXCEPTIONS:
             with suppress(NetworkError):
                 await self.send(barred_message(barred), timeout_s=GREETING_S)
             self.close()

@@ -32,6 +32,11 @@ HELLO_PROTOCOL = "collab/hello/1"
 """See ``hello``."""
 REACH_PROTOCOL = "collab/reach/1"
 """See ``dial_back``."""
+FOR_GUESTS = (
+    BUNDLE_PROTOCOL, COVERAGE_PROTOCOL, HELLO_PROTOCOL, ORDERS_PROTOCOL, PROBE_PROTOCOL, REACH_PROTOCOL,
+    REPORT_PROTOCOL, TIME_PROTOCOL,
+)  # fmt: skip
+"""What whoever only looks at a run may ask."""
 SMALL_BYTES = 1 << 10
 """Messages with less payload are counted; larger ones are limited by the link."""
 ANSWERS = Pace(burst=1000, per_s=200.0)

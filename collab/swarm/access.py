@@ -7,7 +7,7 @@ A pass is valid for minutes and its device renews it by itself; anybody can chec
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import msgpack
@@ -19,6 +19,8 @@ from collab.swarm.identity import Identity
 from collab.types import PeerId, Role
 
 GRANT_TAG, PASS_TAG = "collab/grant/1", "collab/pass/1"
+GUEST_TAG = "collab/guest/1"
+"""In a pass of who looks only."""
 PASS_LIFE_S = 600.0
 """Of a device that has vanished: then another one of the same invite may take its place."""
 CLOCK_ERROR_S = 15.0
@@ -57,6 +59,8 @@ class Pass:
     since: float
     """Swarm time at which the device first came; the first ones of an invite keep their places."""
     expires_at: float
+    is_guest: bool = False
+    """Whether it looks at the run only, and takes no device's place."""
 
 
 def pack_grant(grant: Grant, owner: Identity) -> bytes:
@@ -71,7 +75,8 @@ def pack_pass(papers: "Papers", device: PeerId, *, since: float, now: float) -> 
     Args:
         since: swarm time at which the device first came.
     """
-    body = PASS_ENVELOPE.pack([PASS_TAG, device, since, now + PASS_LIFE_S], papers.key)
+    tag = GUEST_TAG if papers.are_guests else PASS_TAG
+    body = PASS_ENVELOPE.pack([tag, device, since, now + PASS_LIFE_S], papers.key)
     packed: bytes = msgpack.packb([papers.grant, body])
     return packed
 
@@ -82,8 +87,7 @@ def read_grant(data: bytes, fingerprint: str, owner: PeerId) -> Grant:
     Raises:
         BadMessage: malformed, of another run, or not signed by its owner.
     """
-    kinds = (str, str, str, int, float, str)
-    run, key, person, devices, expires_at, role = GRANT_ENVELOPE.unpack(data, owner, partial(_row, GRANT_TAG, kinds))
+    run, key, person, devices, expires_at, role = GRANT_ENVELOPE.unpack(data, owner, _grant_row)
     if run != fingerprint:
         raise BadMessage("the grant is for another run")
     if not (0 < devices <= MAX_DEVICES and len(person) <= MAX_PERSON_CHARACTERS and role in GRANTED_ROLES):
@@ -112,17 +116,24 @@ def read_pass(data: bytes, fingerprint: str, owner: PeerId) -> Pass:
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise BadMessage(f"the pass is malformed: {error!r}") from error
     grant = read_grant(granted, fingerprint, owner)
-    read = partial(_row, PASS_TAG, (str, float, float))
-    device, since, expires_at = PASS_ENVELOPE.unpack(body, grant.key, read)
-    return Pass(grant=grant, device=PeerId(device), since=since, expires_at=expires_at)
+    tag, device, since, expires_at = PASS_ENVELOPE.unpack(body, grant.key, _pass_row)
+    return Pass(grant=grant, device=PeerId(device), since=since, expires_at=expires_at, is_guest=tag == GUEST_TAG)
 
 
-def _row(tag: str, kinds: tuple[type, ...], values: Any) -> list[Any]:
-    """Checked values behind the tag."""
-    (row,) = Message(tag, {"values": [values]}).rows("values", str, *kinds)
-    if row[0] != tag:
-        raise BadMessage(f"expected {tag}, got {row[0]!r:.40}")
-    return row[1:]
+def _grant_row(values: Any) -> list[Any]:
+    return _row((GRANT_TAG,), (str, str, str, int, float, str), values)[1:]
+
+
+def _pass_row(values: Any) -> list[Any]:
+    return _row((PASS_TAG, GUEST_TAG), (str, float, float), values)
+
+
+def _row(tags: tuple[str, ...], kinds: tuple[type, ...], values: Any) -> list[Any]:
+    """Checked values, the tag first."""
+    (row,) = Message(tags[0], {"values": [values]}).rows("values", str, *kinds)
+    if row[0] not in tags:
+        raise BadMessage(f"expected {' or '.join(tags)}, got {row[0]!r:.40}")
+    return row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +144,8 @@ class Papers:
     """As the owner signed it."""
     key: Identity
     """Of the invite."""
+    are_guests: bool = False
+    """Whether its passes are for looking only."""
 
     def role(self, fingerprint: str, owner: PeerId) -> Role:
         """What the invite is for. Raises ``BadMessage`` as ``read_grant``."""

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 from collab.errors import BadMessage
 from collab.net.base import Barred
-from collab.swarm.access import CLOCK_ERROR_S, PASS_LIFE_S, Pass, read_pass
+from collab.swarm.access import CLOCK_ERROR_S, MAX_DEVICES, PASS_LIFE_S, Pass, read_pass
 from collab.swarm.statements import FOREVER, Ban
 from collab.types import PeerId, Role
 
-MAX_HOLDERS = 64
-"""Devices of one invite that are remembered; whoever came later is refused anyway."""
+MAX_HOLDERS = MAX_DEVICES + 28
+"""Devices of one invite that are remembered, and guests as well; whoever came later is refused anyway."""
 MAX_PASSES = 8192
+MAX_GUESTS = 8
+"""Of one invite at a time: who looks has a place of its own, for as long as its pass lasts."""
+GUEST = "guest"
+"""Why a stream of who looks only is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,13 @@ class Admission:
             return Barred("invite_expired", text)
         if not known.since - CLOCK_ERROR_S <= now < known.expires_at <= now + PASS_LIFE_S + CLOCK_ERROR_S:
             return Barred("pass_expired", "your pass is out of date: is your clock right?")
-        before = [other for other in self._alive(grant.key, now) if _rank(other) < _rank(known)]
+        alike = [other for other in self._alive(grant.key, now) if other.is_guest == known.is_guest]
+        before = [other for other in alike if _rank(other) < _rank(known)]
+        if known.is_guest:
+            if len(before) >= MAX_GUESTS:
+                text = f"{MAX_GUESTS} others look at this run with the invite of {grant.person or 'yours'}"
+                return Barred("too_many_guests", f"{text}; come again in 10 min")
+            return Barred(GUEST, "a guest looks at the run, and takes no part")
         if len(before) >= grant.devices:
             places = f"{grant.devices} device{'s' if grant.devices > 1 else ''}"
             free_s = min(other.expires_at for other in before) - now
@@ -87,15 +97,18 @@ class Admission:
 
     def _remember(self, shown: Pass) -> None:
         known = self._passes.get(shown.device)
-        if known is not None and known.grant.key == shown.grant.key and known.expires_at >= shown.expires_at:
+        is_alike = known is not None and (known.grant.key, known.is_guest) == (shown.grant.key, shown.is_guest)
+        if known is not None and is_alike and known.expires_at >= shown.expires_at:
             return
         if known is not None:
             self.release(shown.device)
         self._passes[shown.device] = shown
         holders = self._holders.setdefault(shown.grant.key, {})
         holders[shown.device] = shown
-        while len(holders) > MAX_HOLDERS:
-            self.release(max(holders, key=lambda device: _rank(holders[device])))
+        alike = [device for device in holders if holders[device].is_guest == shown.is_guest]
+        if len(alike) > MAX_HOLDERS:  # first those that vanished: a place is free again when its pass has ended
+            now = self._clock()
+            self.release(max(alike, key=lambda device: (now >= holders[device].expires_at, *_rank(holders[device]))))
         while len(self._passes) > MAX_PASSES:
             self.release(min(self._passes, key=lambda device: self._passes[device].expires_at))
 

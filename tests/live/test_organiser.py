@@ -44,9 +44,16 @@ def test_an_organiser_invites_amends_bans_and_ends_a_run_and_another_one_carries
         backbone = swarm.start("backbone", ["backbone", str(swarm.directory), "--host", "127.0.0.1", "--json"])
         wait_until((swarm.directory / "backbone" / "addresses.json").exists, "the backbone's addresses", backbone)
         words = {name: say(swarm, "invite", "--name", name, "--devices", "1").split()[0] for name in ("Anna", "Bob")}
+        looks = (run_cli("doctor", words["Bob"], "--json"), run_cli("status", words["Bob"], "--json"))
+        assert json.loads(looks[0].stdout)["checks"][-1]["outcome"] == "ok", looks[0].stdout
+        assert looks[1].returncode == 0, looks[1].stderr
         anna, bob = (join(swarm, name.lower(), word) for name, word in words.items())
         for peer in (anna, bob):
             peer.wait_for_epoch(3)
+        assert run_cli("status", words["Bob"], "--json").returncode == 0, "whoever takes part may look, too"
+        looked = json.loads(run_cli("doctor", words["Bob"], "--json").stdout)["checks"][-1]
+        assert (looked["check"], looked["outcome"]) == ("join", "note")
+        assert "in use by bob" in looked["text"]
 
         second = join(swarm, "anna-again", words["Anna"])
         assert second.process.wait(LIMIT_S) == 1

@@ -66,7 +66,7 @@ def test_a_garbled_invite_and_a_run_that_does_not_answer_are_problems_of_their_o
 
         async def __aexit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(doctor, "start_from_invite", lambda *_: Nobody())
+    monkeypatch.setattr(doctor, "start_from_invite", lambda *_, **__: Nobody())
     owner = Identity.from_seed(bytes(32))
     address = f"/ip4/127.0.0.1/tcp/4001/p2p/{owner.peer_id}"
     word = write_invite(Invite(run_id="run", fingerprint="f" * 64, owner=owner.peer_id, addresses=(address,)), owner)
@@ -127,16 +127,19 @@ def test_a_daemon_that_does_not_start_is_a_problem(monkeypatch: pytest.MonkeyPat
     assert "-> install hivemind again" in result.output
 
 
+OPEN = Invite(run_id="run", fingerprint="f" * 64, owner="", addresses=())
+
+
 def bundle(text: str) -> Bundle:
     return Bundle(parse_run(text, origin="the test"), {})
 
 
 def test_a_run_that_needs_a_module_of_others_says_how_it_is_allowed() -> None:
     ordinary = bundle("{run_id: run, task: {name: image_classification}}")
-    assert doctor.can_join(ordinary, SwarmView((), 0.0)).outcome is Outcome.OK
+    assert doctor.can_join(ordinary, SwarmView((), 0.0), OPEN).outcome is Outcome.OK
     mine = f'name: module, module: mine, sha256: "{"0" * 64}", class_name: Mine'
     foreign = bundle(f"{{run_id: run, task: {{{mine}}}}}")
-    finding = doctor.can_join(foreign, SwarmView((), 0.0))
+    finding = doctor.can_join(foreign, SwarmView((), 0.0), OPEN)
     assert finding.outcome is Outcome.NOTE
     assert "--allow mine" in finding.remedy
 
@@ -144,4 +147,4 @@ def test_a_run_that_needs_a_module_of_others_says_how_it_is_allowed() -> None:
 def test_a_run_that_is_over_cannot_be_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SwarmView, "is_over", lambda _self, until: until == 9)
     over = bundle("{run_id: run, until_epoch: 9, task: {name: image_classification}}")
-    assert doctor.can_join(over, SwarmView((), 0.0)).outcome is Outcome.PROBLEM
+    assert doctor.can_join(over, SwarmView((), 0.0), OPEN).outcome is Outcome.PROBLEM

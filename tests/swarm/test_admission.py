@@ -9,6 +9,7 @@ import pytest
 from collab.errors import BadMessage
 from collab.swarm.access import (
     CLOCK_ERROR_S,
+    MAX_DEVICES,
     MAX_PASS_BYTES,
     PASS_LIFE_S,
     Credentials,
@@ -18,7 +19,7 @@ from collab.swarm.access import (
     pack_pass,
     read_pass,
 )
-from collab.swarm.admission import MAX_HOLDERS, Admission, House
+from collab.swarm.admission import GUEST, MAX_GUESTS, MAX_HOLDERS, Admission, House
 from collab.swarm.identity import Identity
 from collab.swarm.statements import Ban
 from collab.types import PeerId, Role
@@ -28,11 +29,13 @@ OWNER, INVITE, OTHER = PEOPLE[0], PEOPLE[1], PEOPLE[2]
 DEVICES = [Identity.from_seed(bytes([200 + number] * 32)).peer_id for number in range(8)]
 F = "f" * 64
 NOW = 1_000_000.0
-GRANT = Grant(fingerprint=F, key=INVITE.peer_id, person="Anna", devices=2, expires_at=NOW + 86400, role=Role.TRAINER)
+GRANT = Grant(fingerprint=F, key=INVITE.peer_id, person="Anna", devices=2, expires_at=NOW + 1e6, role=Role.TRAINER)
 
 
-def papers(grant: Grant = GRANT, key: Identity = INVITE, owner: Identity = OWNER) -> Papers:
-    return Papers(grant=pack_grant(grant, owner), key=key)
+def papers(
+    grant: Grant = GRANT, key: Identity = INVITE, owner: Identity = OWNER, *, are_guests: bool = False
+) -> Papers:
+    return Papers(grant=pack_grant(grant, owner), key=key, are_guests=are_guests)
 
 
 class Gate:
@@ -192,3 +195,63 @@ def test_devices_of_one_invite_are_one_voice_and_only_the_owner_makes_backbones(
     backbone = papers(replace(GRANT, key=OTHER.peer_id, role=Role.BACKBONE), key=OTHER)
     gate.reason(DEVICES[4], pack_pass(backbone, DEVICES[4], since=NOW, now=NOW))
     assert [gate.admission.is_vouched_backbone(device) for device in DEVICES[:5]] == [False] * 4 + [True]
+
+
+def test_who_looks_only_takes_no_devices_place_and_gets_no_further_than_looking() -> None:
+    gate = Gate()
+    for device in DEVICES[:2]:
+        assert gate.shows(device, are_guests=True) == GUEST
+    gate.now += 10
+    assert [gate.shows(device) for device in DEVICES[2:4]] == ["", ""], "both places are free"
+    assert gate.shows(DEVICES[4]) == "too_many_devices"
+    assert gate.shows(DEVICES[4], are_guests=True) == GUEST, "looking goes on when they are taken"
+    assert not gate.admission.is_vouched_backbone(DEVICES[4])
+
+
+def test_a_backbones_guest_is_no_backbone() -> None:
+    gate, grant = Gate(is_open=True), replace(GRANT, role=Role.BACKBONE)
+    assert gate.shows(DEVICES[0], grant=grant, are_guests=True) == GUEST
+    assert not gate.admission.is_vouched_backbone(DEVICES[0])
+    assert gate.shows(DEVICES[1], grant=grant) == ""
+    assert gate.admission.is_vouched_backbone(DEVICES[1])
+
+
+def test_guests_of_one_invite_are_few_at_a_time_and_push_out_no_device() -> None:
+    gate = Gate()
+    assert gate.shows(DEVICES[0]) == ""
+    reasons = []
+    for number in range(2 * MAX_HOLDERS):
+        device = Identity.from_seed(number.to_bytes(32, "big")).peer_id
+        reasons.append(gate.shows(device, since=NOW + number / 1000, are_guests=True))
+    assert reasons[:MAX_GUESTS] == [GUEST] * MAX_GUESTS
+    assert GUEST not in reasons[MAX_GUESTS:]
+    assert reasons[MAX_GUESTS] == "too_many_guests"
+    assert len(gate.admission._passes) <= MAX_HOLDERS + 1
+    assert gate.reason(DEVICES[0]) == ""
+    gate.now += PASS_LIFE_S
+    assert gate.shows(DEVICES[5], are_guests=True) == GUEST
+
+
+def test_a_guest_is_banned_with_its_invite_and_its_invite_ends() -> None:
+    gate = Gate()
+    gate.bans[INVITE.peer_id] = Ban(who=INVITE.peer_id, reason="revoked")
+    assert gate.shows(DEVICES[0], are_guests=True) == "banned"
+    gate.bans.clear()
+    gate.now = GRANT.expires_at
+    assert gate.shows(DEVICES[0], are_guests=True) == "invite_expired"
+
+
+def test_as_many_devices_come_in_as_the_largest_invite_is_for() -> None:
+    gate, grant = Gate(), replace(GRANT, devices=MAX_DEVICES)
+    crowd = [Identity.from_seed(number.to_bytes(32, "big")).peer_id for number in range(MAX_DEVICES + 1)]
+    reasons = [gate.shows(device, since=NOW + number / 1000, grant=grant) for number, device in enumerate(crowd)]
+    assert reasons == [""] * MAX_DEVICES + ["too_many_devices"]
+
+
+def test_devices_that_vanished_without_a_word_do_not_keep_later_ones_out() -> None:
+    """A hosted notebook has a new key each day."""
+    gate = Gate()
+    for number in range(2 * MAX_HOLDERS):
+        device = Identity.from_seed(number.to_bytes(32, "big")).peer_id
+        assert gate.shows(device) == "", f"day {number + 1}"
+        gate.now += PASS_LIFE_S
