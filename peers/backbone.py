@@ -181,6 +181,10 @@ class Backbone:
         """Why we cannot do our work just now, in words; empty: we can."""
         if self.keeper.packed is None:
             return "no state of the run is here yet"
+        return self.not_saved()
+
+    def not_saved(self) -> str:
+        """Why what is trained is not on this disk, in words; empty: it is."""
         return "the disk takes no checkpoints" if self.keeper.shelf.is_resting else ""
 
     def all_addresses(self) -> tuple[str, ...]:

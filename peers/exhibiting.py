@@ -95,8 +95,8 @@ def open_history(path: Path) -> MetricsStore:
 async def show(listening: socket.socket, ports: Ports, backbone: Backbone, data_dir: DataDir, kept: Kept) -> None:
     """Serve the page until cancelled. Imports the server, in a thread: that takes a while."""
     hub_url = await ports.compute.beside(_load)
-    from peers.dashboard.overview import Sources
     from peers.dashboard.serving import serve_dashboard
+    from peers.dashboard.sources import Sources
 
     sources = Sources(
         run=backbone.statutes.bundle.run,
@@ -108,6 +108,7 @@ async def show(listening: socket.socket, ports: Ports, backbone: Backbone, data_
         store=kept.history,
         recent=kept.recent,
         problem=backbone.problem,
+        not_kept=backbone.not_saved,
         home=str(data_dir.path.absolute()),
         hub_url=hub_url,
     )

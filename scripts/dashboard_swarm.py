@@ -23,8 +23,8 @@ from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, PeerId, Reachability, Role
 from peers.credits import CreditBook
-from peers.dashboard.overview import Sources
 from peers.dashboard.recent import Recent
+from peers.dashboard.sources import Sources
 
 T = TypeVar("T")
 RUN = """\
@@ -62,7 +62,7 @@ class InventedSwarm:
         self.sink = Fanout(self.recorder, self.recent)
         self.names = {PeerId(f"12D3KooWtrainer{number:03d}"): f"trainer-{number}" for number in range(1, trainers + 1)}
         self.epoch, self.begun_s = 0, time.time()
-        self.problem = ""
+        self.problem, self.not_kept = "", ""
         self.sources = Sources(
             run=bundle.run,
             mandate=Mandate(bundle),
@@ -73,6 +73,7 @@ class InventedSwarm:
             store=self.store,
             recent=self.recent,
             problem=lambda: self.problem,
+            not_kept=lambda: self.not_kept,
             home=str(directory),
             hub_url="https://hub.example",
         )

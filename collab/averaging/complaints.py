@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from collab.metrics.refusals import safe_reason
 from collab.net.wire import Message
 from collab.types import PeerId
 
@@ -32,7 +33,7 @@ class Complaint:
         """Raises ``BadMessage`` for anything malformed."""
         return cls(
             PeerId(message.get("culprit", str)),
-            message.get("reason", str)[:MAX_TEXT],
+            safe_reason(message.get("reason", str)),
             message.get("text", str)[:MAX_TEXT],
             message.get("hostile", bool),
             message.get("reducer", bool),

@@ -210,9 +210,13 @@ class MetricsStore:
 
     def newest_figures(self) -> dict[str, float]:
         """Of each metric the value of its last epoch."""
+        return {name: value for name, (_, value) in self.newest_points().items()}
+
+    def newest_points(self) -> dict[str, tuple[int, float]]:
+        """Of each metric its last epoch, and the value of that."""
         # SQLite takes the other columns from the row that has the maximum
         rows = self._rows("SELECT name, value, max(epoch) FROM figures GROUP BY name")
-        return {name: value for name, value, _ in rows}
+        return {name: (epoch, value) for name, value, epoch in rows}
 
     def counters(self) -> dict[str, int]:
         """What was counted, by name."""

@@ -46,8 +46,8 @@ class Service(Protocol):
     @property
     def name(self) -> str: ...
 
-    def begin(self, tracked: Tracked) -> str:
-        """Open the run, or go on with it; a remark for a person, or nothing."""
+    def begin(self, tracked: Tracked) -> tuple[str, str]:
+        """Open the run, or go on with it; a remark for a person, and what to do if something is wrong."""
         ...
 
     def log(self, figures: Mapping[str, float]) -> None:
@@ -91,8 +91,7 @@ class Tracker:
     def _run(self) -> None:
         name = self._service.name
         try:
-            if remark := self._service.begin(self._tracked):
-                self._say(remark, "")
+            self._say(*self._service.begin(self._tracked))
             while (figures := self._waiting.get()) is not None:
                 for epoch in sorted({figure.epoch for figure in figures}):
                     values = {figure.name: figure.value for figure in figures if figure.epoch == epoch}
@@ -106,6 +105,14 @@ class Tracker:
             self._say(f"{name} takes no more figures: {reason}", "the run and its dashboard go on without")
 
 
+FIGURES_ONLY: dict[str, Any] = {
+    "disable_git": True, "disable_code": True, "host": "collab",
+    "x_disable_meta": True, "x_disable_machine_info": True, "x_disable_stats": True, "x_save_requirements": False,
+}  # fmt: skip
+"""Else wandb sends the machine's and the user's name, paths, the processor's load, installed packages, and the whole
+command line, with whatever secret is there."""
+
+
 class Wandb:
     """Weights & Biases. Without a key, or where it cannot be reached in time, on the disk only."""
 
@@ -114,12 +121,10 @@ class Wandb:
     def __init__(self) -> None:
         self._run: Any = None
 
-    def begin(self, tracked: Tracked) -> str:
+    def begin(self, tracked: Tracked) -> tuple[str, str]:
         import wandb
 
-        settings = wandb.Settings(
-            silent=True, console="off", disable_git=True, disable_code=True, init_timeout=INIT_LIMIT_S
-        )
+        settings = wandb.Settings(silent=True, console="off", init_timeout=INIT_LIMIT_S, **FIGURES_ONLY)
         wandb.setup(settings=settings)
         mode = os.environ.get(MODE) or ("online" if os.environ.get(KEY) else "offline")
         known: dict[str, Any] = {
@@ -131,18 +136,21 @@ class Wandb:
             "dir": str(tracked.directory),
             "settings": settings,
         }
-        remark = ""
+        problem = ""
         try:
             self._run = wandb.init(mode=mode, **known)
         except Exception as error:
             if mode == "offline":
                 raise
-            remark = f"wandb cannot be reached ({type(error).__name__}); figures are kept for 'wandb sync' instead"
+            problem = f"wandb cannot be reached ({type(error).__name__}); figures are kept on this disk"
             wandb.teardown()  # else what it has begun under this identity is in the way
             self._run = wandb.init(mode="offline", **known)
         self._run.define_metric("*", step_metric=EPOCH.name)
+        if problem:
+            later = "start the backbone again when wandb answers, and for what is there until then"
+            return problem, f"{later}: wandb sync {tracked.directory / 'wandb' / 'offline-run-*'}"
         place = f"in {tracked.directory / 'wandb'}" if self._run.offline else self._run.url
-        return remark or f"wandb has the figures: {place}"
+        return f"wandb has the figures: {place}", ""
 
     def log(self, figures: Mapping[str, float]) -> None:
         self._run.log(dict(figures))
@@ -159,14 +167,14 @@ class Trackio:
     def __init__(self) -> None:
         self._library: Any = None
 
-    def begin(self, tracked: Tracked) -> str:
+    def begin(self, tracked: Tracked) -> tuple[str, str]:
         import trackio
 
         self._library = trackio
         name = f"{tracked.name}-{tracked.identity}"
         with redirect_stdout(sys.stderr):  # it prints, and standard output is for results
             trackio.init(project=PROJECT, name=name, config=dict(tracked.config), resume="allow")
-        return f"trackio has the figures: trackio show --project {PROJECT}"
+        return f"trackio has the figures: trackio show --project {PROJECT}", ""
 
     def log(self, figures: Mapping[str, float]) -> None:
         self._library.log(dict(figures), step=int(figures[EPOCH.name]))

@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
 
-from collab.config import Run, VcAsgd
+from collab.config import VcAsgd
 from collab.metrics.backbone_events import RoundPlanned, RoundShared
+from collab.metrics.names import COUNTERS
 from collab.metrics.records import (
     CheckpointOnHub,
     CheckpointSaved,
@@ -17,17 +18,13 @@ from collab.metrics.records import (
     RoundEnded,
     SwarmReport,
 )
-from collab.metrics.store import MetricsStore
-from collab.ports import Clock
-from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
 from collab.types import Lineage, PeerId, Role
 from collab.version import VERSION
-from peers.credits import CreditBook
 from peers.dashboard.link_use import Use, fullest, links_used
 from peers.dashboard.plain import finite, short_id, shown
-from peers.dashboard.recent import Recent
+from peers.dashboard.sources import Sources
 from peers.dashboard.words import REACHED, Moment, doing, health, why
 from peers.summary import epoch_of, learning_rate, switched_off
 
@@ -39,26 +36,6 @@ NO_USE: Use = (math.nan, math.nan)
 MOST_PEERS = 256
 MOST_CONTRIBUTORS = 50
 """By name; the others are told of together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """What a backbone knows."""
-
-    run: Run
-    mandate: Mandate
-    clock: Clock
-    me: PeerId
-    view: Callable[[], SwarmView]
-    credits: CreditBook
-    store: MetricsStore
-    recent: Recent
-    problem: Callable[[], str]
-    """Why it cannot do its work; empty: it can."""
-    home: str
-    """Its directory, of which nobody else needs to know where it is."""
-    hub_url: str = ""
-    """Where repositories of the Hub are looked at."""
 
 
 class Overview:
@@ -85,6 +62,8 @@ class Overview:
             "at_s": now_s,
             "health": asdict(health(moment)),
             "now": figures,
+            "figures": {name: finite(value) for name, value in sources.recent.figures.items()},
+            "counters": {metric.name: sources.recent.counters[metric.name] for metric in COUNTERS},
             "peers": [self._peer(record, consensus, now_s) for record in _first(view)],
             "rounds": self._rounds(),
             "contributors": self._contributors(view),
@@ -150,6 +129,8 @@ class Overview:
             since_step_s=now_s - report["at_s"] if report else math.inf,
             step_s=step_s,
             lost_reason=shown(rounds[0]["reason"], self.sources.home) if is_lost else "",
+            unit_s=run.strategy.first_lease_s if isinstance(run.strategy, VcAsgd) else 0.0,
+            not_kept=shown(self.sources.not_kept(), self.sources.home),
         )
         left = max(mandate.until_epoch - epoch, 0) if mandate.until_epoch is not None else None
         measured_s = self._seconds_a_step()
@@ -239,7 +220,7 @@ class Overview:
                         for peer, part in _largest(share["reduced"])
                     ],
                     "left_out": [
-                        {"name": self._name(peer), "why": why(reason)}
+                        {"name": self._name(peer), "why": shown(why(reason), home)}
                         for peer, reason in list(whom.items())[:MOST_NAMES]
                     ],
                 }

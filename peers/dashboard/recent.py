@@ -1,10 +1,11 @@
 """What happened lately, in memory: rounds, checkpoints, notices. Begins with what the store kept of an earlier life."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from collab.metrics.backbone_events import RoundPlanned, RoundShared
+from collab.metrics.backbone_events import RolledBack, RoundPlanned, RoundShared
+from collab.metrics.names import counter_of, figures_of
 from collab.metrics.records import (
     CheckpointOnHub,
     CheckpointSaved,
@@ -44,20 +45,38 @@ class Recent:
         """When each peer's samples were in a round last, swarm time."""
         self.links: dict[str, tuple[float, float]] = {}
         """Bytes/s up and down of each peer, as it said when it joined a round last; 0: not measured."""
+        self._figures = store.newest_points()
+        self.counters: Counter[str] = Counter(store.counters())
+        """By name."""
         for kind, number in KINDS.items():
             for fields in reversed(store.newest(kind, number)):
                 self._note(kind, fields)
 
     def observe(self, event: Event) -> None:
+        self._count(event)
         if type(event) in KINDS:
             known = len(self.brought_at_s), len(self.links)
             self._note(type(event), event_fields(event))
             if known != (len(self.brought_at_s), len(self.links)):
                 self._forget_those_who_are_gone()
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """Of each metric the value of its last epoch."""
+        return {name: value for name, (_, value) in self._figures.items()}
+
     def newest(self, kind: type[Event]) -> list[dict[str, Any]]:
         """Newest first."""
         return list(reversed(self._told[kind]))
+
+    def _count(self, event: Event) -> None:
+        if isinstance(event, RolledBack):
+            self._figures = {name: told for name, told in self._figures.items() if told[0] <= event.epoch}
+        for figure in figures_of(event):
+            if figure.epoch >= self._figures.get(figure.name, (-1, 0.0))[0]:
+                self._figures[figure.name] = figure.epoch, figure.value
+        if counter := counter_of(event):
+            self.counters[counter] += 1
 
     def _note(self, kind: type[Event], fields: dict[str, Any]) -> None:
         self._told[kind].append(fields)

@@ -12,7 +12,8 @@ from collab.metrics.records import Notice
 from collab.ports import Ports
 from peers.dashboard.address import is_for_this_machine
 from peers.dashboard.app import Answers, Asgi, dashboard_app
-from peers.dashboard.overview import Overview, Sources
+from peers.dashboard.overview import Overview
+from peers.dashboard.sources import Sources
 from peers.dashboard.visitors import IDLE_S, Visitor
 
 logger = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ from peers.summary import ABSENT, DEFERRED, switched_off
 GOOD, WAITING, TROUBLE = "good", "waiting", "trouble"
 PATIENCE_STEPS, PATIENCE_S = 4.0, 30.0
 """A step that takes so many times what it should, and so long, is late."""
+NOT_KEPT_HINT = "training goes on; the notices below say what to do"
 MISSED_HEARTBEATS = 2.0
 """Of a peer that has not been heard for so many, it is said."""
 REACHED = {
@@ -63,10 +64,21 @@ class Moment:
     """That a step should take; infinite: nobody knows."""
     lost_reason: str
     """Why the newest round was lost; empty: it was not."""
+    unit_s: float = 0.0
+    """How long a unit of work may take, where each push of one is a step; 0: rounds are."""
+    not_kept: str = ""
+    """Why what is trained is not saved, or not published; empty: it is."""
 
 
 def health(now: Moment) -> Health:
     """In a sentence."""
+    found = _progress(now)
+    if found.level == TROUBLE or not now.not_kept:
+        return found
+    return Health(TROUBLE, f"{found.text}; but {now.not_kept}", NOT_KEPT_HINT)
+
+
+def _progress(now: Moment) -> Health:
     if now.until_epoch is not None and now.epoch >= now.until_epoch:
         return Health(GOOD, f"finished: all {now.until_epoch} steps are taken")
     if not now.trainers:
@@ -75,6 +87,11 @@ def health(now: Moment) -> Health:
         return Health(WAITING, f"waiting for the first step of {count(now.trainers, 'trainer')}")
     allowed_s = max(PATIENCE_S, PATIENCE_STEPS * now.step_s) if math.isfinite(now.step_s) else PATIENCE_S
     ago = f"step {now.epoch} was taken {span(now.since_step_s)} ago"
+    if now.unit_s:
+        if now.since_step_s <= max(PATIENCE_S, now.unit_s):
+            return Health(GOOD, f"healthy: push {now.epoch} came {span(now.since_step_s)} ago")
+        text = f"standing still: push {now.epoch} came {span(now.since_step_s)} ago"
+        return Health(TROUBLE, text, f"a unit of work may take {span(now.unit_s)}, and none has come back since")
     if now.since_step_s > allowed_s:
         reason = f"the last round was lost: {now.lost_reason}" if now.lost_reason else "no round has come about since"
         expected = f", expected every {span(now.step_s)}" if math.isfinite(now.step_s) else ""

@@ -33,9 +33,9 @@ class FakeService:
             raise ConnectionError("the key is 0123456789")
         self.calls.append(what)
 
-    def begin(self, tracked: Tracked) -> str:
+    def begin(self, tracked: Tracked) -> tuple[str, str]:
         self._note("begin", tracked.identity)
-        return "fake has the figures"
+        return "fake has the figures", ""
 
     def log(self, figures: Mapping[str, float]) -> None:
         self._note("log", dict(figures))
@@ -167,12 +167,19 @@ def test_wandb_goes_on_with_one_run_and_falls_back_to_the_disk(
     monkeypatch.delenv(MODE, raising=False)
     monkeypatch.setenv(KEY, key)
     service = Wandb()
-    assert words in service.begin(tracked(tmp_path))
+    text, hint = service.begin(tracked(tmp_path))
+    assert words in text
+    assert (f"wandb sync {tmp_path / 'wandb' / 'offline-run-*'}" in hint) == (len(modes) == 2)
     service.log({"epoch": 3.0, "loss": 1.0})
     service.end()
     assert [known["mode"] for known in library.inits] == modes
     assert {(known["id"], known["resume"]) for known in library.inits} == {("0123", "allow")}
     assert library.torn_down == len(modes) - 1
+    for known in library.inits:
+        private = {"x_disable_meta", "x_disable_machine_info", "x_disable_stats", "disable_git", "disable_code"}
+        assert {name for name, value in known["settings"].items() if value is True} == {"silent", *private}
+        assert known["settings"]["x_save_requirements"] is False
+        assert known["settings"]["host"] == "collab", "not this machine's name"
     assert library.logged == [{"epoch": 3.0, "loss": 1.0}]
 
 

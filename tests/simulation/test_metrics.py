@@ -15,8 +15,9 @@ from collab.simulation.peer import SimPeer
 from collab.swarm.statements import Rollback
 from collab.types import PeerId
 from peers.credits import CreditBook
-from peers.dashboard.overview import Overview, Sources
+from peers.dashboard.overview import Overview
 from peers.dashboard.recent import Recent
+from peers.dashboard.sources import Sources
 from peers.summary import DEFERRED
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_orders import owned
@@ -49,6 +50,7 @@ def overview(swarm: SimSwarm) -> Overview:
             store=store,
             recent=recent,
             problem=backbone.problem,
+            not_kept=backbone.not_saved,
             home=str(swarm.directory),
         )
     )

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from collab.metrics.backbone_events import RoundShared
+from collab.averaging.complaints import Complaint
+from collab.metrics.backbone_events import RolledBack, RoundShared
+from collab.metrics.names import BY_EPOCH, COUNTERS
 from collab.metrics.records import CheckpointOnHub, CheckpointSaved, Notice, PeerRefused, RoundEnded
 from collab.metrics.store import MetricsStore
 from collab.types import PeerId
 from peers.dashboard.overview import MOST_CONTRIBUTORS, MOST_NAMES, Overview
+from peers.dashboard.plain import short_id
 from peers.dashboard.recent import Recent
 from peers.summary import ABSENT, DEFERRED
 from scripts.dashboard_swarm import InventedSwarm
@@ -107,6 +110,28 @@ def test_who_was_left_out_of_a_round_is_said_with_the_reason(swarm: InventedSwar
     assert aborted["reason"] == "leader at (an address) vanished"
 
 
+def test_that_nothing_is_saved_is_in_the_first_line_and_names_no_place_of_this_machine(swarm: InventedSwarm) -> None:
+    swarm.step()
+    assert state(swarm)["health"]["level"] == "good"
+    swarm.not_kept = f"{swarm.sources.home}/checkpoints takes nothing"
+    told = state(swarm)["health"]
+    assert told["level"] == "trouble"
+    assert told["text"].endswith("; but DATA_DIR/checkpoints takes nothing")
+
+
+def test_reasons_that_a_member_gave_are_one_word_and_show_no_address(swarm: InventedSwarm) -> None:
+    hostile = "203.0.113.7 \x1b[2J <b>"
+    complaint = Complaint.from_message(Complaint(PeerId("x"), hostile, "text").to_message())
+    assert complaint.reason == "other"
+    swarm.step()
+    last = swarm.recent.newest(RoundEnded)[0]["epoch"]
+    gone = PeerId("12D3KooWgone")
+    swarm.sink.observe(PeerRefused(at_s=9.0, epoch=last, peer=gone, reason=hostile, text=""))
+    (told,) = [one for one in state(swarm)["rounds"][0]["left_out"] if one["name"] == short_id(gone)]
+    assert "203.0.113.7" not in told["why"]
+    assert "\x1b" not in told["why"]
+
+
 def test_a_peer_that_is_gone_is_in_the_list_no_more_and_its_share_stays(swarm: InventedSwarm) -> None:
     swarm.step()
     swarm.step()
@@ -151,6 +176,30 @@ def test_checkpoints_on_the_hub_have_a_link_and_notices_no_secrets_of_this_machi
         {"at_s": 9.0, "text": "DATA_DIR/x is full, ask (an address)", "hint": "free some", "is_problem": True}
     ]
     assert home not in json.dumps(told)
+
+
+def test_metrics_have_the_names_and_values_that_the_store_has_also_after_a_restart(tmp_path: Path) -> None:
+    swarm = InventedSwarm(tmp_path, 4)
+    for _ in range(5):
+        swarm.step()
+    swarm.sink.observe(CheckpointOnHub(at_s=9.0, epoch=4, place="org/name", commit="c", num_bytes=7, seconds=1.0))
+    told = state(swarm)
+    swarm.recorder.write()
+    assert told["figures"] == pytest.approx(swarm.store.newest_figures(), rel=1e-5)
+    assert set(told["figures"]) <= {metric.name for metric in BY_EPOCH}
+    assert told["figures"]["hub_epoch"] == 4.0
+    assert told["counters"] == dict.fromkeys([metric.name for metric in COUNTERS], 0) | swarm.store.counters()
+    assert told["counters"]["hub_commits_total"] == 1
+    swarm.close()
+    later = InventedSwarm(tmp_path, 4)
+    assert {name: state(later)[name] for name in ("figures", "counters")} == {
+        name: told[name] for name in ("figures", "counters")
+    }
+    later.sink.observe(RolledBack(at_s=10.0, epoch=2))
+    assert state(later)["figures"] == {}, "nothing of after the epoch that the run went back to"
+    later.step()
+    assert state(later)["figures"]["loss"] == state(later)["now"]["loss"]
+    later.close()
 
 
 def test_of_very_many_contributors_the_first_are_named_and_the_others_counted(tmp_path: Path) -> None:

@@ -47,6 +47,26 @@ def test_a_swarm_without_trainers_waits_and_one_at_its_end_is_finished() -> None
     assert health(replace(WELL, trainers=0, until_epoch=7)).text == "finished: all 7 steps are taken"
 
 
+def test_pushes_are_late_when_a_unit_of_work_has_run_out() -> None:
+    pushes = replace(WELL, step_s=math.inf, contributors=0, unit_s=300.0)
+    found = health(replace(pushes, since_step_s=290.0))
+    assert (found.level, found.text) == (GOOD, "healthy: push 7 came 5 min ago")
+    found = health(replace(pushes, since_step_s=301.0))
+    assert (found.level, found.text) == (TROUBLE, "standing still: push 7 came 5 min ago")
+    assert found.hint == "a unit of work may take 5 min, and none has come back since"
+    assert health(replace(pushes, unit_s=1.0, since_step_s=29.0)).level == GOOD
+
+
+def test_a_swarm_whose_state_nobody_keeps_is_not_well() -> None:
+    found = health(replace(WELL, not_kept="the disk takes no checkpoints"))
+    assert (found.level, found.text) == (TROUBLE, f"{health(WELL).text}; but the disk takes no checkpoints")
+    assert found.hint
+    waiting = replace(WELL, trainers=0, not_kept="the disk takes no checkpoints")
+    assert health(waiting).level == TROUBLE
+    stuck = replace(WELL, since_step_s=99.0, not_kept="the disk takes no checkpoints")
+    assert health(stuck) == health(replace(stuck, not_kept="")), "the greater trouble first"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

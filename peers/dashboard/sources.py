@@ -1,0 +1,35 @@
+"""What the dashboard is made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from collab.config import Run
+from collab.metrics.store import MetricsStore
+from collab.ports import Clock
+from collab.swarm.mandate import Mandate
+from collab.swarm.progress import SwarmView
+from collab.types import PeerId
+from peers.credits import CreditBook
+from peers.dashboard.recent import Recent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What a backbone knows."""
+
+    run: Run
+    mandate: Mandate
+    clock: Clock
+    me: PeerId
+    view: Callable[[], SwarmView]
+    credits: CreditBook
+    store: MetricsStore
+    recent: Recent
+    problem: Callable[[], str]
+    """Why it cannot do its work; empty: it can."""
+    not_kept: Callable[[], str]
+    """Why what is trained is not saved, or not published; empty: it is."""
+    home: str
+    """Its directory, of which nobody else needs to know where it is."""
+    hub_url: str = ""
+    """Where repositories of the Hub are looked at."""
