@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from collab.metrics.refusals import safe_reason
+from collab.metrics.records import safe_reason
 from collab.net.wire import Message
 from collab.types import PeerId
 

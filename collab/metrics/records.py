@@ -1,11 +1,20 @@
 """What happens in a peer, as values: for the terminal, the metrics files, and the fault scripts of the simulation."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from collab.types import Lineage, PeerId, Reachability
+
+OTHER = "other"
+_REASON = re.compile(r"[A-Za-z_]{1,32}")
+
+
+def safe_reason(text: str) -> str:
+    """A reason as it can be counted and shown: one word."""
+    return text if _REASON.fullmatch(text) else OTHER
 
 
 class Phase(StrEnum):

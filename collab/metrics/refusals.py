@@ -5,7 +5,7 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from collab.metrics.records import Event, PeerRefused
+from collab.metrics.records import OTHER, Event, PeerRefused, safe_reason
 from collab.ports import Clock, Observer
 from collab.types import PeerId
 
@@ -15,7 +15,6 @@ MAX_PEERS = 256
 """Remembered; then whoever has been quiet for longest is forgotten. About 0.2 MB."""
 MAX_REASONS = 16
 """Of one peer; a round's members can be accused in any words, and what is beyond counts as ``OTHER``."""
-OTHER = "other"
 SAY_AGAIN_S = 600.0
 """One peer and reason is spoken of no more often."""
 LINES_PER_MINUTE = 30
@@ -29,7 +28,6 @@ HARMLESS = frozenset(
 )
 """What happens to honest peers on bad days: counted, and nobody is warned."""
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
-_REASON = re.compile(r"[A-Za-z_]{1,32}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +116,3 @@ class Refusals:
 def safe_peer(text: str) -> PeerId:
     """A peer's name as it can be shown: short, and without anything that a terminal would obey."""
     return PeerId(_ODD.sub("?", text[:64]))
-
-
-def safe_reason(text: str) -> str:
-    """A reason as it can be counted and shown: one word."""
-    return text if _REASON.fullmatch(text) else OTHER

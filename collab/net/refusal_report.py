@@ -3,7 +3,8 @@
 import math
 
 from collab.errors import BadMessage
-from collab.metrics.refusals import Refusals, Refused, safe_peer, safe_reason
+from collab.metrics.records import safe_reason
+from collab.metrics.refusals import Refusals, Refused, safe_peer
 from collab.net.base import Stream, Transport
 from collab.net.quotas import REPORT_PROTOCOL
 from collab.net.wire import Message

@@ -196,7 +196,7 @@ def test_metrics_have_the_names_and_values_that_the_store_has_also_after_a_resta
         name: told[name] for name in ("figures", "counters")
     }
     later.sink.observe(RolledBack(at_s=10.0, epoch=2))
-    assert state(later)["figures"] == {}, "nothing of after the epoch that the run went back to"
+    assert not {"hub_epoch", "loss"} & state(later)["figures"].keys(), "they were of after the epoch gone back to"
     later.step()
     assert state(later)["figures"]["loss"] == state(later)["now"]["loss"]
     later.close()
