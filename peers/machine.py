@@ -80,7 +80,7 @@ async def build_trainer(
             bundle.run, assets=bundle.assets, cache_dir=cache_dir(), peer_id=peer_id, allowed=options.allowed_modules
         )
         if hasattr(task, "progress"):
-            task.progress = lambda text_bytes: beginning.tell(READING, text_bytes, 0)
+            task.progress = lambda text_bytes, whole_bytes: beginning.tell(READING, text_bytes, whole_bytes)
         if not is_streamed(bundle.run, task):
             _ = task.num_samples  # reads or encodes the data now, not in the first microbatch
         beginning.tell(READING, 1, 1)

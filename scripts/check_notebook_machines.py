@@ -51,7 +51,7 @@ COMMON = {  # of Colab's published list of June 2026: what collab and its depend
     "uvloop": "0.22.1", "xxhash": "3.7.0",
 }  # fmt: skip
 NOT_KNOWN = {"base58", "blake3", "cachetools", "hivemind", "starlette", "uvicorn"}
-"""What collab asks for and these machines do not have, or in a version that is not known: the notebook adds it there."""
+"""What collab asks for, and these machines do not have, or in a version that is not known: the notebook adds it."""
 FOR_5_9 = {"transformers": "5.9.0", "safetensors": "0.7.0"}
 FOR_5_15 = {"transformers": "5.15.0", "safetensors": "0.8.0"}
 RUN_FILE = """\

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from collab.config import HubData
 from collab.data.sources import NoText, count_shards
-from collab.data.tokens import BlockRequest, blocks_path, open_blocks
+from collab.data.tokens import BlockRequest, Progress, blocks_path, no_progress, open_blocks
 from collab.errors import DataError
 
 _ROW_BITS = 32
@@ -22,15 +22,18 @@ _ROW_BITS = 32
 class TokenShards:
     """One streamed dataset, shard by shard. What reads is slow: call it off the event loop."""
 
-    def __init__(self, request: BlockRequest, tokenizer_json: str, cache_dir: Path) -> None:
+    def __init__(
+        self, request: BlockRequest, tokenizer_json: str, cache_dir: Path, progress: Progress = no_progress
+    ) -> None:
         """
         Args:
             request: how text becomes samples; its reader names no shard.
+            progress: hears how far the shard is that is read.
         """
         if not isinstance(request.section, HubData):
             raise ValueError("only a streamed dataset has shards")
         self._section, self._request = request.section, request
-        self._tokenizer_json, self._cache_dir = tokenizer_json, cache_dir
+        self._tokenizer_json, self._cache_dir, self._progress = tokenizer_json, cache_dir, progress
         self._open: dict[int, NDArray[Any]] = {}
 
     @cached_property
@@ -63,7 +66,7 @@ class TokenShards:
             DataError: it cannot be read, or not be written to the disk.
         """
         try:
-            blocks = open_blocks(self._of(shard), self._tokenizer_json, self._cache_dir)
+            blocks = open_blocks(self._of(shard), self._tokenizer_json, self._cache_dir, self._progress)
         except NoText:
             return ()
         self._open[shard] = blocks

@@ -93,6 +93,27 @@ def documents(section: Data, split: Split, reader: Reader) -> Iterator[str]:
                      hint=f"give more text: about one document in {_EVAL_ONE_IN} is held out for evaluation")
 
 
+def expected_bytes(section: Data, split: Split, reader: Reader) -> int:
+    """About how much text ``documents(section, split, reader)`` has; 0: nobody knows before it is read.
+
+    Raises:
+        DataError: as :func:`source_state`.
+    """
+    if isinstance(section, HubData):
+        return int(section.max_megabytes * 1e6) if reader.shard is None and split is Split.TRAIN else 0
+    if isinstance(section, BuiltinData):
+        root = _stdlib_folder()
+        files = [root / name for name in _stdlib_names(root)]
+    else:
+        files = matching_files(section.path, reader.base_dir)
+    if any(file.suffix.lower() == ".parquet" for file in files):
+        return 0  # columns are packed, and others than the text are there
+    sizes = [_file_state(file)[1] for file in files]
+    if split is Split.EVAL:
+        return sum(sizes) // _EVAL_ONE_IN
+    return min(sum(sizes) - sum(sizes) // _EVAL_ONE_IN, int(section.max_megabytes * 1e6))
+
+
 def source_state(section: Data, split: Split, reader: Reader) -> dict[str, Any]:
     """What decides the documents of ``documents(section, split, reader)``, as JSON values, to key caches with.
 

@@ -1,14 +1,9 @@
 """Text to token ids: a byte-level BPE, and documents encoded once into a file that is mapped into memory."""
 
-import errno
-import fcntl
 import hashlib
 import json
 import logging
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -18,7 +13,15 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from collab.config import Data
-from collab.data.sources import NoText, Reader, Split, documents, source_state
+from collab.data.made_once import make_once
+from collab.data.sources import (
+    NoText,
+    Reader,
+    Split,
+    documents,
+    expected_bytes,
+    source_state,
+)
 from collab.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -36,16 +39,16 @@ _TOKENIZER_BYTES_PER_TOKEN = 70
 _BATCH_BYTES = 1_000_000
 """Text that is encoded at once; ids as Python integers take about ten times as much memory."""
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _FORMAT = 1
 """Part of every cache key; raise it when the same inputs would give other files."""
 
-Progress: TypeAlias = Callable[[int], None]
-"""Called now and then with the bytes of text encoded so far."""
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called now and then with the bytes of text encoded so far, and about how many there will be; 0: nobody knows. At the
+end both are equal."""
 
 
-def no_progress(_text_bytes: int) -> None:
+def no_progress(_text_bytes: int, _whole_bytes: int) -> None:
     """Tell nobody."""
 
 
@@ -185,6 +188,7 @@ class _BlockWriter:
 
     def write(self, handle: BinaryIO) -> None:
         num_blocks = self._write_blocks(handle)
+        self._progress(self._text_bytes, self._text_bytes)
         if num_blocks == 0:
             raise NoText(f"the {self._request.split} text has {self._text_bytes} bytes: not one sample of "
                          f"{self._request.sequence_length} tokens",
@@ -213,12 +217,15 @@ class _BlockWriter:
     def _encoded(self) -> Iterator[NDArray[Any]]:
         _, end_id = end_token(self._tokenizer)
         texts = documents(self._request.section, self._request.split, self._request.reader)
+        whole_bytes = 0
+        if self._request.max_blocks is None:
+            whole_bytes = expected_bytes(self._request.section, self._request.split, self._request.reader)
         while batch := list(_up_to(texts, _BATCH_BYTES)):
             encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
             parts = [np.array([*encoding.ids, end_id], self._dtype) for encoding in encodings]
             self._text_bytes += sum(len(text.encode()) for text in batch)
             yield np.concatenate(parts)
-            self._progress(self._text_bytes)
+            self._progress(self._text_bytes, whole_bytes if whole_bytes > self._text_bytes else 0)
 
     def needed_bytes(self) -> int:
         """From what was written so far; before anything was, a token is taken to stand for three bytes of text."""
@@ -235,64 +242,6 @@ def _up_to(texts: Iterator[str], num_bytes: int) -> Iterator[str]:
     while total < num_bytes and (text := next(texts, None)) is not None:
         total += len(text.encode())
         yield text
-
-
-# -- the cache -------------------------------------------------------------------------------------------------------
-
-
-def make_once(path: Path, write: Callable[[BinaryIO], object], needed_bytes: Callable[[], int]) -> None:
-    """Make sure that ``path`` exists, whole; ``write`` fills it if nobody did.
-
-    Of several processes one writes and the others wait; if it dies, the next one starts over. What is at ``path`` is
-    never half a file.
-
-    Args:
-        path: where the file belongs; ``.lock`` and ``.partial`` beside it are ours.
-        write: writes the whole file.
-        needed_bytes: asked when the disk is full, for the message.
-
-    Raises:
-        DataError: the disk is full, or the folder cannot be written.
-    """
-    if path.exists():
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_suffix(".lock")):
-            if not path.exists():
-                _write_whole(path, write)
-    except OSError as error:
-        if error.errno in _FULL:
-            raise DataError(f"no space to write {path}: it needs about {needed_bytes()} bytes, "
-                            f"{_free_bytes(path.parent)} are free",
-                            hint="make room, choose another --data-dir, or lower task.data.max_megabytes") from error
-        raise DataError(f"cannot write {path}: {error.strerror}",
-                        hint="choose another --data-dir, or change its permissions") from error
-
-
-def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    # The lock is held, so a partial file that is already there was left by a process that died.
-    partial = path.with_suffix(".partial")
-    try:
-        with partial.open("wb") as handle:
-            write(handle)
-            handle.flush()
-            os.fsync(handle.fileno())
-        partial.rename(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Held by one at a time; the kernel releases it when its holder dies."""
-    with path.open("wb") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def _free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder if folder.exists() else folder.absolute().anchor).free
 
 
 def _digest(content: dict[str, Any]) -> str:

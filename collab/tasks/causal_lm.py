@@ -89,7 +89,7 @@ class CausalLM:
             return None
         request = BlockRequest(section=section, split=Split.TRAIN, sequence_length=self._section.sequence_length,
                                max_blocks=None, reader=self._reader)
-        return TokenShards(request, self._tokenizer_json, self._cache_dir)
+        return TokenShards(request, self._tokenizer_json, self._cache_dir, self.progress)
 
     def loss(self, model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Cross entropy of the next token; samples are of one length: the mean over tokens is that over samples."""

@@ -50,6 +50,14 @@ def test_all_shards_together_have_all_train_text_once_whoever_reads_them(tmp_pat
     assert len(seen) > 0.7 * len(expected), "but for what does not fill the last sample of each shard"
 
 
+def test_a_shard_that_is_read_is_told_of(tmp_path: Path) -> None:
+    shards, told = shards_of(tmp_path, "alice"), list[tuple[int, int]]()
+    shards._progress = lambda done, whole: told.append((done, whole))
+    shards.open(7)
+    assert told[-1][0] == told[-1][1] > 0
+    assert {whole for _, whole in told[:-1]} <= {0}, "how long it is nobody knows before"
+
+
 def test_two_peers_get_the_same_samples_from_one_shard(tmp_path: Path) -> None:
     alice, bob = shards_of(tmp_path, "alice"), shards_of(tmp_path, "bob")
     ids = alice.open(7)

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,7 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from collab.config import BuiltinData, FilesData, HubData
-from collab.data.sources import Reader, Split, documents, source_state, split_of
+from collab.data.sources import (
+    Reader,
+    Split,
+    documents,
+    expected_bytes,
+    source_state,
+    split_of,
+)
 from collab.data.text_files import matching_files
 from collab.errors import DataError
 
@@ -33,6 +41,23 @@ def test_builtin_corpus_is_python_source_up_to_the_limit(tmp_path: Path) -> None
     sizes = [len(text.encode()) for text in texts]
     assert sum(sizes) >= 300_000 > sum(sizes[:-1])
     assert sum("import " in text for text in texts) > len(texts) / 2
+
+
+def test_how_much_text_there_will_be_is_known_but_for_packed_columns_and_shards(tmp_path: Path) -> None:
+    who = reader(tmp_path)
+    assert expected_bytes(BuiltinData(max_megabytes=0.3), Split.TRAIN, who) == 300_000
+    whole = BuiltinData(max_megabytes=1000.0)
+    assert expected_bytes(whole, Split.TRAIN, who) == pytest.approx(
+        sum(len(text.encode()) for text in documents(whole, Split.TRAIN, who)), rel=0.1
+    )
+    write_lines(tmp_path / "rows.jsonl", [{"text": text} for text in numbered(200)])
+    rows = FilesData(source="files", path="rows.jsonl")
+    assert expected_bytes(rows, Split.TRAIN, who) == pytest.approx((tmp_path / "rows.jsonl").stat().st_size, rel=0.1)
+    pq.write_table(pa.table({"text": numbered(50)}), tmp_path / "rows.parquet")
+    assert expected_bytes(FilesData(source="files", path="rows.parquet"), Split.TRAIN, who) == 0
+    hub = HubData(source="hub", dataset="org/name", max_megabytes=5.0)
+    assert expected_bytes(hub, Split.TRAIN, who) == 5_000_000
+    assert expected_bytes(hub, Split.TRAIN, replace(who, shard=3)) == 0
 
 
 def test_builtin_corpus_has_one_order_per_seed(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from collab.config import FilesData
+from collab.data.made_once import make_once
 from collab.data.sources import Reader, Split, documents
 from collab.data.tokens import (
     BlockRequest,
-    make_once,
     open_blocks,
     parse_tokenizer,
     run_tokenizer,
@@ -101,10 +101,29 @@ def test_batches_of_text_leave_no_seam(tmp_path: Path, monkeypatch: pytest.Monke
     whole = open_blocks(wanted, TOKENIZER, tmp_path / "one")
     monkeypatch.setattr("collab.data.tokens._BATCH_BYTES", 500)
     encoded: list[int] = []
-    pieces = open_blocks(wanted, TOKENIZER, tmp_path / "two", encoded.append)
+    pieces = open_blocks(wanted, TOKENIZER, tmp_path / "two", lambda done, _: encoded.append(done))
     assert np.array_equal(whole, pieces)
     assert len(encoded) > 10
     assert encoded == sorted(encoded)
+
+
+def test_how_far_the_encoding_is_is_told_of_about_as_much_as_there_will_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collab.data.tokens._BATCH_BYTES", 500)
+    wanted, told = request(tmp_path), list[tuple[int, int]]()
+    open_blocks(wanted, TOKENIZER, tmp_path / "cache", lambda done, whole: told.append((done, whole)))
+    all_bytes = sum(len(text.encode()) for text in documents(wanted.section, wanted.split, wanted.reader))
+    *before, last = told
+    assert last == (all_bytes, all_bytes)
+    assert len(before) > 10
+    assert [done for done, _ in before] == sorted(done for done, _ in before)
+    (whole,) = {whole for done, whole in before if done < 0.9 * all_bytes}
+    assert whole == pytest.approx(all_bytes, rel=0.1)
+    assert all(whole == 0 or done < whole for done, whole in before), "no bar is full before the end"
+    told.clear()
+    open_blocks(wanted, TOKENIZER, tmp_path / "cache", lambda done, whole: told.append((done, whole)))
+    assert told == [], "it is there"
 
 
 def test_no_more_blocks_than_asked(tmp_path: Path) -> None:
@@ -133,7 +152,7 @@ def test_vocabulary_beyond_sixteen_bits_is_stored_in_thirty_two(tmp_path: Path) 
 def test_second_opening_reads_no_text(tmp_path: Path) -> None:
     first = open_blocks(request(tmp_path), TOKENIZER, tmp_path / "cache")
     read: list[int] = []
-    again = open_blocks(request(tmp_path), TOKENIZER, tmp_path / "cache", read.append)
+    again = open_blocks(request(tmp_path), TOKENIZER, tmp_path / "cache", lambda done, _: read.append(done))
     assert np.array_equal(first, again)
     assert read == []
 
@@ -160,7 +179,7 @@ read = []
 wanted = request(folder)
 print("ready", flush=True)
 sys.stdin.readline()
-blocks = open_blocks(wanted, TOKENIZER, folder / "cache", read.append)
+blocks = open_blocks(wanted, TOKENIZER, folder / "cache", lambda done, _: read.append(done))
 print(len(read), blocks.shape[0], int(blocks.sum()), flush=True)
 """
 
