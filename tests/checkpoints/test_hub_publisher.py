@@ -274,6 +274,20 @@ def test_a_refusal_says_what_to_do(shop: Shop, hub: HubStandIn, request_kind: st
     assert epochs(hub) == []
 
 
+@pytest.mark.parametrize(
+    ("status", "hint"), [(400, "an upgrade"), (402, "to pay for"), (413, "nothing so large"), (422, "an upgrade")]
+)
+def test_what_the_hub_will_not_take_is_not_tried_again_and_again(
+    shop: Shop, hub: HubStandIn, status: int, hint: str
+) -> None:
+    hub.repositories[NAME] = Repository()
+    hub.fault(COMMIT, status, message="storage limit reached")
+    with pytest.raises(HubDenied, match=f"answered {status}: .*storage limit reached") as told:
+        shop.publish(10, Tenure(1, A))
+    assert hint in told.value.hint
+    assert epochs(hub) == []
+
+
 def test_without_a_token_the_message_says_how_to_get_one(
     shop: Shop, hub: HubStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +329,16 @@ def test_a_checkpoint_that_is_deleted_while_it_is_sent_is_published_whole(shop: 
     hub.fault("POST .*/preupload/main", -1, meanwhile=delete)
     assert shop.hub.publish(path, wanted).is_new
     assert epochs(hub) == [10]
+
+
+def test_a_file_of_ours_that_cannot_be_read_is_not_told_as_the_hubs_fault(shop: Shop, hub: HubStandIn) -> None:
+    """The client wraps what the system says of it."""
+    path, wanted = shop.save(10, Tenure(1, A))
+    hub.fault("POST .*/objects/batch", -1, meanwhile=(shop.root / "outbox" / path.name / "model.safetensors").unlink)
+    with pytest.raises(CheckpointFailed, match=r"outbox.*model\.safetensors could not be read"):
+        shop.hub.publish(path, wanted)
+    assert epochs(hub) == []
+    assert shop.hub.publish(path, wanted).is_new
 
 
 @pytest.mark.parametrize("damage", [lambda path: (path / "model.safetensors").write_bytes(b"torn"),
