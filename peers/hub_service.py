@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from collab.checkpoints.from_hub import Brought, bring_newest
-from collab.checkpoints.hub_publisher import HubPublisher
+from collab.checkpoints.hub_publisher import HubPublisher, OnHub
 from collab.checkpoints.hub_repository import BRANCH, HubPlace, HubRepository
 from collab.checkpoints.hub_session import TO_BEGIN, TO_WRITE, has_token
 from collab.checkpoints.local import list_checkpoints
 from collab.compute import ThreadCompute
 from collab.config import Run
 from collab.errors import HubBusy, HubError, HubMissing, StateError
+from collab.metrics.records import CheckpointOnHub
+from collab.metrics.store import MetricsStore
 from collab.ports import Ports
 from peers.backbone import Backbone
 from peers.exhibiting import Kept
@@ -65,17 +67,27 @@ async def serve_hub(
         kept.recorder.write()
         return points_of(kept.history)
 
+    def is_told(done: OnHub) -> bool:
+        kept.recorder.write()
+        return has_told(kept.history, str(service.place), done)
+
     pages = HubPages(str(service.place), bundle, points, kept.book.all, service.invite(backbone))
     repository = HubRepository(service.place, tell=partial(teller.tell, "sending a checkpoint to the Hub"))
     publisher = HubPublisher(repository, data_dir.path / "hub-outbox", pages.beside)
     with closing(ThreadCompute()) as worker:
-        plan = HubPlan(place=str(service.place), publish=publisher.publish, worker=worker)
+        plan = HubPlan(place=str(service.place), publish=publisher.publish, worker=worker, is_told=is_told)
         desk = HubDesk(ports, backbone.keeper.shelf, backbone.lease.tenure, plan)
         try:
             await desk.run()
         finally:
             if desk.under_way is not None:
                 announce(f"epoch {desk.under_way} is not on the Hub yet; it is sent when a backbone runs again")
+
+
+def has_told(history: MetricsStore, place: str, done: OnHub) -> bool:
+    """Whether the last checkpoint that is known to be on the Hub is this one. Blocks."""
+    newest = history.newest(CheckpointOnHub, 1)
+    return [(one["place"], one["commit"]) for one in newest] == [(place, done.commit)]
 
 
 def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes_first_state: bool = True) -> None:

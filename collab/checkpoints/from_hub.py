@@ -111,7 +111,7 @@ def _is_same(path: Path, state: Mapping[str, Any]) -> bool:
     """Whether a checkpoint here, which is whole, is the state on the Hub, whoever published it and when."""
     ours = read_state(path)
     has_its_tensors = all(ours["sha256"][name] == state["sha256"].get(name) for name in TENSORS)
-    return has_its_tensors and all(ours.get(key) == state.get(key) for key in ("epoch", "lineage", "era"))
+    return has_its_tensors and all(ours.get(key, "") == state.get(key, "") for key in ("epoch", "lineage", "era"))
 
 
 def export(checkpoint: Path, target: Path) -> int:
