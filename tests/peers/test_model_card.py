@@ -1,17 +1,25 @@
 """The page of a model on the Hub: what it says, and what nobody can make it say."""
 
+import asyncio
+import errno
 import math
+import os
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from collab.config import parse_run
+from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
-from peers.credits import Credit, CreditBook
+from peers.credits import SAVE_S, Credit, CreditBook
 from peers.model_card import MOST_POINTS, Facts, Point, model_card, picture, plain
 from peers.run_file import template
+from tests.fakes import FakeCompute, FakeNetwork, make_ports, run
 from tests.swarm.people import record
 
 RUN = parse_run(template("my-run"), origin="the test")
@@ -117,7 +125,78 @@ def test_who_takes_the_word_back_is_named_no_more(tmp_path: Path) -> None:
     assert [one.name for one in book.all()] == [""]
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 3}', '{"a": {"name": 1}}'])
-def test_a_book_that_cannot_be_read_begins_anew(tmp_path: Path, content: str) -> None:
-    (tmp_path / "credits.json").write_text(content)
-    assert CreditBook(tmp_path / "credits.json").all() == ()
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 3}', '{"a": {"name": 1}}', "\xff", "[" * 100_000])
+def test_a_book_that_cannot_be_read_is_put_aside_before_another_one_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    path = tmp_path / "credits.json"
+    for number in (1, 2):
+        path.write_bytes(content.encode("latin-1"))
+        book = CreditBook(path)
+        assert book.all() == ()
+        book.note([told(10)])
+        book.save()
+        aside = tmp_path / f"credits.unreadable-{number}.json"
+        assert aside.read_bytes() == content.encode("latin-1")
+        assert str(aside) in caplog.text
+        assert "to have it back" in caplog.text
+        assert [one.total for one in CreditBook(path).all()] == [10]
+
+
+def test_a_book_that_cannot_be_put_aside_either_is_not_written_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "credits.json"
+    path.write_text("{")
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "rename", fails)
+    book = CreditBook(path)
+    book.note([told(10)])
+    book.save()
+    assert path.read_text() == "{"
+    assert [one.total for one in book.all()] == [10], "it counts, for as long as it lives"
+    assert "it stays as it is" in caplog.text
+
+
+def test_a_book_is_on_the_disk_before_it_takes_the_place_of_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = CreditBook(tmp_path / "credits.json")
+    book.note([told(10)])
+    book.save()
+
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", fails)
+        book.note([told(30)])
+        book.save()
+        assert [one.total for one in CreditBook(tmp_path / "credits.json").all()] == [10]
+    book.save()
+    assert [one.total for one in CreditBook(tmp_path / "credits.json").all()] == [30], "it is tried again"
+
+
+def test_a_book_is_written_beside_the_event_loop_and_once_more_at_the_end(tmp_path: Path) -> None:
+    ports, path = make_ports(FakeNetwork().join("a")), tmp_path / "credits.json"
+    book, samples = CreditBook(path), iter(range(1, 100))
+    kept: list[list[int]] = []
+
+    class Beside(FakeCompute):
+        async def beside(self, work: Callable[[], Any]) -> Any:
+            work()
+            kept.append([one.total for one in CreditBook(path).all()])
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(SAVE_S + 5.0):
+                await book.keep(
+                    replace(ports, compute=Beside()), lambda: SwarmView(at_s=0.0, records=(told(next(samples)),))
+                )
+
+    run(main())
+    assert len(kept) == 1
+    assert [one.total for one in CreditBook(path).all()] == [one.total for one in book.all()] > kept[0]
