@@ -6,10 +6,12 @@ and whoever asked decides when to try again.
 """
 
 import logging
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from collab.checkpoints.disk_errors import is_of_disk
@@ -30,6 +32,8 @@ REFUSED = {
 }
 """What a person can do. Of other statuses from 400 to 499 what the Hub says is all that is known:"""
 UNKNOWN = "see what it says; it is tried again with the next checkpoint, and an upgrade of huggingface_hub may help"
+USED_UP = re.compile(r'" *; *r *= *0 *; *t *= *(\d+)', re.ASCII)
+"""In ``RateLimit``: of a named limit nothing remains for so many seconds, as in ``"api";r=0;t=55``."""
 LONGEST_REASON = 300
 """Characters of what a server says that we pass on."""
 IS_OURS: ContextVar[bool] = ContextVar("IS_OURS", default=False)
@@ -224,7 +228,7 @@ def _impatient(kind: type[Any]) -> type[Any]:
             raise HubBusy(
                 f"the Hub answered {response.status_code}",
                 hint="it is tried again",
-                retry_after_s=retry_after_s(response.headers.get("Retry-After", "")),
+                retry_after_s=retry_after_s(response.headers),
             )
         return response
 
@@ -247,6 +251,24 @@ def _counted(kind: type[Any]) -> type[Any]:
     return type("CountedBody", (kind,), {"__init__": begin, "__iter__": parts, "close": lambda self: self.body.close()})
 
 
-def retry_after_s(header: str) -> float:
-    """Seconds that a server asks us to wait; 0: it does not say."""
-    return min(float(header.strip()), LONGEST_WAIT_S) if header.strip().isdigit() else 0.0
+def retry_after_s(headers: Mapping[str, str]) -> float:
+    """Seconds that a server asks us to wait; 0: it does not say. The longer one counts of the two ways to say it:
+    ``Retry-After``, in seconds or as a date, and the Hub's own ``RateLimit``, of which limits that are used up count.
+
+    Args:
+        headers: of its answer, by name in whatever case.
+
+    Source: RFC 9110, section 10.2.3; draft-ietf-httpapi-ratelimit-headers-09.
+    """
+    said = headers.get("Retry-After", "").strip()
+    waits_s = [float(said) if said.isascii() and said.isdigit() else _until(said, headers.get("Date", ""))]
+    waits_s += [float(seconds) for seconds in USED_UP.findall(headers.get("RateLimit", ""))]
+    return min(max(waits_s), LONGEST_WAIT_S)
+
+
+def _until(date: str, now: str) -> float:
+    """Seconds from one date to another, both by the server's clock: ours may be wrong; 0: that is not known."""
+    try:
+        return max((parsedate_to_datetime(date) - parsedate_to_datetime(now)).total_seconds(), 0.0)
+    except (ValueError, TypeError):  # no dates, or one of them without a time zone
+        return 0.0

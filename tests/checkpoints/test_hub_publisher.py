@@ -234,6 +234,32 @@ def test_a_server_in_trouble_is_said_at_once_and_the_next_attempt_publishes(
     assert epochs(hub) == [10]
 
 
+@pytest.mark.parametrize(
+    ("headers", "expected_s"),
+    [
+        ({"RateLimit": '"api";r=0;t=55'}, 55.0),
+        ({"ratelimit": '"api"; r = 0 ; t = 55', "RateLimit-Policy": '"fixed window";"api";q=500;w=300'}, 55.0),
+        ({"RateLimit": '"pages";r=17;t=290, "api";r=0;t=55'}, 55.0),
+        ({"RateLimit": '"api";r=0;t=55', "Retry-After": "7"}, 55.0),
+        ({"RateLimit": '"api";r=0;t=5', "Retry-After": "7"}, 7.0),
+        ({"RateLimit": '"api";r=0;t=999999'}, 3600.0),
+        ({"Retry-After": "Thu, 01 Jan 2026 10:01:30 GMT", "Date": "Thu, 01 Jan 2026 10:00:00 GMT"}, 90.0),
+        ({"Retry-After": "Thu, 01 Jan 2026 09:00:00 GMT", "Date": "Thu, 01 Jan 2026 10:00:00 GMT"}, 0.0),
+        ({"Retry-After": "soon"}, 0.0),
+        ({"Retry-After": "²"}, 0.0),
+        ({"Retry-After": "-5", "RateLimit": "nonsense"}, 0.0),
+    ],
+)
+def test_a_server_names_the_wait_in_any_of_its_ways(
+    shop: Shop, hub: HubStandIn, headers: dict[str, str], expected_s: float
+) -> None:
+    path, wanted = shop.save(10, Tenure(1, A))
+    hub.fault(LOOK, 429, headers=headers)
+    with pytest.raises(HubBusy) as told:
+        shop.hub.publish(path, wanted)
+    assert told.value.retry_after_s == expected_s
+
+
 @pytest.mark.parametrize("status", [0, 500, 503])
 def test_a_commit_of_which_nobody_hears_is_found_at_the_next_attempt(shop: Shop, hub: HubStandIn, status: int) -> None:
     path, wanted = shop.save(10, Tenure(1, A))

@@ -179,8 +179,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         kind = "application/octet-stream" if isinstance(content, bytes) else "application/json"
-        self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **(headers or {})}.items():
+        self.send_response_only(status)
+        about = {"Date": self.date_time_string(), "Content-Type": kind, "Content-Length": str(len(data))}
+        for name, value in (about | (headers or {})).items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
