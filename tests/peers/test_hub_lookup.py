@@ -90,7 +90,7 @@ def head(server: HubStandIn) -> dict[str, bytes]:
 def report(root: Path, epoch: int, loss: float, eval_loss: float = math.nan) -> None:
     event = SwarmReport(
         at_s=0.0, epoch=epoch, lineage=Lineage("l"), loss=loss, eval_loss=eval_loss, eval_epoch=epoch,
-        eval_accuracy=math.nan, samples_per_s=1.0, trainers=1, peers=2,
+        eval_accuracy=math.nan, samples_per_s=1.0, trainers=1, peers=2, learning_rate=0.25,
     )  # fmt: skip
     with closing(MetricsStore.open(root / "metrics.sqlite")) as store:
         store.write([event])
@@ -105,6 +105,7 @@ def test_a_checkpoint_comes_with_its_figures_its_curve_and_the_run(hub: HubStand
     assert state["hub"] == {"term": 1, "holder": "a", "samples": 640, "loss": 2.0}
     assert (state["epoch"], state["fingerprint"]) == (10, BUNDLE.fingerprint)
     assert b"2.5" not in files["loss.svg"]
+    assert {"samples_per_s.svg", "learning_rate.svg"} <= set(files)
     assert "Anna: 640 samples" in files["README.md"].decode()
     run = parse_run(files["run.yaml"].decode(), origin="the Hub")
     assert run == RUN.model_copy(update={"hub_repo": None})
@@ -120,6 +121,7 @@ def test_the_curves_of_the_card_are_those_of_the_store(tmp_path: Path) -> None:
         points = points_of(store)
     assert [(point.epoch, point.loss) for point in points] == [(1, 5.0), (2, 4.0), (3, 2.5)]
     assert [(point.eval_epoch, point.eval_loss) for point in points if point.eval_epoch >= 0] == [(2, 4.5)]
+    assert [(point.samples_per_s, point.learning_rate) for point in points] == [(1.0, 0.25)] * 3
 
 
 def test_parameters_are_counted_as_the_file_has_them(tmp_path: Path, hub: HubStandIn) -> None:
