@@ -171,6 +171,10 @@ class HubDenied(HubError):
     """It will not work until a person does something; the hint says what."""
 
 
+class HubMissing(HubDenied):
+    """The Hub knows whose token it is, and shows no such repository: it is not there, or not for this account."""
+
+
 class HubMoved(HubError):
     """Somebody else has committed since we looked: look again."""
 

@@ -3,15 +3,17 @@
 import asyncio
 import json
 import logging
-import os
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 
-from collab.ports import Clock
+from collab.ports import Ports
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
 from collab.types import PeerId, Role
+from peers.upgrading import put
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +44,18 @@ class CreditBook:
     """Of one run, as one backbone has seen it."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._credits = _read(path)
-        self._is_changed = False
+        """Blocks. What lies at ``path`` and cannot be read is put aside, and is never written over."""
+        self._path, self._lock = path, threading.Lock()
+        self._credits: dict[PeerId, Credit] = {}
+        self._is_changed, self._is_kept = False, True
+        try:
+            self._credits = _read(path)
+        except OSError as error:
+            logger.warning(
+                "who gave how much, in %s, can neither be read nor put aside (%s); it stays as it is, and nothing is "
+                "kept beside it: make it and its directory readable and writable, and start again", path, error
+            )  # fmt: skip
+            self._is_kept = False
 
     def note(self, records: Iterable[PeerRecord]) -> None:
         """What trainers say now. A total that has gone down is that of a new life."""
@@ -68,39 +79,53 @@ class CreditBook:
         """Most first."""
         return sorted(self._credits.items(), key=lambda item: (-item[1].total, item[0]))
 
-    async def keep(self, clock: Clock, view: Callable[[], SwarmView]) -> None:
+    async def keep(self, ports: Ports, view: Callable[[], SwarmView]) -> None:
         """Note what trainers say, and write it down now and then, until cancelled."""
+        clock = ports.clock
         saved_s = clock.monotonic()
         try:
             while True:
                 self.note(view().records)
                 if clock.monotonic() >= saved_s + SAVE_S:
                     saved_s = clock.monotonic()
-                    self.save()
+                    await ports.compute.beside(self.save)  # a busy disk takes its time
                 await asyncio.sleep(NOTE_S)
         finally:
             self.save()
 
     def save(self) -> None:
-        """For the next life; what cannot be written is only lost to the card."""
-        if not self._is_changed:
-            return
-        unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        try:
+        """For the next life; what cannot be written is only lost to the card. Blocks."""
+        with self._lock:  # one that is under way when the backbone leaves is waited for
+            if not self._is_changed or not self._is_kept:
+                return
             content = {peer: asdict(credit) for peer, credit in self._credits.items()}
-            unfinished.write_text(json.dumps(content), encoding="utf-8")
-            unfinished.replace(self._path)
             self._is_changed = False
-        except OSError as error:
-            logger.warning("who gave how much cannot be written to %s: %s; free some space", self._path, error)
+            try:
+                put(self._path, json.dumps(content).encode())
+            except OSError as error:
+                self._is_changed = True
+                logger.warning("who gave how much cannot be written to %s: %s; free some space", self._path, error)
 
 
 def _read(path: Path) -> dict[PeerId, Credit]:
+    """
+    Raises:
+        OSError: there is something that can neither be read nor put aside.
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_bytes())
         return {
             PeerId(str(peer)): Credit(str(one["name"]), int(one["earlier"]), int(one["samples"]))
             for peer, one in content.items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        names = (path.with_name(f"{path.stem}.unreadable-{number}{path.suffix}") for number in count(1))
+        aside = next(name for name in names if not name.exists())
+        path.rename(aside)
+        logger.warning(
+            "who gave how much cannot be read from %s (%r); it lies in %s, and all begin at 0: to have it back, stop "
+            "this backbone and put a mended file, or one of a backup, in its place", path, error, aside
+        )  # fmt: skip
         return {}

@@ -8,6 +8,7 @@ thread of its own, and nobody waits for it.
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Protocol
 from collab.checkpoints.base import Order
 from collab.checkpoints.hub_publisher import OnHub
 from collab.checkpoints.local import path_of
-from collab.errors import CheckpointFailed, Fenced, HubBusy, HubDenied, HubError
+from collab.errors import CheckpointFailed, CollabError, Fenced, HubBusy, HubDenied, HubError
 from collab.metrics.records import CheckpointOnHub, Notice
 from collab.ports import Compute, Ports
 from collab.swarm.backbone_records import Publication
@@ -60,6 +61,8 @@ class HubPlan:
     """Blocks; see ``HubPublisher``."""
     worker: Compute
     """Does nothing else."""
+    is_told: Callable[[OnHub], bool] = lambda _: False
+    """Whether people have heard in an earlier life that it is there; asked where ``publish`` is called."""
 
 
 class HubDesk:
@@ -75,9 +78,30 @@ class HubDesk:
         """There, or not to be tried again."""
         self._not_before_s = -math.inf
         self._failures = 0
-        self._told = ""
+        self._said = ""
+        """What is wrong, as a person has last heard of it."""
+        self._told_of = ""
+        """Digest of the last checkpoint of which people have heard that it is on the Hub."""
+        self._trouble: CollabError | None = None
+        """What asks for action, or has lasted."""
+        self._failing_since_s: float | None = None
+        """Swarm time of the first failure after the last success."""
         self.under_way: int | None = None
         """Epoch of the checkpoint that is being sent."""
+
+    @property
+    def standing(self) -> str:
+        """What keeps the newest checkpoint from the Hub, and since when; empty: all is well, or it is not our turn."""
+        published = self._shelf.publication
+        if self._trouble is None or self._failing_since_s is None or published is None or self._tenure() is None:
+            return ""
+        since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._failing_since_s))
+        return f"epoch {published.epoch} is not on the Hub yet: {self._trouble.message} (since {since})"
+
+    @property
+    def next_step(self) -> str:
+        """What to do about ``standing``."""
+        return self._trouble.hint if self._trouble is not None and self.standing else ""
 
     async def run(self) -> None:
         """Publish what is due, until cancelled."""
@@ -97,11 +121,11 @@ class HubDesk:
         self.under_way = published.epoch
         path, started_s = path_of(self._shelf.root, published.epoch), clock.monotonic()
         try:
-            done = await self._plan.worker.run(lambda: self._plan.publish(path, order))
+            done, is_told = await self._plan.worker.run(lambda: self._publish(path, order))
         except (Fenced, HubDenied) as error:
             self._settled = attempt  # the next checkpoint, or the next lease, is another matter
             self._failures = 0
-            self._tell(error.message, error.hint, is_problem=isinstance(error, HubDenied))
+            self._give_up(error, is_our_turn=order.may_finish())
         except (HubError, CheckpointFailed) as error:
             self._try_later(error)
         except Exception:  # whatever is wrong with what goes to the Hub, the run goes on
@@ -110,8 +134,29 @@ class HubDesk:
             self._try_later(HubError(text))
         else:
             self._settled, self._failures = attempt, 0
-            self._succeed(done, clock.monotonic() - started_s)
+            self._succeed(done, clock.monotonic() - started_s, is_told or self._told_of == published.digest)
+            self._told_of = published.digest
         self.under_way = None
+
+    def _publish(self, path: Path, order: Order) -> tuple[OnHub, bool]:
+        """And whether people have heard of it before. In the worker."""
+        done = self._plan.publish(path, order)
+        return done, not done.is_new and self._plan.is_told(done)
+
+    def _give_up(self, error: Fenced | HubDenied, *, is_our_turn: bool) -> None:
+        """A place that is not ours any more, or is ahead of us for a while, asks nothing of anybody: see the hint."""
+        is_problem = isinstance(error, HubDenied) or (is_our_turn and bool(error.hint))
+        if is_problem:
+            self._note(error)
+        else:
+            self._trouble = self._failing_since_s = None
+        self._tell(error.message, error.hint, is_problem=is_problem)
+
+    def _note(self, error: CollabError | None) -> None:
+        """Something has failed; None: it need not be known what."""
+        if self._failing_since_s is None:
+            self._failing_since_s = self._ports.clock.now()
+        self._trouble = error or self._trouble
 
     def _try_later(self, error: HubError | CheckpointFailed) -> None:
         wait_s = min(FIRST_WAIT_S * 2.0**self._failures, LONGEST_WAIT_S)
@@ -120,16 +165,20 @@ class HubDesk:
             wait_s = max(wait_s, error.retry_after_s)
         self._failures += 1
         self._not_before_s = self._ports.clock.monotonic() + wait_s
-        if self._failures >= TOLD_AFTER:
-            hint = "training goes on, checkpoints stay on this disk, and the newest one is sent when the Hub answers"
+        is_known = self._failures >= TOLD_AFTER
+        waits = "training goes on, checkpoints stay on this disk, and the newest one is sent when the Hub answers"
+        hint = error.hint if isinstance(error, CheckpointFailed) else waits
+        self._note(CollabError(error.message, hint=hint) if is_known else None)
+        if is_known:
             self._tell(error.message, hint, is_problem=True)
 
-    def _succeed(self, done: OnHub, seconds: float) -> None:
+    def _succeed(self, done: OnHub, seconds: float, is_told: bool) -> None:
         self._not_before_s = -math.inf
-        if self._told:
-            self._told = ""
+        self._trouble = self._failing_since_s = None
+        if self._said:
+            self._said = ""
             self._say(f"{self._plan.place} takes checkpoints again")
-        if done.is_new:
+        if not is_told:
             self._ports.observer.observe(
                 CheckpointOnHub(
                     at_s=self._ports.clock.now(),
@@ -143,8 +192,8 @@ class HubDesk:
 
     def _tell(self, text: str, hint: str, *, is_problem: bool) -> None:
         """Once, until something was published again or something else is wrong."""
-        if text != self._told:
-            self._told = text
+        if text != self._said:
+            self._said = text
             self._say(text, hint, is_problem=is_problem)
 
     def _say(self, text: str, hint: str = "", *, is_problem: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What goes to the Hub beside a checkpoint: model card, picture, run file, and how to find the run."""
+"""What goes to the Hub beside a checkpoint: model card, pictures, run file, and how to find the run."""
 
 import json
 import math
@@ -8,12 +8,12 @@ from pathlib import Path
 import yaml
 
 from collab.checkpoints.hub_publisher import Beside, Staged
-from collab.metrics.names import EVAL_LOSS, LOSS
+from collab.metrics.names import EVAL_LOSS, LEARNING_RATE, LOSS, SAMPLES_PER_S
 from collab.metrics.store import MetricsStore
 from collab.swarm.bundle import Bundle
 from collab.version import VERSION
 from peers.credits import Credit
-from peers.model_card import PICTURE, RUN_YAML, Facts, Point, model_card, picture, samples_of
+from peers.model_card import RUN_YAML, Facts, Point, model_card, pictures, samples_of
 
 RUN_ON_HUB = "collab_run.json"
 """What 'collab-peer join org/name' reads."""
@@ -62,7 +62,7 @@ class HubPages:
         settings = run.model_dump(mode="json", exclude={"hub_repo"})
         files = {
             "README.md": model_card(facts),
-            PICTURE: picture(points),
+            **pictures(points),
             RUN_YAML: yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).encode(),
         }
         if self._invite:
@@ -99,15 +99,16 @@ def count_parameters(model: Path) -> int:
 
 def points_of(store: MetricsStore) -> list[Point]:
     """The run's curves, by epoch."""
-    losses, held_out = (store.curve(metric.name) for metric in (LOSS, EVAL_LOSS))
-    trained = dict(zip(losses.epochs, losses.values, strict=True))
-    evaluated = dict(zip(held_out.epochs, held_out.values, strict=True))
+    curves = [store.curve(metric.name) for metric in (LOSS, EVAL_LOSS, SAMPLES_PER_S, LEARNING_RATE)]
+    trained, evaluated, speeds, rates = (dict(zip(one.epochs, one.values, strict=True)) for one in curves)
     return [
         Point(
             epoch,
             trained.get(epoch, math.nan),
             epoch if epoch in evaluated else -1,
             evaluated.get(epoch, math.nan),
+            speeds.get(epoch, math.nan),
+            rates.get(epoch, math.nan),
         )
-        for epoch in sorted(trained.keys() | evaluated.keys())
+        for epoch in sorted(trained.keys() | evaluated.keys() | speeds.keys() | rates.keys())
     ]

@@ -5,13 +5,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
-from collab.checkpoints.from_hub import bring_newest
-from collab.checkpoints.hub_publisher import HubPublisher
-from collab.checkpoints.hub_repository import HubPlace, HubRepository
+from collab.checkpoints.from_hub import Brought, bring_newest
+from collab.checkpoints.hub_publisher import HubPublisher, OnHub
+from collab.checkpoints.hub_repository import BRANCH, HubPlace, HubRepository
+from collab.checkpoints.hub_session import TO_BEGIN, TO_WRITE, has_token
 from collab.checkpoints.local import list_checkpoints
 from collab.compute import ThreadCompute
 from collab.config import Run
-from collab.errors import HubBusy, HubDenied, StateError
+from collab.errors import HubBusy, HubError, HubMissing, StateError
+from collab.metrics.records import CheckpointOnHub
+from collab.metrics.store import MetricsStore
 from collab.ports import Ports
 from peers.backbone import Backbone
 from peers.exhibiting import Kept
@@ -64,11 +67,15 @@ async def serve_hub(
         kept.recorder.write()
         return points_of(kept.history)
 
+    def is_told(done: OnHub) -> bool:
+        kept.recorder.write()
+        return has_told(kept.history, str(service.place), done)
+
     pages = HubPages(str(service.place), bundle, points, kept.book.all, service.invite(backbone))
     repository = HubRepository(service.place, tell=partial(teller.tell, "sending a checkpoint to the Hub"))
     publisher = HubPublisher(repository, data_dir.path / "hub-outbox", pages.beside)
     with closing(ThreadCompute()) as worker:
-        plan = HubPlan(place=str(service.place), publish=publisher.publish, worker=worker)
+        plan = HubPlan(place=str(service.place), publish=publisher.publish, worker=worker, is_told=is_told)
         desk = HubDesk(ports, backbone.keeper.shelf, backbone.lease.tenure, plan)
         try:
             await desk.run()
@@ -77,37 +84,84 @@ async def serve_hub(
                 announce(f"epoch {desk.under_way} is not on the Hub yet; it is sent when a backbone runs again")
 
 
+def has_told(history: MetricsStore, place: str, done: OnHub) -> bool:
+    """Whether the last checkpoint that is known to be on the Hub is this one. Blocks."""
+    newest = history.newest(CheckpointOnHub, 1)
+    return [(one["place"], one["commit"]) for one in newest] == [(place, done.commit)]
+
+
 def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes_first_state: bool = True) -> None:
     """Have the run's newest checkpoint from the Hub, where this disk has none at all. Blocks.
+
+    A repository that is not there is made: only who may do that can be told from somebody who may not see it, and to
+    somebody who may not, a run that has a state looks like one that has none.
 
     Args:
         makes_first_state: whether this backbone begins the run if nobody has a state of it.
 
     Raises:
-        HubBusy: nobody knows whether the run has a state there: to begin it anew now could be wrong.
+        StateError: whether the run has a state there is not known, or it cannot be had: to begin anew could be wrong.
     """
-    if list_checkpoints(data_dir.checkpoints):
-        return
+    if not list_checkpoints(data_dir.checkpoints):
+        try:
+            repository = HubRepository(place, advice=TO_BEGIN)
+            _see(repository)
+            brought = bring_newest(repository, data_dir.checkpoints, fingerprint=fingerprint)
+            if brought.path is not None:
+                _announce(place, brought)
+        except StateError as error:
+            if makes_first_state:
+                raise _not_begun(place, error) from error
+            _announce_problem(f"{error.message}; the state comes from the swarm, if it has one", error.hint)
+    if not has_token():
+        text = f"nothing can be published in {place}: there is no token for the Hub on this machine"
+        _announce_problem(text, TO_WRITE)
+
+
+def _see(repository: HubRepository) -> None:
+    """
+    Raises:
+        HubError: what is in it cannot be seen.
+    """
     try:
-        bring(place, data_dir, fingerprint)
-    except HubBusy as error:
-        if not makes_first_state:
-            announce(f"problem: {error.message}; the state comes from the swarm, if it has one")
-            return
+        repository.head()
+    except HubMissing:
+        repository.create()
+        repository.head()
+
+
+def _not_begun(place: HubPlace, error: StateError) -> StateError:
+    without = f"--hub-repo {NOWHERE} to begin without it"
+    if isinstance(error, HubError):
         text = f"nothing is on this disk, and whether {place} holds a state of this run cannot be seen: {error.message}"
-        raise HubBusy(text, hint=f"start it again later, or with --hub-repo {NOWHERE} to begin without it") from error
-    except HubDenied:
-        return  # there is no such repository yet; if it is something else, the first checkpoint will tell
-    except StateError as error:
-        announce(f"problem: {error}")
+    else:
+        text = f"nothing is on this disk, and what {place} holds cannot be taken over: {error.message}"
+    first = "start it again later" if isinstance(error, HubBusy) else error.hint
+    return type(error)(text, hint=f"{first}; or start with {without}" if first else f"start with {without}")
 
 
 def bring(place: HubPlace, data_dir: DataDir, fingerprint: str) -> None:
     """Have the run's checkpoint of a revision, if it is later than what this disk has. Blocks.
 
     Raises:
-        StateError: it cannot be had, or is of another run.
+        StateError: it cannot be had, or is of another run; or that very revision was asked for, or nothing is on this
+            disk, and it is not taken over.
     """
-    found = bring_newest(repository_to_read(place), data_dir.checkpoints, fingerprint=fingerprint)
-    if found is not None:
-        announce(f"took over {found.name} from {place}")
+    brought = bring_newest(repository_to_read(place), data_dir.checkpoints, fingerprint=fingerprint)
+    goes_on = place.revision == BRANCH and list_checkpoints(data_dir.checkpoints)
+    if brought.path is None and not goes_on:
+        raise StateError(brought.why, hint=brought.hint)
+    _announce(place, brought)
+
+
+def _announce(place: HubPlace, brought: Brought) -> None:
+    if brought.path is None:
+        announce(f"{brought.why}\n  -> {brought.hint}")
+    elif brought.is_new:
+        announce(f"took over {brought.path.name} from {place}")
+    else:
+        announce(f"{brought.path.name} is on this disk already, as {place} has it")
+
+
+def _announce_problem(text: str, hint: str) -> None:
+    announce(f"problem: {text}" + (f"\n  -> {hint}" if hint else ""))

@@ -1,11 +1,11 @@
-"""The README of a model on the Hub, and its picture. Pure: text from facts.
+"""The README of a model on the Hub, and its pictures. Pure: text from facts.
 
-Names come from peers and are text, never markup.
+Names come from peers, and what a run is for from its organiser; both are text, never markup.
 """
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import yaml
@@ -13,13 +13,14 @@ import yaml
 from collab.config import BuiltinData, CausalLMTask, FilesData, HubData, ImageClassificationTask, Run
 from collab.simulation.curves import Curve, draw
 from peers.credits import Credit
+from peers.licences import licence_metadata
 
 MARKUP = frozenset("\\`*_{}[]()#+-.!|~@:=")
 """Characters that may mean something in Markdown; the page shows them as they are."""
 MOST_NAMES = 100
 MOST_POINTS = 400
 """Of each line of the picture."""
-PICTURE = "loss.svg"
+PICTURE, SPEED_PICTURE, RATE_PICTURE = "loss.svg", "samples_per_s.svg", "learning_rate.svg"
 RUN_YAML = "run.yaml"
 WORDS = {
     "dedloc": "all peers' gradients add up to one large batch, then everybody takes the same step (DeDLOC)",
@@ -39,6 +40,10 @@ class Point:
     """On what was trained."""
     eval_epoch: int = -1
     eval_loss: float = math.nan
+    samples_per_s: float = math.nan
+    """Of all trainers."""
+    learning_rate: float = math.nan
+    """Of the next step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +76,28 @@ def picture(points: Sequence[Point]) -> bytes:
     return draw(curves, title="Loss", across="epoch", up="loss").encode()
 
 
+def pictures(points: Sequence[Point]) -> dict[str, bytes]:
+    """All that a card shows, by name: the loss, and over the same epochs what else is known."""
+    drawn = {PICTURE: picture(points)}
+    if speeds := _known((point.epoch, point.samples_per_s) for point in points):
+        drawn[SPEED_PICTURE] = _one_line(speeds, "Speed", "samples a second")
+    if rates := _known((point.epoch, point.learning_rate) for point in points):
+        drawn[RATE_PICTURE] = _one_line(rates, "Learning rate", "learning rate")
+    return drawn
+
+
+def _known(values: Iterable[tuple[int, float]]) -> tuple[tuple[float, float], ...]:
+    return tuple((float(epoch), value) for epoch, value in values if math.isfinite(value))
+
+
+def _one_line(points: tuple[tuple[float, float], ...], title: str, up: str) -> bytes:
+    return draw([Curve(name=up, points=_thin(points))], title=title, across="epoch", up=up).encode()
+
+
 def model_card(facts: Facts) -> bytes:
     """README.md."""
-    sections = [_metadata(facts), _about(facts), _training(facts), _loading(facts), _joining(facts), _thanks(facts)]
+    about = (_metadata(facts), _about(facts), _organiser(facts.run))
+    sections = [*about, _training(facts), _loading(facts), _joining(facts), _thanks(facts)]
     return "\n".join(section for section in sections if section).encode()
 
 
@@ -101,6 +125,7 @@ def _metadata(facts: Facts) -> str:
         content |= {"library_name": "transformers", "pipeline_tag": "text-generation"}
         if isinstance(run.task.data, HubData):
             content["datasets"] = [run.task.data.dataset]
+    content |= licence_metadata(run.about.model_license)
     return f"---\n{yaml.safe_dump(content, sort_keys=True)}---\n"
 
 
@@ -114,6 +139,19 @@ def _about(facts: Facts) -> str:
         "checkpoint.\n\n"
         f"![Loss over epochs]({PICTURE})\n"
     )
+
+
+def _organiser(run: Run) -> str:
+    """What volunteers have read before they took part."""
+    about = run.about
+    rows = [
+        ("What it is for", about.purpose),
+        ("Licence of the model", about.model_license),
+        ("Licence of the data", about.data_license),
+        ("Questions go to", about.contact),
+    ]
+    table = "\n".join(f"| {name} | {plain(told.strip())} |" for name, told in rows if told.strip())
+    return f"## Its organiser says\n\n| | |\n|---|---|\n{table}\n" if table else ""
 
 
 def _what(run: Run) -> str:
@@ -146,7 +184,15 @@ def _training(facts: Facts) -> str:
     ]
     rows += [("Samples trained so far, as peers tell", f"{samples:,}")] if samples else []
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    return f"## How it is trained\n\n| | |\n|---|---|\n{table}\n\nThe whole run file is [{RUN_YAML}]({RUN_YAML}).\n"
+    file = f"The whole run file is [{RUN_YAML}]({RUN_YAML})."
+    return f"## How it is trained\n\n| | |\n|---|---|\n{table}\n\n{file}\n{_shown(facts.points)}"
+
+
+def _shown(points: Sequence[Point]) -> str:
+    """The pictures beside that of the loss, as far as there are such."""
+    names = {SPEED_PICTURE: "Samples a second over epochs", RATE_PICTURE: "Learning rate over epochs"}
+    there = pictures(points)
+    return "".join(f"\n![{text}]({name})\n" for name, text in names.items() if name in there)
 
 
 def _loading(facts: Facts) -> str:

@@ -114,7 +114,7 @@ async def serve_backbone(
             tasks.create_task(keep_heap_small())
             if kept is not None:
                 tasks.create_task(kept.recorder.run())
-                tasks.create_task(kept.book.keep(ports.clock, lambda: backbone.membership.view))
+                tasks.create_task(kept.book.keep(ports, lambda: backbone.membership.view))
                 if listening is not None:
                     tasks.create_task(show(listening, ports, backbone, place.data_dir, kept))
                     serving.relay.observe(DashboardServed(at_s=ports.clock.now(), url=url))

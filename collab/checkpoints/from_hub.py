@@ -3,18 +3,35 @@
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collab.checkpoints.disk_errors import not_written
 from collab.checkpoints.fence import Fence
-from collab.checkpoints.hub_publisher import read_head, standing_of
+from collab.checkpoints.hub_publisher import Standing, read_head, standing_of
 from collab.checkpoints.hub_repository import Head, HubRepository
-from collab.checkpoints.local import STATE_FILE, list_checkpoints, load_newest, path_of, verified_state
+from collab.checkpoints.local import STATE_FILE, list_checkpoints, load_newest, path_of, read_state, verified_state
 from collab.errors import CheckpointFailed, CorruptState, StateError
+from collab.swarm.snapshots import Snapshot
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 """Names come from others, and become names on our disk."""
 MAX_FILES = 64
+TENSORS = ("model.safetensors", "optimizer.safetensors")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """What became of a checkpoint on the Hub that was asked for."""
+
+    path: Path | None = None
+    """Where it is on this disk now; None: this disk stays as it is."""
+    why: str = ""
+    """It does; for people."""
+    hint: str = ""
+    is_new: bool = True
+    """False: it was on this disk before."""
 
 
 def fetch_checkpoint(repository: HubRepository, folder: Path, *, fingerprint: str | None = None) -> Path:
@@ -35,8 +52,8 @@ def fetch_checkpoint(repository: HubRepository, folder: Path, *, fingerprint: st
     return _fetch(repository, head, read_head(repository, head), folder, fingerprint)
 
 
-def bring_newest(repository: HubRepository, root: Path, *, fingerprint: str) -> Path | None:
-    """Have the run's newest checkpoint under ``root`` if the Hub has a later one than this disk; None: it has none.
+def bring_newest(repository: HubRepository, root: Path, *, fingerprint: str) -> Brought:
+    """Have the run's checkpoint of a revision under ``root`` if it is a later one than this disk has, or the same.
 
     Of another history than the newest one here, such as one that was rolled back, nothing is taken. Under which tenure
     the Hub's was published is remembered in any case: the next one of ours is a later one.
@@ -46,25 +63,55 @@ def bring_newest(repository: HubRepository, root: Path, *, fingerprint: str) -> 
     """
     head = repository.head()
     if STATE_FILE not in head.names:
-        return None
+        hint = "name a revision, or a repository, that a run has published in"
+        return Brought(why=f"{repository.place} holds no checkpoint", hint=hint)
     state = read_head(repository, head)
     _check_run(repository, state, fingerprint)
     theirs, ours, fence = standing_of(state), load_newest(root, fingerprint=fingerprint), Fence(root)
     if theirs.tenure > fence.highest:
         fence.pass_through(theirs.tenure)
-    if ours is not None and (ours.era != theirs.era or ours.epoch >= theirs.epoch):
-        return None
-    if list_checkpoints(root) and ours is None and theirs.epoch <= _newest_named(root):
-        return None  # ours are damaged, and somebody else may hold a later one
-    fetched = _fetch(repository, head, state, root / ".from-hub", fingerprint)
     place = path_of(root, theirs.epoch)
+    if ours is not None and _is_same(path_of(root, ours.epoch), state):
+        return Brought(path=path_of(root, ours.epoch), is_new=False)
+    if kept := _kept(ours, theirs, root, str(repository.place)):
+        return kept
+    fetched = _fetch(repository, head, state, root / ".from-hub", fingerprint)
     try:
         shutil.rmtree(place, ignore_errors=True)
         fetched.rename(place)
         shutil.rmtree(root / ".from-hub", ignore_errors=True)
     except OSError as error:
-        raise _not_written(place, error) from error
-    return place
+        raise not_written(place, error) from error
+    return Brought(path=place)
+
+
+def _kept(ours: Snapshot | None, theirs: Standing, root: Path, place: str) -> Brought | None:
+    """Why this disk stays as it is, and what to do; None: theirs is to be taken."""
+    told = f"epoch {theirs.epoch} of {place} is not taken over"
+    again = f"move {root} away and start again with the same --from; peers that hold later epochs bring them back"
+    if ours is None:
+        if not list_checkpoints(root) or theirs.epoch > (named := _newest_named(root)):
+            return None
+        why = f"{told}: the checkpoints on this disk, up to epoch {named}, are damaged, and others may hold later ones"
+        return Brought(why=why, hint=f"start without --from if others do; if nobody does, {again}")
+    if ours.era != theirs.era:
+        why = f"{told}: this disk keeps epoch {ours.epoch}, of another history: the run was rolled back in between"
+        return Brought(why=why, hint=f"start without --from to go on from here; for the other history {again}")
+    if theirs.epoch > ours.epoch:
+        return None
+    why = f"{told}: this disk keeps its epoch {ours.epoch}, which is not earlier"
+    if path_of(root, theirs.epoch) in list_checkpoints(root) and theirs.epoch < ours.epoch:
+        back = f"'collab-peer rollback DIR {theirs.epoch}'"
+        return Brought(why=why, hint=f"start without --from; {back} takes the whole run back to that epoch")
+    back = f"if they do, 'collab-peer rollback DIR {theirs.epoch}' takes all of them back"
+    return Brought(why=why, hint=f"start without --from to go on from here; to go back {again}: {back}")
+
+
+def _is_same(path: Path, state: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint here, which is whole, is the state on the Hub, whoever published it and when."""
+    ours = read_state(path)
+    has_its_tensors = all(ours["sha256"][name] == state["sha256"].get(name) for name in TENSORS)
+    return has_its_tensors and all(ours.get(key, "") == state.get(key, "") for key in ("epoch", "lineage", "era"))
 
 
 def export(checkpoint: Path, target: Path) -> int:
@@ -86,7 +133,7 @@ def export(checkpoint: Path, target: Path) -> int:
                 shutil.copyfile(checkpoint / name, unfinished / name)
         unfinished.rename(target)
     except OSError as error:
-        raise _not_written(target, error) from error
+        raise not_written(target, error) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return int(state["epoch"])
@@ -109,7 +156,7 @@ def _fetch(
         repository.fetch([*names, STATE_FILE], head, place)
         shutil.rmtree(place / ".cache", ignore_errors=True)  # of the Hub's client
     except OSError as error:
-        raise _not_written(place, error) from error
+        raise not_written(place, error) from error
     try:
         verified_state(place)
     except CorruptState as error:
@@ -130,8 +177,3 @@ def _check_run(repository: HubRepository, state: Mapping[str, Any], fingerprint:
 def _newest_named(root: Path) -> int:
     return max(int(path.name.removeprefix("epoch-")) for path in list_checkpoints(root))
 
-
-def _not_written(path: Path, error: OSError) -> CheckpointFailed:
-    return CheckpointFailed(
-        f"{path} could not be written: {error.strerror or error}", hint="free some space, or name a writable directory"
-    )

@@ -74,8 +74,9 @@ class OnHub:
     commit: str
     epoch: int
     num_bytes: int
+    """Of its files."""
     is_new: bool
-    """False: it was there already."""
+    """False: it was there already, such as by a commit of ours of which we have not heard."""
 
 
 class HubPublisher:
@@ -103,7 +104,7 @@ class HubPublisher:
             head, theirs = self._look()
             if theirs is not None and not must_publish(ours, standing_of(theirs), str(self._repository.place)):
                 self._clear()
-                return OnHub(commit=head.commit, epoch=ours.epoch, num_bytes=0, is_new=False)
+                return OnHub(commit=head.commit, epoch=ours.epoch, num_bytes=_size_of(path), is_new=False)
             staged = staged or self._stage(path)
             try:
                 return self._send(staged, order, head, theirs or {})
@@ -175,6 +176,13 @@ class HubPublisher:
 
     def _clear(self) -> None:
         shutil.rmtree(self._outbox, ignore_errors=True)
+
+
+def _size_of(folder: Path) -> int:
+    try:
+        return sum(file.stat().st_size for file in folder.iterdir())
+    except OSError:  # deleted meanwhile
+        return 0
 
 
 def _link(source: Path, target: Path) -> None:

@@ -2,13 +2,15 @@
 
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from collab.checkpoints.base import Listener, nobody
+from collab.checkpoints.disk_errors import not_written
 from collab.checkpoints.hub_session import TO_WRITE, asking, watching
 from collab.errors import ConfigError, HubDenied
 
@@ -76,7 +78,10 @@ class Change:
 
 
 class HubRepository:
-    """Of models. Which token is used is the client's business: it is never seen here."""
+    """Of models. Which token is used is the client's business: it is never seen here.
+
+    All of it may raise ``CheckpointFailed``, too: a disk of this machine gives or takes nothing.
+    """
 
     def __init__(
         self, place: HubPlace, *, endpoint: str | None = None, advice: str = TO_WRITE, tell: Listener = nobody
@@ -95,13 +100,25 @@ class HubRepository:
 
         return HfApi(endpoint=self._endpoint)
 
+    @contextmanager
+    def _asking(self, folder: Path | None = None) -> Iterator[None]:
+        """
+        Args:
+            folder: on our disk, that it is about; None: whatever the client reads.
+        """
+        try:
+            with asking(str(self.place), self._advice):
+                yield
+        except OSError as error:
+            raise not_written(folder or Path("a file of the Hub's client"), error) from error
+
     def head(self) -> Head:
         """As of now.
 
         Raises:
             HubError: it cannot be seen.
         """
-        with asking(str(self.place), self._advice):
+        with self._asking():
             found = self._api().model_info(self.place.name, revision=self.place.revision)
             return Head(str(found.sha), frozenset(one.rfilename for one in found.siblings or ()))
 
@@ -111,7 +128,7 @@ class HubRepository:
         Raises:
             HubError: we may not.
         """
-        with asking(str(self.place), self._advice):
+        with self._asking():
             self._api().create_repo(self.place.name, private=True, exist_ok=True)
 
     def fetch(self, names: Iterable[str], head: Head, folder: Path) -> None:
@@ -126,14 +143,17 @@ class HubRepository:
             if name not in head.names:
                 text = f"{self.place} has no {name}"
                 raise HubDenied(text, hint="it holds no checkpoint, or not all of it; try another revision")
-            with asking(str(self.place), self._advice):
+            with self._asking(folder):
                 hf_hub_download(self.place.name, name, revision=head.commit, local_dir=folder, endpoint=self._endpoint)
 
     def read(self, name: str, head: Head) -> bytes:
         """One small file."""
-        with tempfile.TemporaryDirectory() as folder:
-            self.fetch([name], head, Path(folder))
-            return (Path(folder) / name).read_bytes()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                self.fetch([name], head, Path(folder))
+                return (Path(folder) / name).read_bytes()
+        except OSError as error:
+            raise not_written(Path(tempfile.gettempdir()), error) from error
 
     def send(self, change: Change) -> "Prepared":
         """Have the large files at the Hub before the commit; those that are there already are not sent again.
@@ -143,13 +163,13 @@ class HubRepository:
         """
         from huggingface_hub import CommitOperationAdd
 
-        adds = [
-            CommitOperationAdd(path_in_repo=name, path_or_fileobj=source if isinstance(source, bytes) else str(source))
-            for name, source in sorted(change.files.items())
-        ]
-        alone = [add for add in adds if add.path_in_repo.endswith(SENT_ALONE) or add.upload_info.size > LARGE_BYTES]
-        here_bytes, whole_bytes = 0, sum(add.upload_info.size for add in alone)
-        with asking(str(self.place), self._advice):
+        with self._asking():  # also to look at a file, which is read for its digest
+            adds = [
+                CommitOperationAdd(path_in_repo=name, path_or_fileobj=one if isinstance(one, bytes) else str(one))
+                for name, one in sorted(change.files.items())
+            ]
+            alone = [add for add in adds if add.path_in_repo.endswith(SENT_ALONE) or add.upload_info.size > LARGE_BYTES]
+            here_bytes, whole_bytes = 0, sum(add.upload_info.size for add in alone)
             for add in alone:
                 size = add.upload_info.size
                 with watching(partial(self._tell_part, here_bytes, size, whole_bytes)):
@@ -174,7 +194,7 @@ class HubRepository:
         from huggingface_hub import CommitOperationDelete
 
         gone = [CommitOperationDelete(path_in_repo=name) for name in sorted(prepared.change.gone & head.names)]
-        with asking(str(self.place), self._advice):
+        with self._asking():
             made = self._api().create_commit(
                 self.place.name,
                 [*prepared.adds, *gone],

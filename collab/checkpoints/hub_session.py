@@ -6,13 +6,16 @@ and whoever asked decides when to try again.
 """
 
 import logging
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from email.utils import parsedate_to_datetime
 from typing import Any
 
-from collab.errors import CollabError, HubBusy, HubDenied, HubError, HubMoved
+from collab.checkpoints.disk_errors import is_of_disk
+from collab.errors import CollabError, HubBusy, HubDenied, HubError, HubMissing, HubMoved
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +26,14 @@ LONGEST_WAIT_S = 3600.0
 PATIENCE = (408, 425, 429, 500, 502, 503, 504)
 """Statuses of a server that may answer later."""
 MOVED = (409, 412)
+REFUSED = {
+    402: "see what the account at the Hub has to pay for, or name a repository of another one with --hub-repo",
+    413: "the account, or the repository, takes nothing so large: see its limits at the Hub, or free some space there",
+}
+"""What a person can do. Of other statuses from 400 to 499 what the Hub says is all that is known:"""
+UNKNOWN = "see what it says; it is tried again with the next checkpoint, and an upgrade of huggingface_hub may help"
+USED_UP = re.compile(r'" *; *r *= *0 *; *t *= *(\d+)', re.ASCII)
+"""In ``RateLimit``: of a named limit nothing remains for so many seconds, as in ``"api";r=0;t=55``."""
 LONGEST_REASON = 300
 """Characters of what a server says that we pass on."""
 IS_OURS: ContextVar[bool] = ContextVar("IS_OURS", default=False)
@@ -32,6 +43,10 @@ LISTENER: ContextVar[Callable[[int], None] | None] = ContextVar("LISTENER", defa
 TO_WRITE = (
     "make a token with write access to it in the settings of your account on the Hub, then run 'hf auth login' on this "
     "machine: it is used from the next checkpoint on, or set HF_TOKEN and start the backbone again"
+)
+TO_BEGIN = (
+    "make a token with write access to it in the settings of your account on the Hub, run 'hf auth login' on this "
+    "machine, or set HF_TOKEN, and start the backbone again"
 )
 TO_READ = (
     "if it is private, make a token with read access to it in the settings of your account on the Hub, then run "
@@ -49,6 +64,7 @@ def asking(place: str, advice: str = TO_WRITE) -> Iterator[None]:
 
     Raises:
         HubError: one of its kinds for whatever went wrong.
+        OSError: it was no fault of the Hub's or the network's, but of a disk of this machine.
     """
     _become_impatient()
     token = IS_OURS.set(True)
@@ -58,6 +74,8 @@ def asking(place: str, advice: str = TO_WRITE) -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - the client, and the libraries under it, raise what they like
         logger.debug("the Hub's client failed place=%s kind=%s", place, type(error).__name__)
+        if (ours := _of_disk(error)) is not None:
+            raise ours from None
         raise translated(error, place, advice) from None  # its text may hold addresses that are as good as passwords
     finally:
         IS_OURS.reset(token)
@@ -73,6 +91,28 @@ def watching(tell: Callable[[int], None]) -> Iterator[None]:
         yield
     finally:
         LISTENER.reset(token)
+
+
+def has_token() -> bool:
+    """Whether the Hub's client finds a token on this machine; it may still be a wrong one."""
+    from huggingface_hub import get_token
+
+    try:
+        return bool(get_token())
+    except OSError:  # one that cannot be read: the first request says so
+        return True
+
+
+def _of_disk(error: BaseException) -> OSError | None:
+    """The error of our own disk that is behind one of the client's; None: it is another one."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    for one in _chain(error):
+        if isinstance(one, HubError | HfHubHTTPError.__bases__[0]):
+            return None  # the Hub, or the way there
+        if isinstance(one, OSError) and is_of_disk(one):
+            return one
+    return None
 
 
 def translated(error: BaseException, place: str, advice: str = TO_WRITE) -> HubError:
@@ -98,11 +138,17 @@ def translated(error: BaseException, place: str, advice: str = TO_WRITE) -> HubE
             return HubDenied(f"{place} has no such revision", hint="name a branch, a tag or a commit that is there")
         if isinstance(one, RepositoryNotFoundError) and not isinstance(one, GatedRepoError):
             text = f"{place} is not there, or the token of this machine may not see it"
-            return HubDenied(text, hint=f"check its name; {advice}")
+            kind = HubMissing if _is_known(one) else HubDenied
+            return kind(text, hint=f"check its name; {advice}")
         response = getattr(one, "response", None)
         if response is not None:
             return _refusal(int(response.status_code), _reason(one), place, advice)
     return HubBusy(f"asking {place} failed: {type(error).__name__}", hint="it is tried again")
+
+
+def _is_known(error: Any) -> bool:
+    """Whether the Hub knows who has asked: it says 404 to these only, and 401 to everybody else, whatever is there."""
+    return int(error.response.status_code) == 404 and "authorization" in error.response.request.headers
 
 
 def _refusal(status: int, reason: str, place: str, advice: str) -> HubError:
@@ -114,6 +160,10 @@ def _refusal(status: int, reason: str, place: str, advice: str) -> HubError:
     if status == 403:
         text = f"{said}; the token of this machine may not do that"
         return HubDenied(text, hint=advice)
+    if status in REFUSED:
+        return HubDenied(said, hint=REFUSED[status])
+    if 400 <= status < 500 and status not in PATIENCE:
+        return HubDenied(said, hint=UNKNOWN)
     return HubBusy(said, hint="it is tried again")
 
 
@@ -178,7 +228,7 @@ def _impatient(kind: type[Any]) -> type[Any]:
             raise HubBusy(
                 f"the Hub answered {response.status_code}",
                 hint="it is tried again",
-                retry_after_s=retry_after_s(response.headers.get("Retry-After", "")),
+                retry_after_s=retry_after_s(response.headers),
             )
         return response
 
@@ -201,6 +251,24 @@ def _counted(kind: type[Any]) -> type[Any]:
     return type("CountedBody", (kind,), {"__init__": begin, "__iter__": parts, "close": lambda self: self.body.close()})
 
 
-def retry_after_s(header: str) -> float:
-    """Seconds that a server asks us to wait; 0: it does not say."""
-    return min(float(header.strip()), LONGEST_WAIT_S) if header.strip().isdigit() else 0.0
+def retry_after_s(headers: Mapping[str, str]) -> float:
+    """Seconds that a server asks us to wait; 0: it does not say. The longer one counts of the two ways to say it:
+    ``Retry-After``, in seconds or as a date, and the Hub's own ``RateLimit``, of which limits that are used up count.
+
+    Args:
+        headers: of its answer, by name in whatever case.
+
+    Source: RFC 9110, section 10.2.3; draft-ietf-httpapi-ratelimit-headers-09.
+    """
+    said = headers.get("Retry-After", "").strip()
+    waits_s = [float(said) if said.isascii() and said.isdigit() else _until(said, headers.get("Date", ""))]
+    waits_s += [float(seconds) for seconds in USED_UP.findall(headers.get("RateLimit", ""))]
+    return min(max(waits_s), LONGEST_WAIT_S)
+
+
+def _until(date: str, now: str) -> float:
+    """Seconds from one date to another, both by the server's clock: ours may be wrong; 0: that is not known."""
+    try:
+        return max((parsedate_to_datetime(date) - parsedate_to_datetime(now)).total_seconds(), 0.0)
+    except (ValueError, TypeError):  # no dates, or one of them without a time zone
+        return 0.0

@@ -1,13 +1,15 @@
 """What comes from the Hub is checked to the last byte, and taken only where it is later than what is here."""
 
+import errno
 import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from collab.checkpoints.from_hub import bring_newest, export, fetch_checkpoint
+from collab.checkpoints.from_hub import Brought, bring_newest, export, fetch_checkpoint
 from collab.checkpoints.hub_repository import HubPlace, HubRepository
 from collab.checkpoints.local import load_checkpoint, load_newest, save_checkpoint, state_bytes
 from collab.checkpoints.local_publisher import LocalPublisher
@@ -95,7 +97,7 @@ def test_a_repository_without_a_checkpoint_says_so(hub: HubStandIn, tmp_path: Pa
     hub.repositories[NAME] = Repository()
     with pytest.raises(HubDenied, match=r"has no collab_state\.json"):
         fetch_checkpoint(repository(hub), tmp_path / "new")
-    assert bring_newest(repository(hub), tmp_path / "new", fingerprint="f") is None
+    assert bring_newest(repository(hub), tmp_path / "new", fingerprint="f").path is None
 
 
 def test_a_private_repository_is_not_there_without_a_token(
@@ -107,13 +109,49 @@ def test_a_private_repository_is_not_there_without_a_token(
     assert "log in" in told.value.hint
 
 
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EDQUOT, "free some space"),
+        (errno.EIO, "the disk itself fails"),
+        (errno.EROFS, "name another directory"),
+    ],
+)
+def test_a_disk_that_takes_no_download_is_not_told_as_the_hubs_fault(
+    published: HubStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, hint: str
+) -> None:
+    """For each file and for what is read on the way; the client raises what the system said, and names no file."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    head = repository(published).head()
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", fails)
+    with pytest.raises(CheckpointFailed) as told:
+        repository(published).fetch(["model.safetensors"], head, tmp_path / "new")
+    assert str(tmp_path / "new") in told.value.message
+    assert os.strerror(number) in told.value.message
+    assert hint in told.value.hint
+    with pytest.raises(CheckpointFailed, match=os.strerror(number)):
+        fetch_checkpoint(repository(published), tmp_path / "new")
+
+
+def test_a_file_in_the_way_of_a_download_is_named(published: HubStandIn, tmp_path: Path) -> None:
+    commit = published.repositories[NAME].head.id
+    (tmp_path / "new" / commit).mkdir(parents=True)
+    (tmp_path / "new" / commit / ".cache").write_bytes(b"")
+    with pytest.raises(CheckpointFailed, match=r"\.cache.* could not be read or written on this machine"):
+        fetch_checkpoint(repository(published), tmp_path / "new")
+
+
 # -- which one counts --------------------------------------------------------------------------------------------------
 
 
 def test_an_empty_disk_gets_the_newest_one(published: HubStandIn, tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     found = bring_newest(repository(published), root, fingerprint="f")
-    assert found == root / "epoch-00000020"
+    assert found == Brought(path=root / "epoch-00000020")
     check_equal(load_newest(root, fingerprint="f"), snapshot(20, 20.0))
     assert {path.name for path in root.iterdir()} == {"epoch-00000020", "publishing.json"}
 
@@ -123,7 +161,10 @@ def test_the_later_one_of_hub_and_disk_counts(published: HubStandIn, tmp_path: P
     root = tmp_path / "checkpoints"
     save_checkpoint(root, snapshot(epoch, 7.0), fingerprint="f", files=FILES, metrics={})
     found = bring_newest(repository(published), root, fingerprint="f")
-    assert (found is not None) is (epoch < 20)
+    assert (found.path is not None) is (epoch < 20)
+    if epoch >= 20:
+        assert f"this disk keeps its epoch {epoch}, which is not earlier" in found.why
+        assert "'collab-peer rollback DIR 20'" in found.hint
     held = load_newest(root, fingerprint="f")
     assert held is not None
     assert held.epoch == expected
@@ -148,7 +189,19 @@ def test_what_was_rolled_back_does_not_come_back_from_the_hub(published: HubStan
     root = tmp_path / "checkpoints"
     begun = replace(snapshot(10, 7.0), era="mark of a rollback")
     save_checkpoint(root, begun, fingerprint="f", files=FILES, metrics={})
-    assert bring_newest(repository(published), root, fingerprint="f") is None
+    found = bring_newest(repository(published), root, fingerprint="f")
+    assert found.path is None
+    assert "another history" in found.why
+    assert f"move {root} away" in found.hint
+
+
+def test_what_is_here_already_is_not_fetched_again(published: HubStandIn, tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    bring_newest(repository(published), root, fingerprint="f")
+    published.requests.clear()
+    found = bring_newest(repository(published), root, fingerprint="f")
+    assert found == Brought(path=root / "epoch-00000020", is_new=False)
+    assert published.count("GET .*/model.safetensors") == 0
 
 
 def test_a_damaged_checkpoint_of_the_same_epoch_is_not_replaced_by_an_older_one(
@@ -157,7 +210,9 @@ def test_a_damaged_checkpoint_of_the_same_epoch_is_not_replaced_by_an_older_one(
     root = tmp_path / "checkpoints"
     path = save_checkpoint(root, snapshot(30), fingerprint="f", files=FILES, metrics={}).path
     (path / "model.safetensors").write_bytes(b"torn")
-    assert bring_newest(repository(published), root, fingerprint="f") is None
+    found = bring_newest(repository(published), root, fingerprint="f")
+    assert found.path is None
+    assert "up to epoch 30, are damaged" in found.why
 
 
 # -- export ------------------------------------------------------------------------------------------------------------

@@ -234,6 +234,32 @@ def test_a_server_in_trouble_is_said_at_once_and_the_next_attempt_publishes(
     assert epochs(hub) == [10]
 
 
+@pytest.mark.parametrize(
+    ("headers", "expected_s"),
+    [
+        ({"RateLimit": '"api";r=0;t=55'}, 55.0),
+        ({"ratelimit": '"api"; r = 0 ; t = 55', "RateLimit-Policy": '"fixed window";"api";q=500;w=300'}, 55.0),
+        ({"RateLimit": '"pages";r=17;t=290, "api";r=0;t=55'}, 55.0),
+        ({"RateLimit": '"api";r=0;t=55', "Retry-After": "7"}, 55.0),
+        ({"RateLimit": '"api";r=0;t=5', "Retry-After": "7"}, 7.0),
+        ({"RateLimit": '"api";r=0;t=999999'}, 3600.0),
+        ({"Retry-After": "Thu, 01 Jan 2026 10:01:30 GMT", "Date": "Thu, 01 Jan 2026 10:00:00 GMT"}, 90.0),
+        ({"Retry-After": "Thu, 01 Jan 2026 09:00:00 GMT", "Date": "Thu, 01 Jan 2026 10:00:00 GMT"}, 0.0),
+        ({"Retry-After": "soon"}, 0.0),
+        ({"Retry-After": "²"}, 0.0),
+        ({"Retry-After": "-5", "RateLimit": "nonsense"}, 0.0),
+    ],
+)
+def test_a_server_names_the_wait_in_any_of_its_ways(
+    shop: Shop, hub: HubStandIn, headers: dict[str, str], expected_s: float
+) -> None:
+    path, wanted = shop.save(10, Tenure(1, A))
+    hub.fault(LOOK, 429, headers=headers)
+    with pytest.raises(HubBusy) as told:
+        shop.hub.publish(path, wanted)
+    assert told.value.retry_after_s == expected_s
+
+
 @pytest.mark.parametrize("status", [0, 500, 503])
 def test_a_commit_of_which_nobody_hears_is_found_at_the_next_attempt(shop: Shop, hub: HubStandIn, status: int) -> None:
     path, wanted = shop.save(10, Tenure(1, A))
@@ -271,6 +297,20 @@ def test_a_refusal_says_what_to_do(shop: Shop, hub: HubStandIn, request_kind: st
     with pytest.raises(HubDenied, match=said) as told:
         shop.publish(10, Tenure(1, A))
     assert "hf auth login" in told.value.hint
+    assert epochs(hub) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"), [(400, "an upgrade"), (402, "to pay for"), (413, "nothing so large"), (422, "an upgrade")]
+)
+def test_what_the_hub_will_not_take_is_not_tried_again_and_again(
+    shop: Shop, hub: HubStandIn, status: int, hint: str
+) -> None:
+    hub.repositories[NAME] = Repository()
+    hub.fault(COMMIT, status, message="storage limit reached")
+    with pytest.raises(HubDenied, match=f"answered {status}: .*storage limit reached") as told:
+        shop.publish(10, Tenure(1, A))
+    assert hint in told.value.hint
     assert epochs(hub) == []
 
 
@@ -315,6 +355,16 @@ def test_a_checkpoint_that_is_deleted_while_it_is_sent_is_published_whole(shop: 
     hub.fault("POST .*/preupload/main", -1, meanwhile=delete)
     assert shop.hub.publish(path, wanted).is_new
     assert epochs(hub) == [10]
+
+
+def test_a_file_of_ours_that_cannot_be_read_is_not_told_as_the_hubs_fault(shop: Shop, hub: HubStandIn) -> None:
+    """The client wraps what the system says of it."""
+    path, wanted = shop.save(10, Tenure(1, A))
+    hub.fault("POST .*/objects/batch", -1, meanwhile=(shop.root / "outbox" / path.name / "model.safetensors").unlink)
+    with pytest.raises(CheckpointFailed, match=r"outbox.*model\.safetensors could not be read"):
+        shop.hub.publish(path, wanted)
+    assert epochs(hub) == []
+    assert shop.hub.publish(path, wanted).is_new
 
 
 @pytest.mark.parametrize("damage", [lambda path: (path / "model.safetensors").write_bytes(b"torn"),

@@ -90,6 +90,8 @@ class HubStandIn(ThreadingHTTPServer):
         self.sent_bytes = 0
         """Of large files that came in whole."""
         self.writers = {TOKEN}
+        self.others: set[str] = set()
+        """Tokens of accounts that see what is public, and may write nowhere. Any other token is unknown to the Hub."""
         self.lock = threading.RLock()
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
 
@@ -177,8 +179,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         kind = "application/octet-stream" if isinstance(content, bytes) else "application/json"
-        self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **(headers or {})}.items():
+        self.send_response_only(status)
+        about = {"Date": self.date_time_string(), "Content-Type": kind, "Content-Length": str(len(data))}
+        for name, value in (about | (headers or {})).items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -189,8 +192,23 @@ class Handler(BaseHTTPRequestHandler):
         self.answer({"error": message}, headers=told, status=status)
 
     @property
+    def token(self) -> str:
+        return self.headers.get("Authorization", "").removeprefix("Bearer ")
+
+    @property
     def may_write(self) -> bool:
-        return self.headers.get("Authorization", "").removeprefix("Bearer ") in self.server.writers
+        return self.token in self.server.writers
+
+    @property
+    def is_known(self) -> bool:
+        return self.token in self.server.writers | self.server.others
+
+    def refuse_unknown(self) -> bool:
+        """Whether it has answered: it takes no token that it does not know, whatever it is asked."""
+        if not self.token or self.is_known:
+            return False
+        self.refuse(401, "Invalid credentials in Authorization header")
+        return True
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -214,15 +232,22 @@ class Handler(BaseHTTPRequestHandler):
     def repository(self, name: str) -> Repository | None:
         """Answers by itself when it is not to be seen."""
         found = self.server.repositories.get(name)
+        if self.refuse_unknown():
+            return None
         if found is None or (found.private and not self.may_write):
-            self.refuse(404 if self.may_write else 401, "Repository not found", "RepoNotFound")
+            self.refuse(404 if self.is_known else 401, "Repository not found", "RepoNotFound")
             return None
         return found
 
     def create(self, fields: dict[str, Any]) -> None:
         name = f"{fields.get('organization') or 'tester'}/{fields['name']}"
+        if self.refuse_unknown():
+            return
         if not self.may_write:
-            self.refuse(401, "Invalid username or password.")
+            if self.is_known:
+                self.refuse(403, "You don't have the rights to create a model under this namespace")
+            else:
+                self.refuse(401, "Invalid username or password.")
             return
         with self.server.lock:
             is_there = name in self.server.repositories

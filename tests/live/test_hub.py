@@ -135,7 +135,7 @@ def test_a_run_of_six_is_found_on_the_hub_published_there_whole_and_resumed_from
         check_card(run.card(), gave, newest)
         assert len(run.held_out()) >= 2
         assert run.held_out()[-1] < run.held_out()[0], "it has learnt, as the pages say"
-        assert b"<svg" in head["loss.svg"]
+        assert all(b"<svg" in head[name] for name in ("loss.svg", "samples_per_s.svg", "learning_rate.svg"))
         losses = {step["epoch"]: step["loss"] for trainer in trainers.values() for step in trainer.steps}
         first_life, second_life = lives(swarm.directory / "backbone")
         assert first_life[0] == second_life[0], "one run of wandb's, in two lives"
@@ -143,6 +143,7 @@ def test_a_run_of_six_is_found_on_the_hub_published_there_whole_and_resumed_from
 
         for lost in ("backbone/checkpoints", *trainers):
             shutil.rmtree(swarm.directory / lost)
+        check_refusal_without_login(run)
         backbone = run.backbone()
         model = swarm.checkpoint(newest) / "model.safetensors"
         wait_until(model.exists, "the state from the Hub", backbone)
@@ -160,6 +161,17 @@ def test_a_run_of_six_is_found_on_the_hub_published_there_whole_and_resumed_from
         assert run.epochs() == sorted(set(run.epochs()))
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
+
+
+def check_refusal_without_login(run: Run) -> None:
+    """While the Hub does not know the token, a backbone that has lost its disk begins nothing."""
+    run.hub.writers.clear()
+    refused = run.backbone()
+    assert refused.process.wait(LIMIT_S) != 0
+    for told in ("nothing is on this disk", "the token of this machine is missing, wrong or has expired", "auth login"):
+        assert told in refused.tail()
+    assert not list((run.swarm.directory / "backbone" / "checkpoints").glob("epoch-*"))
+    run.hub.writers.add(TOKEN)
 
 
 def check_card(card: str, gave: dict[str, int], epoch: int) -> None:

@@ -1,7 +1,9 @@
 """A backbone's way to the Hub: when it tries, when it waits, and what a person hears of it."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,12 +15,14 @@ from collab.checkpoints.base import Order
 from collab.checkpoints.hub_publisher import HubPublisher, OnHub
 from collab.checkpoints.hub_repository import HubPlace, HubRepository
 from collab.checkpoints.local_publisher import LocalPublisher
-from collab.errors import CheckpointFailed, Fenced, HubBusy, HubDenied
+from collab.errors import CheckpointFailed, CollabError, Fenced, HubBusy, HubDenied
 from collab.metrics.records import CheckpointOnHub, Notice
+from collab.metrics.store import MetricsStore
 from collab.swarm.backbone_records import Publication
 from collab.swarm.lease import Tenure
 from collab.types import Lineage, PeerId
 from peers.hub_desk import FIRST_WAIT_S, LONGEST_WAIT_S, SPREAD, HubDesk, HubPlan
+from peers.hub_service import has_told
 from tests.checkpoints.test_hub_publisher import NAME, Shop, epochs
 from tests.checkpoints.test_local import snapshot
 from tests.checkpoints.test_local_publisher import FILES, order
@@ -51,8 +55,11 @@ class Desk:
         self.held: Tenure | None = self.tenure
         self.attempts: list[tuple[float, int, Tenure]] = []
         self.ports = make_ports(FakeNetwork().join("a"))
-        plan = HubPlan(place=NAME, publish=publish or self.publish, worker=FakeCompute())
-        self.desk = HubDesk(self.ports, self.disk, lambda: self.held, plan)
+        self.plan = HubPlan(place=NAME, publish=publish or self.publish, worker=FakeCompute())
+        self.desk = HubDesk(self.ports, self.disk, lambda: self.held, self.plan)
+
+    def hold(self, tenure: Tenure | None) -> None:
+        self.held = tenure
 
     def publish(self, path: Path, wanted: Order) -> OnHub:
         epoch = wanted.publication.epoch
@@ -141,15 +148,71 @@ def test_after_a_failure_the_newest_checkpoint_is_tried() -> None:
     assert [epoch for _, epoch, _ in desk.attempts] == [10, 20, 30]
 
 
-@pytest.mark.parametrize("error", [HubDenied("it answered 403", hint="make a token"), Fenced("another one has")])
-def test_what_will_not_work_is_said_once_and_tried_again_with_the_next_checkpoint_only(error: Exception) -> None:
-    desk = Desk(error, type(error)(str(error).partition("\n")[0]))
+NEVER = Fenced("a later term has published there", hint="start this one again with --from")
+FOR_NOW = Fenced("it holds epoch 40, which is later")
+
+
+@pytest.mark.parametrize("error", [HubDenied("it answered 403", hint="make a token"), NEVER, FOR_NOW])
+def test_what_will_not_work_is_said_once_and_tried_again_with_the_next_checkpoint_only(error: CollabError) -> None:
+    desk = Desk(error, error.again())
     desk.disk.put(10)
     desk.live(4000.0, (1000.0, lambda: desk.disk.put(20)), (2000.0, lambda: desk.disk.put(30)))
     assert [epoch for _, epoch, _ in desk.attempts] == [10, 20, 30]
     first, again = desk.events(Notice)
-    assert first.is_problem is isinstance(error, HubDenied)
+    assert (first.text, first.hint) == (error.message, error.hint)
+    assert first.is_problem is (error is not FOR_NOW), "a problem asks for action"
     assert again.text == f"{NAME} takes checkpoints again"
+
+
+@pytest.mark.parametrize("error", [HubDenied("it answered 403", hint="make a token"), NEVER])
+def test_where_publishing_stands_is_in_words_until_it_is_well_again(error: CollabError) -> None:
+    desk = Desk(error, error.again(), error.again())
+    desk.disk.put(10)
+    told: list[tuple[str, str]] = []
+
+    def look() -> None:
+        told.append((desk.desk.standing, desk.desk.next_step))
+
+    look()
+    desk.live(500.0, (10.0, look), (100.0, lambda: desk.disk.put(20)), (200.0, look), (201.0, lambda: desk.hold(None)),
+              (202.0, look), (203.0, lambda: desk.hold(Tenure(2, A))), (300.0, look),
+              (400.0, lambda: desk.disk.put(30)), (450.0, look))  # fmt: skip
+    since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(desk.events(Notice)[0].at_s))
+    expected = ["", *(f"epoch {n} is not on the Hub yet: {error.message} (since {since})" for n in (10, 20)), ""]
+    expected += [expected[2], ""]
+    assert told == [(text, error.hint if text else "") for text in expected]
+
+
+def test_a_hub_that_stumbles_once_does_not_count_and_one_that_stays_away_does() -> None:
+    desk = Desk(*[HubBusy("the Hub answered 503") for _ in range(3)])
+    desk.disk.put(10)
+    told: list[str] = []
+    desk.live(120.0, (3.0, lambda: told.append(desk.desk.standing)), (12.0, lambda: told.append(desk.desk.standing)))
+    assert told[0] == ""
+    assert "epoch 10 is not on the Hub yet: the Hub answered 503 (since " in told[1]
+    assert desk.desk.standing == ""
+
+
+def test_a_place_that_is_another_ones_by_now_is_no_problem_of_ours() -> None:
+    """We stood still, the lease went on, and its holder has published."""
+    desk = Desk()
+
+    def publish(path: Path, wanted: Order) -> OnHub:
+        desk.held = None
+        raise NEVER
+
+    desk.desk = HubDesk(desk.ports, desk.disk, lambda: desk.held, replace(desk.plan, publish=publish))
+    desk.disk.put(10)
+    desk.live(60.0)
+    assert [one.is_problem for one in desk.events(Notice)] == [False]
+    assert desk.desk.standing == ""
+
+
+def test_a_disk_that_is_full_is_told_with_what_to_do_about_it() -> None:
+    desk = Desk(*[CheckpointFailed("/run could not be written", hint="free some space") for _ in range(2)])
+    desk.disk.put(10)
+    desk.live(60.0)
+    assert [one.hint for one in desk.events(Notice) if one.is_problem] == ["free some space"]
 
 
 def test_whatever_else_goes_wrong_the_backbone_goes_on() -> None:
@@ -203,6 +266,49 @@ def test_with_the_real_client_a_server_that_asks_for_two_minutes_gets_them(hub: 
     assert 2 * FIRST_WAIT_S <= waits_s[1] < 2 * FIRST_WAIT_S * (1 + SPREAD) + 1.0
     assert epochs(hub) == [10]
     assert [event.epoch for event in desk.events(CheckpointOnHub)] == [10]
+
+
+def test_a_commit_whose_answer_was_lost_is_told_once_it_is_found(hub: HubStandIn, tmp_path: Path) -> None:
+    shop = Shop(tmp_path / "ours", hub)
+    path, wanted = shop.save(10, Tenure(1, A))
+    desk = Desk(publish=shop.hub.publish)
+    desk.disk.root, desk.disk.publication = path.parent, wanted.publication
+    hub.fault("POST .*/commit/main", 0, after=True)
+    desk.live(300.0, (200.0, lambda: desk.hold(Tenure(2, A))))
+    assert epochs(hub) == [10]
+    told = desk.events(CheckpointOnHub)
+    assert [(one.epoch, one.commit) for one in told] == [(10, hub.repositories[NAME].head.id)], "and only once"
+    assert told[0].num_bytes == sum(file.stat().st_size for file in path.iterdir())
+
+
+@pytest.mark.parametrize("was_told", [True, False])
+def test_a_commit_of_an_earlier_life_is_told_unless_that_life_has_told_of_it(was_told: bool) -> None:
+    asked: list[OnHub] = []
+    there = OnHub(commit="c" * 40, epoch=10, num_bytes=10, is_new=False)
+
+    def is_told(done: OnHub) -> bool:
+        asked.append(done)
+        return was_told
+
+    desk = Desk()
+    desk.desk = HubDesk(desk.ports, desk.disk, lambda: desk.held, replace(
+        desk.plan, publish=lambda *_: there, is_told=is_told
+    ))  # fmt: skip
+    desk.disk.put(10)
+    desk.live(60.0)
+    assert asked == [there]
+    assert len(desk.events(CheckpointOnHub)) == (0 if was_told else 1)
+
+
+def test_what_an_earlier_life_has_told_is_in_its_metrics() -> None:
+    done = OnHub(commit="c" * 40, epoch=10, num_bytes=10, is_new=False)
+    with closing(MetricsStore.in_memory()) as store:
+        assert not has_told(store, NAME, done)
+        event = CheckpointOnHub(at_s=0.0, epoch=10, place=NAME, commit=done.commit, num_bytes=10, seconds=1.0)
+        store.write([event])
+        assert has_told(store, NAME, done)
+        assert not has_told(store, "org/other", done)
+        assert not has_told(store, NAME, replace(done, commit="d" * 40, epoch=20))
 
 
 def test_two_backbones_that_take_turns_never_interleave_on_the_hub(hub: HubStandIn, tmp_path: Path) -> None:

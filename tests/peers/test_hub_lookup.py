@@ -17,10 +17,10 @@ import yaml
 from collab.checkpoints.carried_on import carry_on
 from collab.checkpoints.hub_publisher import HubPublisher
 from collab.checkpoints.hub_repository import HubPlace, HubRepository
-from collab.checkpoints.local import verified_state
+from collab.checkpoints.local import save_checkpoint, verified_state
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.config import load_run, parse_run
-from collab.errors import ConfigError, HubBusy, HubDenied, InviteError, StateError
+from collab.errors import ConfigError, CorruptState, HubBusy, HubDenied, InviteError, StateError
 from collab.metrics.records import SwarmReport
 from collab.metrics.store import MetricsStore
 from collab.swarm.access import Grant, Papers, pack_grant
@@ -90,7 +90,7 @@ def head(server: HubStandIn) -> dict[str, bytes]:
 def report(root: Path, epoch: int, loss: float, eval_loss: float = math.nan) -> None:
     event = SwarmReport(
         at_s=0.0, epoch=epoch, lineage=Lineage("l"), loss=loss, eval_loss=eval_loss, eval_epoch=epoch,
-        eval_accuracy=math.nan, samples_per_s=1.0, trainers=1, peers=2,
+        eval_accuracy=math.nan, samples_per_s=1.0, trainers=1, peers=2, learning_rate=0.25,
     )  # fmt: skip
     with closing(MetricsStore.open(root / "metrics.sqlite")) as store:
         store.write([event])
@@ -105,6 +105,7 @@ def test_a_checkpoint_comes_with_its_figures_its_curve_and_the_run(hub: HubStand
     assert state["hub"] == {"term": 1, "holder": "a", "samples": 640, "loss": 2.0}
     assert (state["epoch"], state["fingerprint"]) == (10, BUNDLE.fingerprint)
     assert b"2.5" not in files["loss.svg"]
+    assert {"samples_per_s.svg", "learning_rate.svg"} <= set(files)
     assert "Anna: 640 samples" in files["README.md"].decode()
     run = parse_run(files["run.yaml"].decode(), origin="the Hub")
     assert run == RUN.model_copy(update={"hub_repo": None})
@@ -120,6 +121,7 @@ def test_the_curves_of_the_card_are_those_of_the_store(tmp_path: Path) -> None:
         points = points_of(store)
     assert [(point.epoch, point.loss) for point in points] == [(1, 5.0), (2, 4.0), (3, 2.5)]
     assert [(point.eval_epoch, point.eval_loss) for point in points if point.eval_epoch >= 0] == [(2, 4.5)]
+    assert [(point.samples_per_s, point.learning_rate) for point in points] == [(1.0, 0.25)] * 3
 
 
 def test_parameters_are_counted_as_the_file_has_them(tmp_path: Path, hub: HubStandIn) -> None:
@@ -230,11 +232,97 @@ def test_a_lost_disk_begins_with_what_the_hub_has(at_hub: HubStandIn, tmp_path: 
     assert at_hub.requests == [], "who has something does not even ask"
 
 
-def test_a_new_run_begins_where_its_repository_is_not_there_or_is_empty(at_hub: HubStandIn, tmp_path: Path) -> None:
+def test_a_new_run_begins_where_its_repository_is_not_there_or_is_empty(
+    at_hub: HubStandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bring_if_lost(HubPlace(NAME), DataDir(tmp_path), BUNDLE.fingerprint)
-    at_hub.repositories[NAME] = Repository()
-    bring_if_lost(HubPlace(NAME), DataDir(tmp_path), BUNDLE.fingerprint)
+    assert at_hub.repositories[NAME].private, "made, which only who may publish there can do"
+    for repository in (Repository(private=True), Repository()):
+        at_hub.repositories[NAME] = repository
+        bring_if_lost(HubPlace(NAME), DataDir(tmp_path), BUNDLE.fingerprint)
     assert not (tmp_path / "checkpoints").exists()
+    assert capsys.readouterr().err == ""
+
+
+def lose_token(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    """As on a new machine, where nobody has logged in."""
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(directory / "no-token"))
+
+
+EXPIRED, OF_SOMEBODY = "hf_" + "expired", "hf_" + "somebody"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        ("", "may not see it"),
+        (EXPIRED, "missing, wrong or has expired"),
+        (OF_SOMEBODY, "may not do that|may not see it"),
+    ],
+)
+def test_a_run_is_not_begun_anew_by_who_may_not_see_whether_it_has_a_state(
+    at_hub: HubStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str, said: str, is_there: bool
+) -> None:
+    """The disk is lost, and with it the login, or the token has expired, or it is another account's."""
+    if is_there:
+        publish(at_hub, tmp_path / "lost", 10, WORD)
+    at_hub.others.add(OF_SOMEBODY)
+    lose_token(monkeypatch, tmp_path)
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(HubDenied, match=said) as told:
+        bring_if_lost(HubPlace(NAME), DataDir(tmp_path / "new"), BUNDLE.fingerprint)
+    assert "nothing is on this disk" in told.value.message
+    assert "hf auth login" in told.value.hint
+    assert "--hub-repo none" in told.value.hint
+
+
+def test_a_backbone_that_joins_says_so_and_has_the_state_from_the_swarm(
+    at_hub: HubStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(at_hub, tmp_path / "lost", 10, WORD)
+    monkeypatch.setenv("HF_TOKEN", EXPIRED)
+    bring_if_lost(HubPlace(NAME), DataDir(tmp_path / "new"), BUNDLE.fingerprint, makes_first_state=False)
+    said = capsys.readouterr().err
+    assert "problem: " in said
+    assert "the state comes from the swarm" in said
+    assert "hf auth login" in said
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_a_machine_without_a_token_says_at_the_start_that_nothing_can_be_published(
+    at_hub: HubStandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    has_state: bool,
+) -> None:
+    """It goes on with what is on its disk, or begins where everybody can see that there is nothing."""
+    new = tmp_path / "new"
+    if has_state:
+        publish(at_hub, new, 10, WORD)
+    at_hub.repositories[NAME] = Repository()
+    lose_token(monkeypatch, tmp_path)
+    bring_if_lost(HubPlace(NAME), DataDir(new), BUNDLE.fingerprint)
+    said = capsys.readouterr().err
+    assert "problem: nothing can be published in org/model" in said
+    assert "hf auth login" in said
+
+
+def test_a_run_is_not_begun_anew_where_the_hub_holds_a_state_that_cannot_be_taken_over(
+    at_hub: HubStandIn, tmp_path: Path
+) -> None:
+    publish(at_hub, tmp_path / "theirs", 10, WORD)
+    with pytest.raises(StateError, match="belongs to the run with fingerprint") as told:
+        bring_if_lost(HubPlace(NAME), DataDir(tmp_path / "new"), "another fingerprint")
+    assert "--hub-repo none" in told.value.hint
+    repository = at_hub.repositories[NAME]
+    repository.commit("torn", repository.head.files | {"model.safetensors": b"torn"})
+    with pytest.raises(CorruptState, match="cannot be taken over") as told:
+        bring_if_lost(HubPlace(NAME), DataDir(tmp_path / "new"), BUNDLE.fingerprint)
+    assert "try an earlier revision" in told.value.hint
 
 
 def test_a_run_is_not_begun_anew_while_nobody_knows_whether_it_has_a_state(at_hub: HubStandIn, tmp_path: Path) -> None:
@@ -251,15 +339,50 @@ def bring_own(directory: Path, begin_with: str, bundle: Bundle) -> None:
     _bring_own(options, DataDir(directory / "backbone"), bundle, None)
 
 
-def test_a_run_goes_on_from_a_revision_and_only_where_that_is_later(at_hub: HubStandIn, tmp_path: Path) -> None:
+def test_a_run_goes_on_from_a_revision_or_not_at_all_where_that_is_not_later(
+    at_hub: HubStandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for epoch in (10, 20):
         publish(at_hub, tmp_path / "theirs", epoch, WORD)
     first = at_hub.repositories[NAME].commits[1].id
     checkpoints = tmp_path / "run" / "backbone" / "checkpoints"
-    for revision, expected in ((f"@{first}", 10), ("", 20), (f"@{first}", 20)):
+    for revision, expected, said in (
+        (f"@{first}", 10, f"took over epoch-00000010 from org/model@{first}"),
+        (f"@{first}", 10, f"epoch-00000010 is on this disk already, as org/model@{first} has it"),
+        ("", 20, "took over epoch-00000020 from org/model"),
+        ("", 20, "epoch-00000020 is on this disk already"),
+    ):
         bring_own(tmp_path / "run", NAME + revision, BUNDLE)
         assert verified_state(checkpoint_in(tmp_path / "run"))["epoch"] == expected
+        assert said in capsys.readouterr().err
+    with pytest.raises(StateError, match="this disk keeps its epoch 20, which is not earlier") as told:
+        bring_own(tmp_path / "run", f"{NAME}@{first}", BUNDLE)
+    assert "'collab-peer rollback DIR 10' takes the whole run back" in told.value.hint
     assert {path.name for path in checkpoints.glob("epoch-*")} == {"epoch-00000010", "epoch-00000020"}
+
+
+def test_what_is_kept_here_in_place_of_what_the_hub_has_is_said(
+    at_hub: HubStandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(at_hub, tmp_path / "theirs", 10, WORD)
+    publish(at_hub, tmp_path / "run" / "backbone", 10, WORD)
+    ours = save_checkpoint(tmp_path / "run" / "backbone" / "checkpoints", snapshot(30), fingerprint=BUNDLE.fingerprint,
+                           files=FILES, metrics={})  # fmt: skip
+    bring_own(tmp_path / "run", NAME, BUNDLE)
+    said = capsys.readouterr().err
+    assert "epoch 10 of org/model is not taken over: this disk keeps its epoch 30" in said
+    assert "-> start without --from; 'collab-peer rollback DIR 10'" in said
+    assert checkpoint_in(tmp_path / "run") == ours.path
+
+
+@pytest.mark.parametrize("name", [NAME, f"{NAME}@v1"])
+def test_a_run_that_shall_begin_from_a_repository_without_a_checkpoint_does_not_begin(
+    at_hub: HubStandIn, tmp_path: Path, name: str
+) -> None:
+    at_hub.repositories[NAME] = Repository()
+    at_hub.repositories[NAME].commits[0].id = "v1"
+    with pytest.raises(StateError, match="holds no checkpoint"):
+        bring_own(tmp_path / "run", name, BUNDLE)
 
 
 def test_another_owners_run_is_begun_with_only_under_a_new_owner(at_hub: HubStandIn, tmp_path: Path) -> None:

@@ -1,17 +1,27 @@
 """The page of a model on the Hub: what it says, and what nobody can make it say."""
 
+import asyncio
+import errno
 import math
+import os
+import re
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from collab.config import parse_run
+from collab.config import About, Run, parse_run
+from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
-from peers.credits import Credit, CreditBook
-from peers.model_card import MOST_POINTS, Facts, Point, model_card, picture, plain
+from peers.credits import SAVE_S, Credit, CreditBook
+from peers.licences import KNOWN, licence_metadata
+from peers.model_card import MOST_POINTS, Facts, Point, model_card, picture, pictures, plain
 from peers.run_file import template
+from tests.fakes import FakeCompute, FakeNetwork, make_ports, run
 from tests.swarm.people import record
 
 RUN = parse_run(template("my-run"), origin="the test")
@@ -57,6 +67,81 @@ def test_a_dataset_of_the_hub_is_named_in_the_metadata() -> None:
     other = parse_run(yaml.safe_dump(content), origin="the test")
     metadata = yaml.safe_load(card(run=other).split("---\n")[1])
     assert metadata["datasets"] == ["owner/texts"]
+
+
+def about(**told: str) -> Run:
+    return RUN.model_copy(update={"about": About(**told)})
+
+
+def test_what_the_organiser_says_of_the_run_is_on_its_page() -> None:
+    told = {"purpose": "Code for all", "contact": "mail@example.org", "data_license": "PSF", "model_license": "MIT"}
+    text = card(run=about(**told))
+    for name, said in (("What it is for", "purpose"), ("Licence of the model", "model_license"),
+                       ("Licence of the data", "data_license"), ("Questions go to", "contact")):  # fmt: skip
+        assert f"| {name} | {plain(told[said])} |" in text
+    assert yaml.safe_load(text.split("---\n")[1])["license"] == "mit"
+    some = card(run=about(purpose="Code"))
+    assert "| What it is for | Code |" in some
+    assert "Licence" not in some
+    assert "organiser says" not in card(run=about())
+    assert "license" not in yaml.safe_load(card(run=about()).split("---\n")[1])
+
+
+HOSTILE = (
+    "![x](https://evil.example/p.png)", "<script>alert(1)</script>", "[click](javascript:x)", "| a | b |", "**bold**",
+    "mit\" evil: true", "x: [1, 2]", "*anchor", "@somebody", "--- evil: true ---",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("said", HOSTILE)
+def test_what_an_organiser_says_is_text_and_never_markup(said: str) -> None:
+    told = dict.fromkeys(("purpose", "contact", "data_license", "model_license"), said)
+    text = card(run=about(**told))
+    assert text.count(f" | {plain(said)} |") == 4
+    assert said not in text.replace(plain(said), "")
+    metadata = yaml.safe_load(text.split("---\n")[1])
+    assert metadata.keys() == {"library_name", "license", "license_name", "pipeline_tag", "tags"}
+    assert metadata["license"] == "other"
+    assert re.fullmatch(r"[a-z0-9.-]+", metadata["license_name"])
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        *((one, {"license": one}) for one in sorted(KNOWN)),
+        ("MIT License", {"license": "mit"}),
+        ("Apache 2.0", {"license": "apache-2.0"}),
+        ("Apache License 2.0", {"license": "apache-2.0"}),
+        ("CC0", {"license": "cc0-1.0"}),
+        ("CC BY-SA 4.0", {"license": "cc-by-sa-4.0"}),
+        ("GPL-3.0-or-later", {"license": "gpl-3.0"}),
+        ("The Unlicense", {"license": "unlicense"}),
+        ("Our Own Terms, v2", {"license": "other", "license_name": "our-own-terms-v2"}),
+        ("https://example.org/terms", {"license": "other", "license_name": "https-example.org-terms"}),
+        ("自由", {"license": "other", "license_name": "see-the-page"}),
+        ("  ", {}),
+        ("", {}),
+    ],
+)
+def test_a_licence_has_the_hubs_name_where_it_has_one(said: str, expected: dict[str, str]) -> None:
+    assert licence_metadata(said) == expected
+
+
+def test_speed_and_learning_rate_are_drawn_beside_the_loss_where_they_are_known() -> None:
+    points = [replace(p, samples_per_s=100.0 * p.epoch, learning_rate=0.1 / p.epoch) for p in POINTS]
+    assert set(pictures(POINTS)) == {"loss.svg"}
+    assert ".svg" not in card(points=POINTS).replace("loss.svg", "")
+    drawn = pictures(points)
+    assert set(drawn) == {"loss.svg", "samples_per_s.svg", "learning_rate.svg"}
+    assert drawn["loss.svg"] == picture(POINTS)
+    assert all(ET.fromstring(one).tag.endswith("svg") for one in drawn.values())
+    assert b">400<" in drawn["samples_per_s.svg"]
+    assert b">0.1<" in drawn["learning_rate.svg"]
+    text = card(points=points)
+    assert "![Samples a second over epochs](samples_per_s.svg)" in text
+    assert "![Learning rate over epochs](learning_rate.svg)" in text
+    many = [Point(epoch, 1.0, samples_per_s=float(epoch), learning_rate=1.0) for epoch in range(20 * MOST_POINTS)]
+    assert all(len(one) < 40_000 for one in pictures(many).values())
 
 
 def test_only_who_agreed_is_named_with_what_all_their_machines_have_given() -> None:
@@ -117,7 +202,78 @@ def test_who_takes_the_word_back_is_named_no_more(tmp_path: Path) -> None:
     assert [one.name for one in book.all()] == [""]
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 3}', '{"a": {"name": 1}}'])
-def test_a_book_that_cannot_be_read_begins_anew(tmp_path: Path, content: str) -> None:
-    (tmp_path / "credits.json").write_text(content)
-    assert CreditBook(tmp_path / "credits.json").all() == ()
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 3}', '{"a": {"name": 1}}', "\xff", "[" * 100_000])
+def test_a_book_that_cannot_be_read_is_put_aside_before_another_one_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    path = tmp_path / "credits.json"
+    for number in (1, 2):
+        path.write_bytes(content.encode("latin-1"))
+        book = CreditBook(path)
+        assert book.all() == ()
+        book.note([told(10)])
+        book.save()
+        aside = tmp_path / f"credits.unreadable-{number}.json"
+        assert aside.read_bytes() == content.encode("latin-1")
+        assert str(aside) in caplog.text
+        assert "to have it back" in caplog.text
+        assert [one.total for one in CreditBook(path).all()] == [10]
+
+
+def test_a_book_that_cannot_be_put_aside_either_is_not_written_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "credits.json"
+    path.write_text("{")
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "rename", fails)
+    book = CreditBook(path)
+    book.note([told(10)])
+    book.save()
+    assert path.read_text() == "{"
+    assert [one.total for one in book.all()] == [10], "it counts, for as long as it lives"
+    assert "it stays as it is" in caplog.text
+
+
+def test_a_book_is_on_the_disk_before_it_takes_the_place_of_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = CreditBook(tmp_path / "credits.json")
+    book.note([told(10)])
+    book.save()
+
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", fails)
+        book.note([told(30)])
+        book.save()
+        assert [one.total for one in CreditBook(tmp_path / "credits.json").all()] == [10]
+    book.save()
+    assert [one.total for one in CreditBook(tmp_path / "credits.json").all()] == [30], "it is tried again"
+
+
+def test_a_book_is_written_beside_the_event_loop_and_once_more_at_the_end(tmp_path: Path) -> None:
+    ports, path = make_ports(FakeNetwork().join("a")), tmp_path / "credits.json"
+    book, samples = CreditBook(path), iter(range(1, 100))
+    kept: list[list[int]] = []
+
+    class Beside(FakeCompute):
+        async def beside(self, work: Callable[[], Any]) -> Any:
+            work()
+            kept.append([one.total for one in CreditBook(path).all()])
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(SAVE_S + 5.0):
+                await book.keep(
+                    replace(ports, compute=Beside()), lambda: SwarmView(at_s=0.0, records=(told(next(samples)),))
+                )
+
+    run(main())
+    assert len(kept) == 1
+    assert [one.total for one in CreditBook(path).all()] == [one.total for one in book.all()] > kept[0]
