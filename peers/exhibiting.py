@@ -6,7 +6,7 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from collab.metrics.recorder import Recorder
@@ -29,6 +29,19 @@ TRACKING_LIMIT_S = 1.5
 """For a tracking service to take what is left when the backbone leaves."""
 
 
+def all_is_well() -> str:
+    """Nothing keeps anything from the Hub, or it is not used."""
+    return ""
+
+
+@dataclass(slots=True)
+class Publishing:
+    """Where publishing stands, for the dashboard."""
+
+    standing: Callable[[], str] = all_is_well
+    """What keeps the newest checkpoint from the Hub; empty: nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What a backbone writes down for people."""
@@ -40,6 +53,7 @@ class Kept:
     recent: Recent
     log: JsonLines
     """All events."""
+    publishing: Publishing = field(default_factory=Publishing)
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
@@ -108,7 +122,7 @@ async def show(listening: socket.socket, ports: Ports, backbone: Backbone, data_
         store=kept.history,
         recent=kept.recent,
         problem=backbone.problem,
-        not_kept=backbone.not_saved,
+        not_kept=lambda: backbone.not_saved() or kept.publishing.standing(),
         home=str(data_dir.path.absolute()),
         hub_url=hub_url,
     )
