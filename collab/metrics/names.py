@@ -41,7 +41,9 @@ ROUND_LINKS_S = Metric(
 ROUND_SAMPLES = Metric("round_samples", "Samples in the newest committed round")
 ROUND_CONTRIBUTORS = Metric("round_contributors", "Peers whose samples are in the newest committed round")
 CHECKPOINT_EPOCH = Metric("checkpoint_epoch", "Epoch of the newest checkpoint on this backbone's disk")
-HUB_EPOCH = Metric("hub_epoch", "Epoch of the newest checkpoint on the Hugging Face Hub, as far as this backbone has published")
+HUB_EPOCH = Metric(
+    "hub_epoch", "Epoch of the newest checkpoint on the Hugging Face Hub, as far as this backbone has published"
+)
 BY_EPOCH = (
     *(LOSS, EVAL_LOSS, EVAL_ACCURACY, LEARNING_RATE, SAMPLES_PER_S, TRAINERS, PEERS),
     *(ROUND_S, ROUND_LINKS_S, ROUND_SAMPLES, ROUND_CONTRIBUTORS, CHECKPOINT_EPOCH, HUB_EPOCH),
@@ -55,7 +57,9 @@ ROUNDS_COMMITTED = Metric("rounds_committed_total", "Rounds that committed, of t
 ROUNDS_ABORTED = Metric("rounds_aborted_total", "Rounds that were aborted, of those that this backbone was in")
 REFUSALS = Metric("refusals_total", "Refusals of what peers brought to rounds, as often as they were told of")
 CHECKPOINTS = Metric("checkpoints_total", "Checkpoints that this backbone has written to its disk")
-HUB_COMMITS = Metric("hub_commits_total", "Checkpoints that this backbone has put on the Hugging Face Hub, or found there when it took over")
+HUB_COMMITS = Metric(
+    "hub_commits_total", "Checkpoints that this backbone has put on the Hugging Face Hub, or found there when it took over"
+)
 COUNTERS = (ROUNDS_COMMITTED, ROUNDS_ABORTED, REFUSALS, CHECKPOINTS, HUB_COMMITS)
 """They go on counting when the backbone is started again."""
 
