@@ -58,7 +58,7 @@ ROUNDS_ABORTED = Metric("rounds_aborted_total", "Rounds that were aborted, of th
 REFUSALS = Metric("refusals_total", "Refusals of what peers brought to rounds, as often as they were told of")
 CHECKPOINTS = Metric("checkpoints_total", "Checkpoints that this backbone has written to its disk")
 HUB_COMMITS = Metric(
-    "hub_commits_total", "Checkpoints that this backbone has put on the Hugging Face Hub, or found there when it took over"
+    "hub_commits_total", "Checkpoints that this backbone has put on the Hub, or found there when it took over"
 )
 COUNTERS = (ROUNDS_COMMITTED, ROUNDS_ABORTED, REFUSALS, CHECKPOINTS, HUB_COMMITS)
 """They go on counting when the backbone is started again."""
