@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.hub.client import use_hub
@@ -156,6 +157,7 @@ def test_a_run_of_six_is_found_on_the_hub_published_there_whole_and_resumed_from
         assert learnt > 0.2
         assert first["loss"] == pytest.approx(losses[newest], abs=learnt / 4), "it goes on where it was"
         run.wait_for(newest + 5, trainer)
+        check_first_line_of_the_dashboard(run, backbone)
         trainer.leave()
         backbone.leave()
         assert run.epochs() == sorted(set(run.epochs()))
@@ -172,6 +174,22 @@ def check_refusal_without_login(run: Run) -> None:
         assert told in refused.tail()
     assert not list((run.swarm.directory / "backbone" / "checkpoints").glob("epoch-*"))
     run.hub.writers.add(TOKEN)
+
+
+def check_first_line_of_the_dashboard(run: Run, backbone: Peer) -> None:
+    """It says that nothing is published while the Hub takes nothing, and that all is well when it does again."""
+    (served,) = backbone.all("DashboardServed")
+
+    def health() -> dict[str, str]:
+        return dict(httpx.get(f"{served['url']}api/v1/state", timeout=LIMIT_S).json()["health"])
+
+    run.hub.writers.clear()
+    wait_until(lambda: "is not on the Hub yet" in health()["text"], "the dashboard to say so", backbone)
+    assert health()["level"] == "trouble"
+    assert TOKEN not in str(health())
+    run.hub.writers.add(TOKEN)
+    wait_until(lambda: "Hub" not in health()["text"], "the dashboard to say that all is well", backbone)
+    assert health()["level"] == "good"
 
 
 def check_card(card: str, gave: dict[str, int], epoch: int) -> None:
