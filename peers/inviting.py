@@ -119,6 +119,7 @@ async def revoke(directory: Path, person: str, reason: str) -> None:
     async with open_session(directory) as session:
         taken = True
         for row in rows:
-            taken = await session.say(Ban(who=row.id, reason=reason or "the invite was revoked")) and taken
+            order = Ban(who=row.id, reason=reason or "the invite was revoked", name=row.person)
+            taken = await session.say(order) and taken
     told = "the swarm knows" if taken else "the swarm will know when the backbone runs"
     announce(f"revoked {len(rows)} invite{'s' if len(rows) > 1 else ''} of {person}; {told}")

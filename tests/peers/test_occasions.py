@@ -55,7 +55,9 @@ def test_a_whole_day_has_no_hour_without_work() -> None:
     assert hours_from("24:00-07:00") == hours_from("00:00-07:00")
 
 
-@pytest.mark.parametrize(("text", "wrong"), [("18:00-24:01", "24:01"), ("25:00-07:00", "25:00"), ("1:00-7:60", "07:60")])
+@pytest.mark.parametrize(
+    ("text", "wrong"), [("18:00-24:01", "24:01"), ("25:00-07:00", "25:00"), ("1:00-7:60", "07:60")]
+)
 def test_a_time_that_no_clock_shows_is_named(text: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=f"there is no {wrong}; a day goes from 00:00 to 24:00"):
         hours_from(text)
