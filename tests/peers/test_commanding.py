@@ -1,6 +1,7 @@
 """What an organiser's commands leave behind, with no backbone there to hear them."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from collab.swarm.statements import Ban, Rollback
 from collab.types import Role
 from peers import commanding, owner
 from peers.commanding import ban, pardon, rollback
-from peers.inviting import invite
+from peers.inviting import invite, revoke
 from peers.organising import init_run
 from peers.owner import Estate
 from peers.places import INVITES, ORDERS
@@ -128,8 +129,7 @@ def test_amendments_that_stay_void_when_a_rollback_is_taken_back_are_named(
 
 
 def test_a_ban_says_what_the_banned_was_called_and_a_pardon_finds_it_by_that(run_directory: Path) -> None:
-    word = invite(run_directory, "Bob", devices=1, days=1.0, role=Role.TRAINER)
-    assert word.startswith("collab2-")
+    invite(run_directory, "Bob", devices=1, days=1.0, role=Role.TRAINER)
     asyncio.run(ban(run_directory, "Bob", reason="noise", days=None))
     (order,) = ordered(run_directory).book.orders
     assert isinstance(order.what, Ban)
@@ -137,6 +137,15 @@ def test_a_ban_says_what_the_banned_was_called_and_a_pardon_finds_it_by_that(run
     (run_directory / INVITES).unlink()  # the owner goes on from another copy of the directory
     asyncio.run(pardon(run_directory, "Bob"))
     assert ordered(run_directory).book.bans() == {}
+
+
+def test_an_invite_that_is_revoked_is_told_of_to_programs_as_json(
+    run_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, row = invite(run_directory, "Bob", devices=1, days=1.0, role=Role.TRAINER)
+    asyncio.run(revoke(run_directory, "Bob", "", as_json=True))
+    assert json.loads(capsys.readouterr().out) == {"revoked": [row.id], "is_known": False}
+    assert ordered(run_directory).book.bans()[row.id].name == "Bob"
 
 
 def test_who_is_banned_and_gone_is_pardoned_by_a_part_of_its_id(
