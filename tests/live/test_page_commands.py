@@ -37,7 +37,7 @@ PLAIN, PAUSED = ("join", "INVITE"), "plain"
 """One peer, which is asked to pause then; its name."""
 
 SCARCE = {"memory", "disk"}
-"""What the doctor may find a problem on a machine that runs tests: there may be little of it. All else has to be well."""
+"""What the doctor may find a problem on a machine that runs tests; everything else has to be well."""
 
 
 def problems_in(said: str) -> set[str]:
