@@ -8,6 +8,7 @@ from collab.errors import ConfigError, CorruptState
 from collab.swarm.crowd import notice_s
 from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Statement
 from peers.inviting import invited
+from peers.ordered import plain
 from peers.owner import Session, open_session
 from peers.process import announce
 from peers.whom import find_bans, find_peer
@@ -37,7 +38,7 @@ async def ban(directory: Path, who: str, *, reason: str, days: float | None) -> 
         until_s = FOREVER if days is None else session.now() + days * DAY_S
         for one, name in _whom(session, who.strip()).items():
             order = Ban(who=one, reason=reason, until_s=until_s, name=name or None)
-            await _say(session, order, f"{name or 'a peer'} ({one}) is banned: {reason}")
+            await _say(session, order, f"{plain(name) or 'a peer'} ({one}) is banned: {reason}")
 
 
 async def pardon(directory: Path, who: str) -> None:
@@ -52,7 +53,7 @@ async def pardon(directory: Path, who: str) -> None:
     async with open_session(directory) as session:
         bans = [ban for ban in session.mandate.book.bans().values() if ban.holds(session.now())]
         for ban in find_bans(bans, invited(directory), session.view, who.strip()):
-            await _say(session, Pardon(who=ban.who), f"{ban.name or who} ({ban.who}) may take part again")
+            await _say(session, Pardon(who=ban.who), f"{plain(ban.name or who)} ({ban.who}) may take part again")
 
 
 async def amend(directory: Path, change: Change, at_epoch: int | None) -> None:

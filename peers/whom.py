@@ -9,6 +9,7 @@ from collab.swarm.progress import SwarmView
 from collab.swarm.statements import Ban
 from collab.types import PeerId
 from peers.inviting import Invited
+from peers.ordered import plain
 
 MIN_BEGINNING, MIN_END = 8, 6
 """Characters that are enough of a peer id: the dashboard shows the last six, the panel the last eight."""
@@ -60,7 +61,7 @@ def _is_part(text: str, peer: str) -> bool:
 
 
 def _listed(found: dict[str, str]) -> str:
-    return ", ".join(f"{peer} ({name})" if name else peer for peer, name in found.items())
+    return ", ".join(f"{plain(peer)} ({plain(name)})" if name else plain(peer) for peer, name in found.items())
 
 
 def _unclear(text: str, found: dict[str, str], hint: str) -> ConfigError:

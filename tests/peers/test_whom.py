@@ -52,6 +52,13 @@ def test_where_two_can_be_meant_both_are_named() -> None:
         assert OTHER in refused.value.message
 
 
+def test_a_name_is_shown_without_what_a_terminal_would_obey() -> None:
+    nasty = SwarmView(tuple(replace(one, name="\x1b[2J") for one in VIEW.records), NOW)
+    with pytest.raises(ConfigError, match="whom do you mean") as refused:
+        find_peer(nasty, "\x1b[2J")
+    assert "\x1b" not in str(refused.value)
+
+
 BANS = [Ban(who=GONE, reason="noise", name="carl"), Ban(who=HERE, reason="older than names")]
 
 
