@@ -14,9 +14,12 @@ from peers.cli_options import (
     LogLevel,
     MaxDownload,
     MaxUpload,
+    Plain,
+    Quiet,
     Store,
     Track,
     Without,
+    check_style,
     check_track,
     duties_off,
 )
@@ -68,17 +71,21 @@ def backbone(
     dashboard: DashboardAt = "",
     track: Track = "auto",
     without: Without = "",
+    plain: Plain = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
     log_level: LogLevel = "warning",
 ) -> None:
     """Start the backbone of a run: bootstrap, state, checkpoints. Needs no GPU. Prints the invite."""
     _check_beginning(begin_with, has_new_owner=new_owner)
     check_track(track)
+    check_style(is_plain=plain, is_quiet=quiet, as_json=as_json)
     off = duties_off(without)
     from peers.process import configure_logging, run_peer
 
     configure_logging(log_level)
     from peers.hosting import HostOptions, host as serve
+    from peers.screen import style_of
     from peers.wiring import limits_from
 
     options = HostOptions(
@@ -92,12 +99,10 @@ def backbone(
         is_new_owner=new_owner,
         hub_repo=hub_repo,
         limits=limits_from(max_upload, max_download),
-        store=store,
-        dashboard=dashboard,
-        track=track,
-        off=off,
+        store=store, dashboard=dashboard, track=track, off=off,
+        style=style_of(is_plain=plain, is_quiet=quiet),
         as_json=as_json,
-    )
+    )  # fmt: skip
     raise typer.Exit(run_peer(lambda stop: serve(options, stop)))
 
 

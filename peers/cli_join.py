@@ -28,6 +28,7 @@ from peers.cli_options import (
     When,
     Without,
     Yes,
+    check_style,
     check_track,
     duties_off,
 )
@@ -74,7 +75,8 @@ def join(
 ) -> None:
     """Join a run and train until Ctrl+C or until it is finished."""
     check_track(track)
-    _check(role, priority, has_one_style=plain + quiet + as_json <= 1)
+    check_style(is_plain=plain, is_quiet=quiet, as_json=as_json)
+    _check(role, priority)
     asked_for, off = _asked_for(reach), duties_off(without)
     _begin(invite, log_level, is_quiet=quiet)
     from peers.joining import JoinOptions
@@ -126,14 +128,12 @@ async def _take_part(
         await take_part(options(invite=word, role=Role(role), data_dir=claimed), stop)
 
 
-def _check(role: str, priority: str, *, has_one_style: bool) -> None:
+def _check(role: str, priority: str) -> None:
     """Refuse what cannot be meant."""
     if role not in ("trainer", "auxiliary", "backbone"):
         raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
     if priority not in ("low", "normal"):
         raise typer.BadParameter(f"expected low or normal, got {priority!r}", param_hint="--priority")
-    if not has_one_style:
-        raise typer.BadParameter("give one of --plain, --quiet and --json")
 
 
 def _begin(invite: str, log_level: str, *, is_quiet: bool) -> None:

@@ -66,6 +66,15 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but problems."
 Priority = Annotated[str, typer.Option(help="low: other programs go first; normal: it takes its share.")]
 
 
+def check_style(*, is_plain: bool, is_quiet: bool, as_json: bool) -> None:
+    """
+    Raises:
+        BadParameter: more than one way to talk to a person, or to a program, was asked for.
+    """
+    if is_plain + is_quiet + as_json > 1:
+        raise typer.BadParameter("give one of --plain, --quiet and --json")
+
+
 def check_track(track: str) -> None:
     """
     Raises:

@@ -1,5 +1,6 @@
 """The commands of an organiser, for who holds the owner's key of a run."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ Who = Annotated[str, typer.Argument(help="A peer (its id or name, see 'collab-pe
 
 
 def invite(
+    context: typer.Context,
     directory: Directory,
     name: Annotated[str, typer.Option(help="Of the person; others see it.")] = "",
     devices: Annotated[int, typer.Option(help="Machines at the same time.", min=1, max=100)] = 5,
@@ -23,26 +25,39 @@ def invite(
     list_all: Annotated[bool, typer.Option("--list", help="Show who was invited.")] = False,
     revoke: Annotated[str, typer.Option(help="Make the invites of this person worthless, now.")] = "",
     reason: Annotated[str, typer.Option(help="Of revoking; the person is told.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="With --list: JSON for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
     log_level: LogLevel = "error",
 ) -> None:
     """Invite a person by name: prints one word to send. Or list invites, or revoke one."""
     if sum((bool(name), list_all, bool(revoke))) != 1:
         raise typer.BadParameter("give one of --name NAME, --list and --revoke NAME")
+    if not name:
+        _refuse_without("--name", context, "devices", "days", "role")
+    if not revoke:
+        _refuse_without("--revoke", context, "reason")
     if role not in ("trainer", "backbone"):
         raise typer.BadParameter(f"expected trainer or backbone, got {role!r}", param_hint="--role")
     from peers.process import configure_logging, run_plain
 
     configure_logging(log_level)
     from collab.types import Role
-    from peers.inviting import invite as make, list_invites, revoke as make_worthless
+    from peers.inviting import list_invites, print_invite, revoke as make_worthless
 
     if name:
-        run_plain(lambda: print(make(directory, name, devices=devices, days=days, role=Role(role))))  # noqa: T201
+        made = partial(print_invite, devices=devices, days=days, role=Role(role), as_json=as_json)
+        run_plain(lambda: made(directory, name))
     elif list_all:
         _command(list_invites(directory, as_json=as_json), log_level)
     else:
-        _command(make_worthless(directory, revoke, reason), log_level)
+        _command(make_worthless(directory, revoke, reason, as_json=as_json), log_level)
+
+
+def _refuse_without(needed: str, context: typer.Context, *names: str) -> None:
+    """Refuse options, if they were typed, that mean something beside ``needed`` only."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"it goes with {needed}: leave it out", param_hint=f"--{name}")
 
 
 def ban(

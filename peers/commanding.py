@@ -7,10 +7,11 @@ from collab.checkpoints.rolled_back import checkpoints_to_go_back_to, hold
 from collab.errors import ConfigError, CorruptState
 from collab.swarm.crowd import notice_s
 from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Statement
-from collab.types import PeerId
 from peers.inviting import invited
-from peers.owner import Session, find_peer, open_session
+from peers.ordered import plain
+from peers.owner import Session, open_session
 from peers.process import announce
+from peers.whom import find_bans, find_peer
 
 DAY_S = 86400.0
 NOTICE_EPOCHS = 10
@@ -35,15 +36,24 @@ async def ban(directory: Path, who: str, *, reason: str, days: float | None) -> 
     """
     async with open_session(directory) as session:
         until_s = FOREVER if days is None else session.now() + days * DAY_S
-        for one in _whom(session, who):
-            await _say(session, Ban(who=one, reason=reason, until_s=until_s), f"{who} ({one}) is banned: {reason}")
+        for one, name in _whom(session, who.strip()).items():
+            order = Ban(who=one, reason=reason, until_s=until_s, name=name or None)
+            await _say(session, order, f"{plain(name) or 'a peer'} ({one}) is banned: {reason}")
 
 
 async def pardon(directory: Path, who: str) -> None:
-    """The bans of a peer or person are void."""
+    """The bans of a peer or person are void.
+
+    Args:
+        who: somebody who is banned, here or not, by id or name, or a person of the list of invites.
+
+    Raises:
+        ConfigError: nobody who is banned is meant, or more than one.
+    """
     async with open_session(directory) as session:
-        for one in _whom(session, who):
-            await _say(session, Pardon(who=one), f"{who} ({one}) may take part again")
+        bans = [ban for ban in session.mandate.book.bans().values() if ban.holds(session.now())]
+        for ban in find_bans(bans, invited(directory), session.view, who.strip()):
+            await _say(session, Pardon(who=ban.who), f"{plain(ban.name or who)} ({ban.who}) may take part again")
 
 
 async def amend(directory: Path, change: Change, at_epoch: int | None) -> None:
@@ -124,10 +134,13 @@ def _words(change: Change | Amend) -> str:
     return ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
 
 
-def _whom(session: Session, who: str) -> list[PeerId]:
-    """Keys that a person means: those of an invited person, else a peer's."""
-    keys = [PeerId(row.id) for row in invited(session.estate.directory) if who in (row.person, row.id)]
-    return keys or [find_peer(session.view, who)]
+def _whom(session: Session, who: str) -> dict[str, str]:
+    """Keys that a person means, those of an invited person, else a peer's, and what they are called; empty: unknown."""
+    keys = {row.id: row.person for row in invited(session.estate.directory) if who in (row.person, row.id)}
+    if keys:
+        return keys
+    peer = find_peer(session.view, who)
+    return {peer: next((record.name for record in session.view.records if record.peer == peer), "")}
 
 
 async def _say(session: Session, what: Statement, words: str) -> None:

@@ -34,10 +34,11 @@ from peers.hub_service import HubService, bring, bring_if_lost, place_for
 from peers.joining import Relay
 from peers.owner import Estate
 from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, DataDir, claim_data_dir
-from peers.process import announce
 from peers.run_size import state_bytes
+from peers.screen import Style
 from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
 from peers.switched_off import Wishes, announce_duties, check_duties
+from peers.telling import say
 from peers.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -78,7 +79,12 @@ class HostOptions:
     """Service that gets the run's figures: see ``service_for``."""
     off: frozenset[Duty] = NOTHING_OFF
     """What it does not do."""
+    style: Style = Style.AUTO
     as_json: bool = False
+
+    def say(self, line: str) -> None:
+        """To the person at the terminal, unless they want to hear of problems only."""
+        say(line, self.style)
 
 
 async def host(options: HostOptions, stop: asyncio.Event) -> None:
@@ -90,8 +96,8 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
     hub = place_for(options.hub_repo, run)
     check_duties(options.off, _wishes(options, run, hub))
     with claim_data_dir(directory / "backbone", run.run_id) as data_dir:
-        announce(f"preparing run {run.run_id} ...")
-        announce_duties(options.off)
+        options.say(f"preparing run {run.run_id} ...")
+        announce_duties(options.off, options.style)
         if options.is_new_owner:
             begin_with = await apart(lambda: take_up(options.begin_with, run, directory, data_dir.path))
         load_or_create_identity(directory / OWNER_KEY)  # who starts a run without one owns it
@@ -125,17 +131,18 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
                 dashboard=options.dashboard,
                 tracking=service_for(options.track) if Duty.METRICS not in options.off else None,
                 off=options.off,
+                style=options.style,
             )
 
             async def welcome(backbone: Backbone) -> None:
                 backbone.statutes.mandate.take(0, read_orders(options.directory / ORDERS))
                 addresses = _dialable_first(backbone.all_addresses())
                 _keep_addresses(options.directory / ADDRESSES, addresses)
-                announce(f"checkpoints and metrics: {data_dir.path}")
+                options.say(f"checkpoints and metrics: {data_dir.path}")
                 _show_invite(estate, addresses, options)
 
             await serve_backbone(started, bundle, workshop, place, Serving(relay, stop, welcome))
-    announce("the backbone has left; start it again with the same command to carry on")
+    options.say("the backbone has left; start it again with the same command to carry on")
 
 
 def _may_be_first(options: HostOptions, book: AddressBook) -> bool:
@@ -199,7 +206,7 @@ def _bring_own(options: HostOptions, data_dir: DataDir, bundle: Bundle, hub: Hub
     """
     place = place_of(options.begin_with) if options.begin_with else None
     if place is not None:
-        announce(f"looking at {place} on the Hub ...")
+        options.say(f"looking at {place} on the Hub ...")
         bring(place, data_dir, bundle.fingerprint)
     elif options.begin_with:
         text = f"--from {options.begin_with}: expected a repository of the Hub, as owner/name[@revision]"
@@ -261,7 +268,7 @@ def _write(path: Path, text: str) -> None:
 def _show_invite(estate: Estate, addresses: tuple[str, ...], options: HostOptions) -> None:
     """For everybody, in an open run; else how to make one for somebody."""
     if estate.bundle.run.access == "invite_only":
-        announce(f"invite people by name:\n\n  collab-peer invite {options.directory} --name Anna\n")
+        options.say(f"invite people by name:\n\n  collab-peer invite {options.directory} --name Anna\n")
         return
     invite = _invite(estate, addresses)
     if options.invite_file is not None:
@@ -270,7 +277,7 @@ def _show_invite(estate: Estate, addresses: tuple[str, ...], options: HostOption
         except OSError as error:
             text = f"cannot write {options.invite_file}: {error.strerror}"
             raise ConfigError(text, hint="name a writable path, or free some space") from error
-    announce(f"invite:\n\n  {invite}\n\nanyone joins with:\n\n  collab-peer join {invite}\n")
+    options.say(f"invite:\n\n  {invite}\n\nanyone joins with:\n\n  collab-peer join {invite}\n")
 
 
 def _for_all(estate: Estate, backbone: Backbone, options: HostOptions) -> str:

@@ -15,6 +15,7 @@ from collab.compute import ThreadCompute
 from collab.errors import ConfigError, InviteError
 from collab.swarm.invite import read_invite
 from peers.hub_pages import FORMAT, RUN_ON_HUB
+from peers.invites import is_path
 from peers.process import announce
 
 T = TypeVar("T")
@@ -33,9 +34,8 @@ async def apart(work: Callable[[], T]) -> T:
 
 
 def place_of(text: str) -> HubPlace | None:
-    """The repository that a person means; None: a file or a directory here, or something else."""
-    place = HubPlace.parse(text)
-    return None if place is None or Path(text).exists() else place
+    """The repository that a person means; None: a file or a directory, there or not, or something else."""
+    return None if is_path(text) else HubPlace.parse(text)
 
 
 def word_of(text: str) -> str:

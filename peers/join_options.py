@@ -8,8 +8,8 @@ from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.types import Role
 from peers.occasions import NO_RULES, HouseRules
 from peers.places import DataDir
-from peers.process import announce
 from peers.screen import Style
+from peers.telling import say
 from peers.wiring import Reach
 
 
@@ -47,8 +47,7 @@ class JoinOptions:
 
     def say(self, line: str) -> None:
         """To the person at the terminal, unless they want to hear of problems only."""
-        if self.style is not Style.QUIET:
-            announce(line)
+        say(line, self.style)
 
 
 class Relay:

@@ -18,8 +18,7 @@ from peers.backbone import Backbone
 from peers.hub_lookup import apart
 from peers.hub_service import HubService, bring_if_lost, place_named
 from peers.joining import JoinOptions, Relay
-from peers.occasions import NO_RULES
-from peers.process import announce
+from peers.role_options import check_role
 from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
 from peers.switched_off import Wishes, announce_duties, check_duties
 from peers.wiring import invite_from
@@ -48,7 +47,7 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         )
     publishes_at = place_named(options.hub_repo)
     hub = HubService(place=publishes_at, invite=lambda _: None) if publishes_at is not None else None
-    announce(f"joining {invite.run_id} as a backbone ...")
+    options.say(f"joining {invite.run_id} as a backbone ...")
     if hub is not None:
         await apart(lambda: bring_if_lost(hub.place, data_dir, invite.fingerprint, makes_first_state=False))
     known = load_bundle(data_dir.run, invite.fingerprint)
@@ -76,19 +75,19 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         workshop = _workshop_of(bundle, started.ports.transport.peer_id, options)
         place = Place(
             data_dir=data_dir, name=options.name, as_json=options.as_json, store=options.store, hub=hub,
-            dashboard=options.dashboard, off=options.off,
+            dashboard=options.dashboard, off=options.off, style=options.style,
             tracking=service_for(options.track) if Duty.METRICS not in options.off else None,
         )  # fmt: skip
 
         async def welcome(backbone: Backbone) -> None:
-            announce(f"checkpoints and metrics: {data_dir.path}")
+            options.say(f"checkpoints and metrics: {data_dir.path}")
             if backbone.own_addresses:
-                announce("serving at:\n" + "\n".join(f"  {address}" for address in backbone.own_addresses))
+                options.say("serving at:\n" + "\n".join(f"  {address}" for address in backbone.own_addresses))
             if backbone.own_addresses and not options.reach.port:
-                announce("  -> add --port and a number: a backbone that comes back elsewhere is not found")
+                options.say("  -> add --port and a number: a backbone that comes back elsewhere is not found")
 
         await serve_backbone(started, bundle, workshop, place, Serving(relay, stop, welcome))
-    announce("the backbone has left; start it again with the same command to carry on")
+    options.say("the backbone has left; start it again with the same command to carry on")
 
 
 def _workshop_of(bundle: Bundle, me: PeerId, options: JoinOptions) -> Workshop:
@@ -113,7 +112,7 @@ def _check_duties(bundle: Bundle, options: JoinOptions) -> None:
         strategy=strategy, store=options.store, hub=hub, dashboard=options.dashboard, track=options.track
     )
     check_duties(options.off | {Duty.RELAY}, wishes)
-    announce_duties(options.off)
+    announce_duties(options.off, options.style)
 
 
 def _check(options: JoinOptions) -> None:
@@ -121,6 +120,7 @@ def _check(options: JoinOptions) -> None:
     Raises:
         ConfigError: somebody asks for what a backbone cannot be.
     """
+    check_role(options)
     if options.reach.asked_for is Reachability.CLIENT:
         raise ConfigError(
             "a backbone is there to be dialled",
@@ -129,11 +129,6 @@ def _check(options: JoinOptions) -> None:
     if Duty.RELAY in options.off:
         raise ConfigError(
             "--without relay: a backbone that has joined passes nothing on in any case", hint="leave 'relay' out"
-        )
-    if options.rules != NO_RULES or options.gpu_memory_gb is not None:
-        raise ConfigError(
-            "a backbone is there at all hours, and computes on no GPU",
-            hint="leave out --when, --on-battery, --monthly-gb, --priority and --gpu-memory; it takes --max-upload",
         )
 
 

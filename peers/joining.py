@@ -6,15 +6,15 @@ import json
 from typing import Any
 
 from collab.concurrency import run_until_first
-from collab.errors import BootstrapFailed, ConfigError
+from collab.errors import BootstrapFailed
 from collab.training.pausing import release_gpu
-from collab.types import Role
 from peers.event_words import count
 from peers.guest import Guest
 from peers.join_options import JoinOptions as JoinOptions, Relay as Relay
 from peers.occasions import occasions
 from peers.priority import give_way
 from peers.process import announce, leaves
+from peers.role_options import check_role
 from peers.session import Given, Session
 from peers.traffic import MonthlyTraffic
 from peers.wiring import invite_from
@@ -25,17 +25,7 @@ AGAIN_S = 30.0
 
 async def join(options: JoinOptions, stop: asyncio.Event) -> None:
     """Join and work until stopped or finished, whenever the machine's owner lets it; prints a summary at the end."""
-    of_backbones = (
-        (options.store, "--store", "keeps parameters"),
-        (options.hub_repo, "--hub-repo", "publishes checkpoints"),
-        (options.dashboard, "--dashboard", "shows the whole run"),
-        (options.track != "none", "--track", "hands on the whole run's figures"),
-        (options.off, "--without", "has duties that can be switched off"),
-    )
-    for _, flag, does in [one for one in of_backbones if one[0]]:
-        raise ConfigError(f"only a backbone {does}", hint=f"leave {flag} out, or join with --role backbone")
-    if options.gpu_memory_gb is not None and options.role is not Role.TRAINER:
-        raise ConfigError("only a trainer computes on a GPU", hint="leave --gpu-memory out")
+    check_role(options)
     options.rules.check()
     if options.rules.is_modest:
         give_way()

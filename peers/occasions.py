@@ -52,6 +52,7 @@ def occasions(rules: HouseRules, place: DataDir, traffic: MonthlyTraffic) -> lis
     return found
 
 
+MIDNIGHT = time(0, 0)
 HOURS = re.compile(r"(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})")
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July",
@@ -65,6 +66,7 @@ class Hours:
 
     begins: time
     ends: time
+    """Midnight is the end of a day."""
 
     def holds(self, now: time) -> bool:
         """Whether it is that part of the day."""
@@ -73,11 +75,12 @@ class Hours:
         return now >= self.begins or now < self.ends
 
     def __str__(self) -> str:
-        return f"{self.begins:%H:%M} to {self.ends:%H:%M}"
+        ends = f"{self.ends:%H:%M}" if self.ends != MIDNIGHT else "24:00"
+        return f"{self.begins:%H:%M} to {ends}"
 
 
 def hours_from(text: str) -> Hours:
-    """Of ``22:00-07:00``, on this machine's clock.
+    """Of ``22:00-07:00``, on this machine's clock. ``24:00`` is the end of a day.
 
     Raises:
         ConfigError: it is no part of a day.
@@ -88,12 +91,21 @@ def hours_from(text: str) -> Hours:
         if found is None:
             raise ValueError("expected always, idle or two times of day")
         begins, begins_minute, ends, ends_minute = (int(number) for number in found.groups())
-        hours = Hours(time(begins, begins_minute), time(ends, ends_minute))
+        hours = Hours(_time_of(begins, begins_minute), _time_of(ends, ends_minute))
     except ValueError as error:
         raise ConfigError(f"--when {text}: {error}", hint=hint) from error
-    if hours.begins == hours.ends:
+    is_whole_day = (begins, ends) == (0, 24)
+    if hours.begins == hours.ends and not is_whole_day:
         raise ConfigError(f"--when {text} begins when it ends", hint=hint)
     return hours
+
+
+def _time_of(hour: int, minute: int) -> time:
+    if (hour, minute) == (24, 0):
+        return MIDNIGHT
+    if hour > 23 or minute > 59:
+        raise ValueError(f"there is no {hour:02}:{minute:02}; a day goes from 00:00 to 24:00")
+    return time(hour, minute)
 
 
 def outside(hours: Hours, now: Callable[[], datetime] = local_time) -> Occasion:

@@ -28,7 +28,7 @@ from collab.swarm.order_exchange import exchange, read_orders, write_orders
 from collab.swarm.orders import OrderBook
 from collab.swarm.progress import HEARTBEAT_S, SwarmView
 from collab.swarm.statements import Statement, check
-from collab.types import PeerId, Role
+from collab.types import Role
 from peers.assets import load_assets
 from peers.joining import Relay
 from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, DataDir
@@ -47,8 +47,6 @@ AGAIN_S = 0.5
 FOUND_S = RECONNECT_S + HEARTBEAT_S + 1.0
 """In which trainers find a backbone that was started again, and it has their word: they look for it so often, and speak
 so often; and a second for all messages."""
-MIN_PREFIX, LONG_ID = 8, 40
-"""Characters of a peer id that name a peer that is here, and any peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,20 +234,3 @@ async def open_session(directory: Path) -> AsyncIterator[Session]:
                 await exchange(started.ports.transport, started.ports.errands, peer, mandate)
             board = ProgressBoard(started.ports, started.identity, estate.bundle.fingerprint)
             yield Session(estate, mandate, await board.refresh(), started, board, seen_epoch)
-
-
-def find_peer(view: SwarmView, text: str) -> PeerId:
-    """The peer that a person means: its id, the beginning of it, or its name.
-
-    Raises:
-        ConfigError: nobody, or more than one.
-    """
-    found = [r.peer for r in view.records if r.peer == text or (len(text) >= MIN_PREFIX and r.peer.startswith(text))]
-    found = found or [record.peer for record in view.records if record.name == text]
-    if len(found) == 1:
-        return found[0]
-    if not found and len(text) > LONG_ID:
-        return PeerId(text)  # who is not here now can be named by the whole id
-    listing = ", ".join(found) if found else "nobody here is called that"
-    raise ConfigError(f"whom do you mean by {text!r}? {listing}", hint="name the peer by its id: collab-peer status")
-

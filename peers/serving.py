@@ -24,10 +24,11 @@ from peers.exhibiting import TRACKING_LIMIT_S, keep_record, show, start_tracking
 from peers.hub_service import HubService, serve_hub
 from peers.joining import Relay
 from peers.places import DataDir, cache_dir
-from peers.process import announce, keep_heap_small, settle_heap
+from peers.process import keep_heap_small, settle_heap
 from peers.progress import ProgressTeller
-from peers.screen import LivePanel, choose_screen
+from peers.screen import LivePanel, Style, choose_screen
 from peers.stores import open_stores
+from peers.telling import say
 from peers.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Place:
     """Where the run's figures go, too; None: nowhere."""
     off: frozenset[Duty] = NOTHING_OFF
     """What the backbone does not do."""
+    style: Style = Style.AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ async def serve_backbone(
             title=f"collab backbone: {bundle.run.run_id}" + (f", {url}" if url else ""),
             view=lambda: backbone.membership.view,
             refusals=started.refusals.rows,
+            style=place.style,
         )
         sinks: list[Sink] = [screen, *(kept.sinks if kept is not None else ())]
         if (tracker := start_tracking(place.tracking, ports, bundle, place.data_dir)) is not None:
@@ -105,7 +108,7 @@ async def serve_backbone(
         await backbone.begin()
         await serving.welcome(backbone)
         if url:
-            announce(f"dashboard: {url}")
+            say(f"dashboard: {url}", place.style)
         if isinstance(screen, LivePanel):
             stack.enter_context(screen)
         serving.relay.observe(Notice(at_s=ports.clock.now(), text=f"serving run {bundle.run.run_id}"))

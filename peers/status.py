@@ -20,11 +20,13 @@ from collab.net.errands import Errands
 from collab.net.refusal_report import fetch_report
 from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
+from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
 from collab.types import PeerId, Reachability, Role
 from peers.event_words import pace_words, trained_words
 from peers.invites import is_invite
 from peers.joining import Relay
+from peers.ordered import learn_orders, order_lines, orders_report, plain
 from peers.owner import open_session
 from peers.places import claim_data_dir
 from peers.summary import epoch_of, era_of, newest_evaluation, swarm_loss, switched_off, told
@@ -45,7 +47,7 @@ async def _look_as_owner(directory: Path) -> dict[str, Any]:
         if session.started is None:
             hint = f"start it: collab-peer backbone {directory}"
             raise ConfigError(f"no backbone of {directory} answers", hint=hint)
-        return await _look(session.started.ports.transport, session.estate.bundle, session.view)
+        return await _look(session.started.ports.transport, session.estate.bundle, session.view, session.mandate)
 
 
 async def _look_as_guest(invite_text: str) -> dict[str, Any]:
@@ -55,14 +57,22 @@ async def _look_as_guest(invite_text: str) -> dict[str, Any]:
         reach = Reach(asked_for=Reachability.CLIENT)
         async with start_from_invite(invite, place, reach, Relay(), is_guest=True) as (started, bundle):
             view = await ProgressBoard(started.ports, started.identity, bundle.fingerprint).refresh()
-            return await _look(started.ports.transport, bundle, view)
+            mandate = Mandate(bundle)
+            is_told = await learn_orders(started, mandate, view)
+            return await _look(started.ports.transport, bundle, view, mandate if is_told else None)
 
 
-async def _look(transport: Transport, bundle: Bundle, view: SwarmView) -> dict[str, Any]:
+async def _look(transport: Transport, bundle: Bundle, view: SwarmView, mandate: Mandate | None) -> dict[str, Any]:
+    """
+    Args:
+        mandate: None: nobody has told us of the organiser's orders.
+    """
     refusals = await ask_for_refusals(transport, view)
     covered = await ask_how_far(transport, bundle, view)
     is_one_history = not isinstance(bundle.run.strategy, VcAsgd)
-    return status_report(bundle.run.run_id, view, refusals, is_one_history=is_one_history) | {"data": covered}
+    report = status_report(bundle.run.run_id, view, refusals, is_one_history=is_one_history)
+    orders = orders_report(mandate, bundle.run, report["epoch"], view.at_s) if mandate is not None else None
+    return report | {"data": covered, "orders": orders}
 
 
 async def ask_for_refusals(transport: Transport, view: SwarmView) -> dict[PeerId, list[Refused]]:
@@ -165,7 +175,8 @@ def table(report: dict[str, Any]) -> str:
         + (f"  without {', '.join(peer['without'])}" if peer["without"] else "")
         for peer in report["peers"]
     ]
-    more = (*_pace_lines(report), *_data_lines(report), *_refusal_lines(report))
+    ordered = order_lines(report["orders"]) if "orders" in report else []
+    more = (*_pace_lines(report), *_data_lines(report), *ordered, *_refusal_lines(report))
     return "\n".join([head, *(lines or ["  nobody is there"]), *more])
 
 
@@ -198,8 +209,8 @@ def _refusal_lines(report: dict[str, Any]) -> list[str]:
 
 
 def _shown(name: str) -> str:
-    """A peer's own name for itself, without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name[:24])
+    """A peer's own name for itself."""
+    return plain(name, 24)
 
 
 def _moment(at_s: float) -> str:

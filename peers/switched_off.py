@@ -6,7 +6,8 @@ from collab.config import Strategy, VcAsgd
 from collab.errors import ConfigError
 from collab.swarm.duties import PUBLISHING, Duty, duties_in_words
 from peers.dashboard.address import NOWHERE
-from peers.process import announce
+from peers.screen import Style
+from peers.telling import say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def _rules(wishes: Wishes) -> list[tuple[frozenset[Duty], object, str, str]]:
     ]
 
 
-def announce_duties(off: frozenset[Duty]) -> None:
+def announce_duties(off: frozenset[Duty], style: Style) -> None:
     """Tell a person at the start what this backbone does not do."""
     if off:
-        announce(f"switched off: {duties_in_words(off)}")
+        say(f"switched off: {duties_in_words(off)}", style)

@@ -26,6 +26,8 @@ class MonthlyTraffic:
         self._month, self._bytes = self._kept()
         self._saved_bytes = self._bytes
         self._seen_bytes = 0
+        self._has_told = False
+        """Of a disk that does not take it."""
 
     @property
     def used_bytes(self) -> int:
@@ -35,7 +37,7 @@ class MonthlyTraffic:
 
     def begin_life(self) -> None:
         """A process that counts from 0 is counted from now on."""
-        self._seen_bytes = 0
+        self._seen_bytes, self._has_told = 0, False
 
     def note(self, bytes_so_far: int) -> None:
         """Of the present life. Less than before means that nobody can say any more."""
@@ -54,7 +56,9 @@ class MonthlyTraffic:
             unfinished.write_text(json.dumps({"month": self._month, "bytes": self._bytes}), encoding="utf-8")
             unfinished.replace(self._path)
         except OSError as error:
-            logger.warning("this month's traffic cannot be written to %s: %s; free some space", self._path, error)
+            if not self._has_told:
+                self._has_told = True
+                logger.warning("this month's traffic cannot be written to %s: %s; free some space", self._path, error)
         self._saved_bytes = self._bytes
 
     def _turn(self) -> None:

@@ -88,16 +88,29 @@ def _create(path: Path) -> Identity:
     return identity
 
 
-def is_signed_by(peer: PeerId, content: bytes, signature: bytes) -> bool:
-    """Whether ``signature`` over ``content`` was made with the key inside ``peer``; False for a malformed id."""
+def is_peer_id(text: str) -> bool:
+    """Whether this can be the id of a peer, or of an invite's key: there is a public key in it."""
+    key = _public_key_in(text)
+    return key is not None and text == base58.b58encode(PUBLIC_PREFIX + key).decode()
+
+
+def _public_key_in(peer: str) -> bytes | None:
+    """None: a malformed id."""
     try:
         raw = base58.b58decode(peer)
     except ValueError:
-        return False
-    if len(raw) != len(PUBLIC_PREFIX) + 32 or not raw.startswith(PUBLIC_PREFIX):
+        return None
+    is_key = len(raw) == len(PUBLIC_PREFIX) + 32 and raw.startswith(PUBLIC_PREFIX)
+    return raw[len(PUBLIC_PREFIX) :] if is_key else None
+
+
+def is_signed_by(peer: PeerId, content: bytes, signature: bytes) -> bool:
+    """Whether ``signature`` over ``content`` was made with the key inside ``peer``; False for a malformed id."""
+    key = _public_key_in(peer)
+    if key is None:
         return False
     try:
-        Ed25519PublicKey.from_public_bytes(raw[len(PUBLIC_PREFIX) :]).verify(signature, content)
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, content)
     except (InvalidSignature, ValueError):
         return False
     return True

@@ -143,13 +143,17 @@ class OrderBook:
             last = max(last, end[0])
         return Terms(**values, mark=self.mark_of(last))
 
+    def amendments(self) -> list[Amend]:
+        """In the order in which they were given, but for those that a rollback has made void."""
+        return [what for _, what in _amendments(self.orders)]
+
     def void_with(self, rollback: Rollback) -> list[Amend]:
         """Amendments that a rollback makes void: they are about steps that never counted."""
-        return [what for _, what in _amendments(self.orders) if what.from_epoch >= rollback.to_epoch]
+        return [what for what in self.amendments() if what.from_epoch >= rollback.to_epoch]
 
     def void_before(self, rollback: Rollback) -> list[Amend]:
         """Amendments for steps before ``rollback`` that an earlier one has made void: it does not bring them back."""
-        held = [what for _, what in _amendments(self.orders)]
+        held = self.amendments()
         said = (order.what for order in self.orders if isinstance(order.what, Amend))
         return [what for what in said if what not in held and what.from_epoch < rollback.to_epoch]
 

@@ -58,6 +58,8 @@ class Ban:
     reason: str
     until_s: float = FOREVER
     """Swarm time."""
+    name: str | None = None
+    """What the banned was called then, by which a person knows it again; None: nobody knew. It bans nobody else."""
 
     def holds(self, now: float) -> bool:
         """Whether it has not ended by itself."""

@@ -33,6 +33,8 @@ class Peer:
         self.name, self.log = name, log
         self.process = Forked(arguments, log, place, habits)
         self.events: list[dict[str, Any]] = []
+        self.lines: list[str] = []
+        """For people."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -41,6 +43,8 @@ class Peer:
         for line in self.process.stdout:
             if line.startswith("{") and line.endswith("\n"):  # one that was killed while it wrote leaves half a line
                 self.events.append(json.loads(line))
+            else:
+                self.lines.append(line)
 
     def all(self, kind: str) -> list[dict[str, Any]]:
         """Its events of a kind so far."""

@@ -43,11 +43,12 @@ def test_an_organiser_invites_amends_bans_and_ends_a_run_and_another_one_carries
         assert "owner" in early.stderr, "the key comes with the backbone, or with 'collab-peer init'"
         backbone = swarm.start("backbone", ["backbone", str(swarm.directory), "--host", "127.0.0.1", "--json"])
         wait_until((swarm.directory / "backbone" / "addresses.json").exists, "the backbone's addresses", backbone)
-        words = {name: say(swarm, "invite", "--name", name, "--devices", "1").split()[0] for name in ("Anna", "Bob")}
+        people = ("Anna", "Bob", "Guest")
+        words = {name: say(swarm, "invite", "--name", name, "--devices", "1").split()[0] for name in people}
         looks = (run_cli("doctor", words["Bob"], "--json"), run_cli("status", words["Bob"], "--json"))
         assert json.loads(looks[0].stdout)["checks"][-1]["outcome"] == "ok", looks[0].stdout
         assert looks[1].returncode == 0, looks[1].stderr
-        anna, bob = (join(swarm, name.lower(), word) for name, word in words.items())
+        anna, bob = (join(swarm, name.lower(), words[name]) for name in people[:2])
         for peer in (anna, bob):
             peer.wait_for_epoch(3)
         assert run_cli("status", words["Bob"], "--json").returncode == 0, "whoever takes part may look, too"
@@ -72,8 +73,17 @@ def test_an_organiser_invites_amends_bans_and_ends_a_run_and_another_one_carries
         assert "the organiser has banned you for good: sends noise" in bob.tail()
         reached = anna.epoch
         anna.wait_for_epoch(reached + 3)
-        rows = {row["person"]: row["state"] for row in json.loads(say(swarm, "invite", "--list", "--json"))["invites"]}
-        assert rows == {"Anna": "valid", "Bob": "revoked"}
+        rows = {row["person"]: row for row in json.loads(say(swarm, "invite", "--list", "--json"))["invites"]}
+        assert [rows[name]["state"] for name in people] == ["valid", "revoked", "valid"]
+        assert [[user["name"] for user in rows[name]["used_by"]] for name in people] == [["anna"], [], []]
+        assert rows["Bob"]["reason"] == "sends noise"
+        for whose in (words["Guest"], str(swarm.directory)):
+            orders = json.loads(run_cli("status", whose, "--json").stdout)["orders"]
+            assert orders["bans"] == [
+                {"who": rows["Bob"]["id"], "name": "Bob", "reason": "sends noise", "until": None},
+            ]  # fmt: skip
+            assert (orders["count"], orders["target_batch_size"], orders["ordered_end"]) == (2, 1200, None)
+            assert [(what["from_epoch"], what["is_planned"]) for what in orders["amendments"]] == [(first, False)]
 
         assert "the run ends at epoch" in say(swarm, "end")
         ending = anna.finish()
@@ -106,3 +116,6 @@ def test_a_loop_of_ones_own_hears_that_it_is_banned(tmp_path: Path) -> None:
             assert "is banned" in say(swarm, "ban", "own-loop", "--reason", "a loop that never ends")
             with pytest.raises(CollabError, match="banned you for good: a loop that never ends"):
                 train(1_000_000)
+        assert "may take part again" in say(swarm, "pardon", "own-loop"), "it has gone, and is found by its name"
+        status = json.loads(run_cli("status", str(swarm.invite), "--json").stdout)
+        assert (status["orders"]["count"], status["orders"]["bans"]) == (2, [])

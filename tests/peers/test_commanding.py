@@ -1,6 +1,7 @@
 """What an organiser's commands leave behind, with no backbone there to hear them."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,13 +15,16 @@ from collab.net.startup import Started, StartupSettings
 from collab.ports import Observer
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import read_orders
-from collab.swarm.statements import Rollback
+from collab.swarm.statements import Ban, Rollback
+from collab.types import Role
 from peers import commanding, owner
-from peers.commanding import rollback
+from peers.commanding import ban, pardon, rollback
+from peers.inviting import invite, revoke
 from peers.organising import init_run
 from peers.owner import Estate
-from peers.places import ORDERS
+from peers.places import INVITES, ORDERS
 from tests.checkpoints.test_local import snapshot
+from tests.swarm.people import PEOPLE
 
 
 @pytest.fixture
@@ -122,3 +126,50 @@ def test_amendments_that_stay_void_when_a_rollback_is_taken_back_are_named(
     asyncio.run(rollback(run_directory, 15))
     assert "still void since the last rollback: from epoch 12 on learning rate 0.5" in "".join(capsys.readouterr())
     assert ordered(run_directory).book.terms_at(15).learning_rate is None
+
+
+def test_a_ban_says_what_the_banned_was_called_and_a_pardon_finds_it_by_that(run_directory: Path) -> None:
+    invite(run_directory, "Bob", devices=1, days=1.0, role=Role.TRAINER)
+    asyncio.run(ban(run_directory, "Bob", reason="noise", days=None))
+    (order,) = ordered(run_directory).book.orders
+    assert isinstance(order.what, Ban)
+    assert order.what.name == "Bob"
+    (run_directory / INVITES).unlink()  # the owner goes on from another copy of the directory
+    asyncio.run(pardon(run_directory, "Bob"))
+    assert ordered(run_directory).book.bans() == {}
+
+
+def test_an_invite_that_is_revoked_is_told_of_to_programs_as_json(
+    run_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, row = invite(run_directory, "Bob", devices=1, days=1.0, role=Role.TRAINER)
+    asyncio.run(revoke(run_directory, "Bob", "", as_json=True))
+    assert json.loads(capsys.readouterr().out) == {"revoked": [row.id], "is_known": False}
+    assert ordered(run_directory).book.bans()[row.id].name == "Bob"
+
+
+def test_who_is_banned_and_gone_is_pardoned_by_a_part_of_its_id(
+    run_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = PEOPLE[3].peer_id
+    asyncio.run(ban(run_directory, gone, reason="noise", days=1.0))
+    asyncio.run(pardon(run_directory, gone[-8:]))
+    assert ordered(run_directory).book.bans() == {}
+    assert f"({gone}) may take part again" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="nobody is meant") as refused:
+        asyncio.run(pardon(run_directory, gone))
+    assert "who is banned: nobody" in refused.value.hint
+
+
+@pytest.mark.parametrize("text", ["a name of more than forty characters, which no id is", "collab2-" + "A" * 300])
+def test_nobody_is_banned_by_what_is_no_id(run_directory: Path, text: str) -> None:
+    with pytest.raises(ConfigError):
+        asyncio.run(ban(run_directory, text, reason="noise", days=None))
+    assert ordered(run_directory).book.orders == ()
+
+
+def test_a_long_reason_leaves_room_for_the_name(run_directory: Path) -> None:
+    """In any of the alphabets whose letters take two bytes."""
+    invite(run_directory, "я" * 40, devices=1, days=1.0, role=Role.TRAINER)
+    asyncio.run(ban(run_directory, "я" * 40, reason="я" * 200, days=None))
+    assert len(ordered(run_directory).book.bans()) == 1

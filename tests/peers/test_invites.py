@@ -11,6 +11,7 @@ from collab.swarm.identity import Identity
 from collab.swarm.invite import Invite, write_invite
 from collab.types import Role
 from peers.cli import app
+from peers.hub_lookup import place_of, word_of
 from peers.invites import LONGEST_NAME, first_words
 from tests.architecture import HEAVY, heavy_starts, parse
 
@@ -51,6 +52,39 @@ def test_of_a_name_on_the_hub_nothing_is_known_yet() -> None:
 def test_what_is_no_invite_is_refused_at_once(text: str) -> None:
     with pytest.raises(InviteError):
         first_words(text)
+
+
+@pytest.mark.parametrize("text", ["../anna.invite", "invites/anna.invite", "anna.txt", "./anna", "a/b/anna", "~/anna"])
+def test_a_file_that_is_not_there_is_named_and_nobody_is_told_to_copy_an_invite(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it looked for on the Hub, where a repository could be called like the second one."""
+    monkeypatch.chdir(tmp_path)
+    assert place_of(text) is None
+    with pytest.raises(InviteError, match=f"^there is no file {Path(text)}") as refused:
+        first_words(word_of(text))
+    assert str(tmp_path) in refused.value.hint
+    assert "copy" not in refused.value.hint
+
+
+def test_a_directory_is_no_invite_and_its_owner_is_told_how_one_is_made(tmp_path: Path) -> None:
+    with pytest.raises(InviteError, match="is a directory, not an invite") as refused:
+        first_words(str(tmp_path))
+    assert f"collab-peer invite {tmp_path} --name" in refused.value.hint
+
+
+def test_a_word_that_is_neither_an_invite_nor_a_file_is_shown_in_part_only() -> None:
+    """It may be the end of an invite, in which its key is."""
+    with pytest.raises(InviteError, match="begins with 'collab2-', and there is no file of that name") as refused:
+        first_words("a" * 90)
+    assert "a" * 25 not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["org/name", "org/llama-3.1", "org/name@main", "org/name@refs/pr/3"])
+def test_names_on_the_hub_stay_names_on_the_hub(text: str) -> None:
+    place = place_of(text)
+    assert place is not None
+    assert str(place).startswith(text.removesuffix("@main"))
 
 
 def test_status_takes_no_invite_for_a_directory() -> None:

@@ -42,7 +42,31 @@ def test_hours_within_a_day_begin_and_end_on_it() -> None:
     assert outside(lunch, lambda: at("09:00"))() == "it is not the time from 12:00 to 13:30"
 
 
-@pytest.mark.parametrize("text", ["22-7", "25:00-07:00", "22:00-07:60", "22:00 - 07:00", "often", "", "07:00-07:00"])
+@pytest.mark.parametrize("text", ["18:00-24:00", "18:00-00:00"])
+def test_a_day_ends_at_midnight_however_that_is_written(text: str) -> None:
+    evening = hours_from(text)
+    clocks = ("17:59:59", "18:00", "23:59:59", "00:00", "12:00")
+    assert [evening.holds(time.fromisoformat(clock)) for clock in clocks] == [False, True, True, False, False]
+    assert outside(evening, lambda: at("09:00"))() == "it is not the time from 18:00 to 24:00"
+
+
+def test_a_whole_day_has_no_hour_without_work() -> None:
+    assert all(hours_from("00:00-24:00").holds(time(hour)) for hour in range(24))
+    assert hours_from("24:00-07:00") == hours_from("00:00-07:00")
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"), [("18:00-24:01", "24:01"), ("25:00-07:00", "25:00"), ("1:00-7:60", "07:60")]
+)
+def test_a_time_that_no_clock_shows_is_named(text: str, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=f"there is no {wrong}; a day goes from 00:00 to 24:00"):
+        hours_from(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["22-7", "25:00-07:00", "22:00-07:60", "22:00 - 07:00", "often", "", "07:00-07:00", "00:00-00:00", "24:00-24:00"],
+)
 def test_what_is_no_part_of_a_day_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError) as error:
         HouseRules(when=text).check()

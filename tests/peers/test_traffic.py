@@ -54,6 +54,23 @@ def test_what_a_power_cut_leaves_uncounted_is_a_megabyte(tmp_path: Path) -> None
     assert MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER).used_bytes >= 6_300_000 - 1_000_000
 
 
+def test_a_disk_that_does_not_take_it_is_told_of_once_a_life(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    traffic = MonthlyTraffic(tmp_path / "gone" / "t.json", lambda: NOVEMBER)
+    with caplog.at_level(logging.WARNING):
+        for life in (1, 2):
+            traffic.begin_life()
+            for million in range(1, 4):
+                traffic.note(million * 1_000_000)
+            traffic.save()
+            assert caplog.text.count("cannot be written") == life
+    assert traffic.used_bytes == 6_000_000
+    (tmp_path / "gone").mkdir()
+    traffic.note(4_000_000)
+    assert MonthlyTraffic(tmp_path / "gone" / "t.json", lambda: NOVEMBER).used_bytes == 7_000_000
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"month": "2026-11"}', '{"month": "2026-11", "bytes": "many"}'])
 def test_a_damaged_file_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str) -> None:
     (tmp_path / "t.json").write_text(content)

@@ -18,7 +18,7 @@ EMPTY = OrderBook(F, OWNER.peer_id)
 EVERYTHING: list[Statement] = [
     Amend(from_epoch=10, learning_rate=0.5),
     Amend(from_epoch=20, target_batch_size=64, minimum_version="0.2.0"),
-    Ban(who=STRANGER.peer_id, reason="spam", until_s=500.0),
+    Ban(who=STRANGER.peer_id, reason="spam", until_s=500.0, name="stranger"),
     Pardon(who=STRANGER.peer_id),
     Rollback(to_epoch=30, lineage="a" * 64),
     End(at_epoch=40),
@@ -89,6 +89,16 @@ def test_an_order_cannot_be_left_out_repeated_moved_or_brought_to_another_run() 
 def test_an_order_that_makes_no_sense_is_refused(values: list[Any]) -> None:
     with pytest.raises(BadMessage):
         EMPTY.extended([forged(values)])
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [({}, None), ({"name": None}, None), ({"name": "Eve"}, "Eve"), ({"name": "Eve", "of_a_later_version": 7}, "Eve")],
+)
+def test_a_ban_is_read_as_versions_before_and_after_this_one_say_it(told: dict[str, Any], name: str | None) -> None:
+    values = [TAG, F, 1, "", 1.0, "ban", {"who": STRANGER.peer_id, "reason": "spam", "until_s": 500.0, **told}]
+    (order,) = EMPTY.extended([forged(values)]).orders
+    assert order.what == Ban(who=STRANGER.peer_id, reason="spam", until_s=500.0, name=name)
 
 
 def test_there_are_only_so_many_orders() -> None:
