@@ -270,7 +270,7 @@ class DataCovered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmReport(Event):
-    """The swarm as a backbone sees it."""
+    """The swarm as a backbone or an auxiliary peer sees it; told of each step."""
 
     epoch: int
     lineage: Lineage
