@@ -22,6 +22,8 @@ from collab.metrics.refusals import Refused
 
 BAR = 24
 """Characters of what shows how far something is."""
+AGAIN = "nothing needs to be done: the next attempt follows by itself, with what is in hand"
+"""What follows a lost round."""
 
 
 def words(event: Event) -> str:
@@ -30,11 +32,7 @@ def words(event: Event) -> str:
         share = 100 * event.own_samples / event.swarm_samples if event.swarm_samples else 0.0
         loss = f"{event.loss:.4f}" if math.isfinite(event.loss) else "-"
         rate = f"swarm {event.swarm_samples / event.seconds:.1f} samples/s  " if event.seconds > 0 else ""
-        others = event.contributors - (1 if event.own_samples else 0)
-        return (
-            f"epoch {event.epoch}  loss {loss}  {rate}"
-            f"averaged with {count(others, 'other')}  you gave {share:.0f} %"
-        )
+        return f"epoch {event.epoch}  loss {loss}  {rate}{company_words(event)}  you gave {share:.0f} %"
     if isinstance(event, SwarmReport):
         loss = f"{event.loss:.4f}" if math.isfinite(event.loss) else "-"
         speed = f"swarm {event.samples_per_s:.1f} samples/s"
@@ -42,7 +40,7 @@ def words(event: Event) -> str:
     if isinstance(event, WindowsAveraged):
         return pace_words(event.period, event.delay)
     if isinstance(event, RoundEnded) and not event.committed:
-        return f"a round of epoch {event.epoch} was lost, nothing of your work with it: {event.reason}"
+        return f"a round of epoch {event.epoch} was lost, nothing of your work with it: {event.reason}\n  -> {AGAIN}"
     if isinstance(event, MicrobatchSkipped):
         return f"left out one microbatch of {event.samples} samples: {event.reason}"
     if isinstance(event, EvaluationDone):
@@ -67,6 +65,12 @@ def words(event: Event) -> str:
     if isinstance(event, Notice):
         return f"{'problem: ' if event.is_problem else ''}{event.text}" + (f"\n  -> {event.hint}" if event.hint else "")
     return ""
+
+
+def company_words(step: EpochFinished) -> str:
+    """With whom a step was taken; who had nothing in it was not one of those whose samples are."""
+    others = step.contributors - (1 if step.own_samples else 0)
+    return f"averaged with {count(others, 'other')}"
 
 
 def progress_words(progress: Progress) -> str:

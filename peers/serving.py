@@ -18,15 +18,17 @@ from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
 from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import Identity
+from collab.types import Role
 from peers.backbone import Backbone, BackboneSettings
 from peers.dashboard.address import NOWHERE, listen, url_of
 from peers.exhibiting import TRACKING_LIMIT_S, keep_record, show, start_tracking
 from peers.hub_service import HubService, serve_hub
 from peers.joining import Relay
+from peers.panel import LivePanel, Watched
 from peers.places import DataDir, cache_dir
 from peers.process import announce, keep_heap_small, settle_heap
-from peers.progress import ProgressTeller
-from peers.screen import LivePanel, choose_screen
+from peers.progress import ProgressTeller, ahead_of_swarm
+from peers.screen import choose_screen
 from peers.stores import open_stores
 from peers.workshop import Workshop
 
@@ -91,13 +93,9 @@ async def serve_backbone(
         )
         backbone = Backbone(ports, started.identity, bundle, workshop, settings)
         url = url_of(listening) if listening is not None else ""
-        screen = choose_screen(
-            as_json=place.as_json,
-            title=f"collab backbone: {bundle.run.run_id}" + (f", {url}" if url else ""),
-            view=lambda: backbone.membership.view,
-            refusals=started.refusals.rows,
-        )
-        sinks: list[Sink] = [screen, *(kept.sinks if kept is not None else ())]
+        watched = _watched(backbone, started, bundle, url)
+        screen = choose_screen(watched, as_json=place.as_json)
+        sinks: list[Sink] = [watched.tally, screen, *(kept.sinks if kept is not None else ())]
         if (tracker := start_tracking(place.tracking, ports, bundle, place.data_dir)) is not None:
             stack.callback(tracker.close, TRACKING_LIMIT_S)
             sinks.append(tracker)
@@ -125,6 +123,19 @@ async def serve_backbone(
             record = backbone.record()
             summary = {"id": record.peer, "role": record.role, "epoch": record.epoch, "lineage": record.lineage}
             print(json.dumps({"event": "Summary", **summary}), flush=True)  # noqa: T201
+
+
+def _watched(backbone: Backbone, started: Started, bundle: Bundle, url: str) -> Watched:
+    """As its screen asks for it."""
+    clock, mandate = started.ports.clock, backbone.statutes.mandate
+    return Watched(
+        title=f"collab backbone: {bundle.run.run_id}" + (f", {url}" if url else ""),
+        role=Role.BACKBONE,
+        view=lambda: backbone.membership.view,
+        ahead=lambda: ahead_of_swarm(bundle.run, mandate, backbone.membership.view, clock.now()),
+        refusals=started.refusals.rows,
+        problem=backbone.problem,
+    )
 
 
 def task_of(

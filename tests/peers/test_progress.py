@@ -15,15 +15,13 @@ from collab.net.pieces import PIECE_BYTES
 from collab.simulation.virtual_time import VirtualClock, VirtualLoop
 from collab.swarm.bundle import Bundle
 from collab.swarm.download import Download
-from collab.swarm.progress import SwarmView
 from collab.swarm.snapshots import Snapshot, pack
 from collab.types import Lineage, PeerId
 from peers.event_words import duration_words, eta_words, words
 from peers.machine import count_elements
-from peers.progress import ProgressTeller
-from peers.screen import JsonScreen, LineScreen, LivePanel, Style, choose_screen
-
-EMPTY = SwarmView((), 0.0)
+from peers.panel import LivePanel, Watched
+from peers.progress import Ahead, ProgressTeller
+from peers.screen import JsonScreen, LineScreen, Style, choose_screen
 
 
 def progress(done: float, whole: float, what: str = "fetching") -> Progress:
@@ -116,7 +114,7 @@ def test_a_bar_has_its_share_and_what_has_no_end_has_none() -> None:
 
 def test_lines_come_every_ten_seconds_and_at_the_end() -> None:
     out, now = io.StringIO(), [0.0]
-    screen = LineScreen(out, clock=lambda: now[0])
+    screen = LineScreen(out, Watched(title="t"), clock=lambda: now[0])
     for second in range(25):
         now[0] = float(second)
         screen.observe(progress(second, 24))
@@ -145,18 +143,18 @@ def shown(panel: LivePanel, **environment: str) -> str:
 
 
 def test_the_panel_says_first_what_it_is_busy_with_then_that_all_is_well() -> None:
-    panel = LivePanel("run", lambda: EMPTY, eta=lambda: "in about 12 s, one takes 30 s")
+    panel = LivePanel(Watched(title="run", ahead=lambda: Ahead(epoch=1, until_epoch=None, next_s=12.0, step_s=30.0)))
     panel.observe(progress(30, 120))
-    assert panel.health().startswith("fetching: [######")
+    assert panel.lines()[0].startswith("fetching: [######")
     assert "in about 12 s" in shown(panel)
     panel.observe(progress(120, 120))
-    assert panel.health().startswith("joining")
+    assert panel.lines()[0].startswith("training: waiting for the first step")
     panel.observe(Paused(at_s=0.0, reason="the machine runs on battery", seconds=0.4, samples=48))
-    assert panel.health().startswith("paused: the machine runs on battery; the device is free after 0.4 s")
+    assert panel.lines()[0].startswith("paused: the machine runs on battery; the device is free after 0.4 s")
 
 
 def test_without_colours_the_panel_has_none() -> None:
-    panel = LivePanel("run", lambda: EMPTY)
+    panel = LivePanel(Watched(title="run"))
     panel.observe(progress(30, 120))
     assert "\x1b[3" not in shown(panel, NO_COLOR="1")
 
@@ -170,7 +168,7 @@ def test_a_pause_and_its_end_are_told_in_words() -> None:
 
 def test_a_quiet_screen_tells_of_problems_only() -> None:
     out = io.StringIO()
-    screen = LineScreen(out, problems_only=True)
+    screen = LineScreen(out, Watched(title="t"), problems_only=True)
     screen.observe(progress(1, 1))
     screen.observe(Notice(at_s=0.0, text="hello"))
     screen.observe(Notice(at_s=0.0, text="the disk is full", hint="make room", is_problem=True))
@@ -182,7 +180,7 @@ def test_a_terminal_that_cannot_draw_gets_lines(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
 
     def kind(style: Style) -> type[object]:
-        return type(choose_screen(as_json=False, title="t", view=lambda: EMPTY, style=style))
+        return type(choose_screen(Watched(title="t"), as_json=False, style=style))
 
     monkeypatch.setenv("TERM", "xterm")
     assert kind(Style.AUTO) is LivePanel
