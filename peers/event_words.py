@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from collab.metrics.guest_records import Paused, Progress, Resumed
+from collab.metrics.guest_records import Paused, Progress, Resumed, StepAwaited
 from collab.metrics.records import (
     CheckpointOnHub,
     CheckpointSaved,
@@ -57,6 +57,8 @@ def words(event: Event) -> str:
         return f"paused: {event.reason}; the device is free after {event.seconds:.1f} s{rest}"
     if isinstance(event, Progress):
         return progress_words(event)
+    if isinstance(event, StepAwaited):
+        return awaited_words(event)
     if isinstance(event, Resumed):
         return f"works again after {duration_words(event.paused_s)}"
     if isinstance(event, DataCovered):
@@ -81,6 +83,16 @@ def progress_words(progress: Progress) -> str:
     share = min(done / whole, 1.0)
     full = round(BAR * share)
     return f"{progress.what}: [{'#' * full}{'.' * (BAR - full)}] {100 * share:3.0f} % of {whole / 1e6:.1f} MB"
+
+
+def awaited_words(awaited: StepAwaited) -> str:
+    """How far the next step is."""
+    if math.isnan(awaited.share):
+        return f"epoch {awaited.epoch}: no step for a minute, and when the next one comes nobody can say"
+    if awaited.next_s <= 0:
+        return f"epoch {awaited.epoch}: the whole batch is there, the next step is on its way"
+    share = f"{min(round(100 * awaited.share), 99)} % of the batch is there"
+    return f"epoch {awaited.epoch}: {share}, the next step in about {duration_words(awaited.next_s)}"
 
 
 def eta_words(next_s: float, step_s: float, steps_left: int | None) -> str:

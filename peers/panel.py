@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from collab.metrics.guest_records import Progress
+from collab.metrics.guest_records import Progress, StepAwaited
 from collab.metrics.records import EpochFinished, Event, StateFetched, SwarmReport, WindowsAveraged
 from collab.metrics.refusals import Refused
 from collab.swarm.progress import SwarmView
@@ -36,6 +36,15 @@ class Watched:
     """Why a backbone cannot do its work just now; empty: it can."""
     tally: Tally = field(default_factory=Tally)
     """Is told of every event before the screen is."""
+
+    def awaited(self) -> Ahead | None:
+        """What can be said of the next step when nothing else happens.
+
+        Of who serves day and night: nothing while nobody can say when it comes, as when nobody is here.
+        """
+        ahead = self.ahead()
+        is_known = ahead is not None and math.isfinite(ahead.next_s)
+        return ahead if is_known or self.role is Role.TRAINER else None
 
     @property
     def helped(self) -> str:
@@ -82,7 +91,7 @@ class LivePanel:
             self._epoch, self._loss = event.epoch, event.loss
         elif isinstance(event, WindowsAveraged):
             self._pace = words(event)
-        elif isinstance(event, Progress):
+        elif isinstance(event, Progress | StepAwaited):
             return  # it is in the panel anyway
         elif line := words(event):
             self._epoch = event.epoch if isinstance(event, StateFetched) else self._epoch

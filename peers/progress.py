@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collab.config import Run, VcAsgd
-from collab.metrics.guest_records import Progress
+from collab.metrics.guest_records import Progress, StepAwaited
 from collab.metrics.records import Event
 from collab.ports import Clock
 from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
-from peers.event_words import eta_words
+from peers.event_words import eta_words, words
 from peers.summary import epoch_of, history_of
 
 if TYPE_CHECKING:
     from collab.training.participant import Participant
 
+SILENCE_S = 60.0
+"""So long nothing was said before it is said how far the next step is."""
 LEAST_S = 1.0
 """Between two words about the same thing."""
 
@@ -67,6 +69,12 @@ class Ahead:
     """That a step should take; infinite: nobody knows."""
 
     @property
+    def share(self) -> float:
+        """Of the batch, that is there; NaN: nobody knows."""
+        is_known = math.isfinite(self.next_s) and 0 < self.step_s < math.inf
+        return 1 - self.next_s / self.step_s if is_known else math.nan
+
+    @property
     def words(self) -> str:
         """When the next step is due, and the run's end; empty: nobody knows."""
         left = None if self.until_epoch is None else max(self.until_epoch - self.epoch, 0)
@@ -98,3 +106,42 @@ def ahead_of_swarm(run: Run, mandate: Mandate, view: SwarmView, now_s: float) ->
     history = history_of(run, view)
     epoch = epoch_of(view, history[0] if history is not None else 0)
     return ahead_of(run, mandate, view, epoch, now_s)
+
+
+class StepTeller:
+    """Implements ``Sink``: says how far the next step is whenever nothing else was worth a line for a minute.
+
+    Where nothing can be drawn, a step that takes many minutes would else look as if the program hung.
+    """
+
+    def __init__(self, observe: Callable[[Event], None], clock: Clock, ahead: Callable[[], Ahead | None]) -> None:
+        """
+        Args:
+            observe: of all sinks, this one among them.
+            ahead: as of now; None: there is nothing to say.
+        """
+        self._observe, self._clock, self._ahead = observe, clock, ahead
+        self._said_s = clock.monotonic()
+
+    def observe(self, event: Event) -> None:
+        if words(event):
+            self._said_s = self._clock.monotonic()
+
+    async def run(self) -> None:
+        """Say so, until cancelled."""
+        while True:
+            silent_s = self._clock.monotonic() - self._said_s
+            if silent_s < SILENCE_S:
+                await asyncio.sleep(SILENCE_S - silent_s)
+                continue
+            self._said_s = self._clock.monotonic()
+            if (ahead := self._ahead()) is not None:
+                self._observe(
+                    StepAwaited(
+                        at_s=self._clock.now(),
+                        epoch=ahead.epoch,
+                        share=ahead.share,
+                        next_s=ahead.next_s,
+                        step_s=ahead.step_s,
+                    )
+                )

@@ -27,7 +27,7 @@ from peers.joining import Relay
 from peers.panel import LivePanel, Watched
 from peers.places import DataDir, cache_dir
 from peers.process import announce, keep_heap_small, settle_heap
-from peers.progress import ProgressTeller, ahead_of_swarm
+from peers.progress import ProgressTeller, StepTeller, ahead_of_swarm
 from peers.screen import choose_screen
 from peers.stores import open_stores
 from peers.workshop import Workshop
@@ -95,7 +95,8 @@ async def serve_backbone(
         url = url_of(listening) if listening is not None else ""
         watched = _watched(backbone, started, bundle, url)
         screen = choose_screen(watched, as_json=place.as_json)
-        sinks: list[Sink] = [watched.tally, screen, *(kept.sinks if kept is not None else ())]
+        steps = StepTeller(serving.relay.observe, ports.clock, watched.awaited)
+        sinks: list[Sink] = [watched.tally, screen, steps, *(kept.sinks if kept is not None else ())]
         if (tracker := start_tracking(place.tracking, ports, bundle, place.data_dir)) is not None:
             stack.callback(tracker.close, TRACKING_LIMIT_S)
             sinks.append(tracker)
@@ -110,6 +111,7 @@ async def serve_backbone(
         settle_heap()
         async with Background() as tasks:
             tasks.create_task(keep_heap_small())
+            tasks.create_task(steps.run())
             if kept is not None:
                 tasks.create_task(kept.recorder.run())
                 tasks.create_task(kept.book.keep(ports.clock, lambda: backbone.membership.view))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from collab.concurrency import run_until_first
+from collab.concurrency import Background, run_until_first
 from collab.errors import NetworkError
 from collab.metrics.guest_records import Resumed
 from collab.metrics.records import Notice
@@ -23,7 +23,7 @@ from peers.guest import Guest
 from peers.join_options import JoinOptions, Relay
 from peers.panel import LivePanel, Watched
 from peers.process import settle_heap
-from peers.progress import ProgressTeller, ahead_of_swarm, ahead_of_trainer
+from peers.progress import ProgressTeller, StepTeller, ahead_of_swarm, ahead_of_trainer
 from peers.screen import choose_screen
 from peers.summary import told
 from peers.tally import Tally
@@ -83,21 +83,24 @@ class Session:
                     refusals=started.refusals.rows,
                     tally=self.given.tally,
                 )
-                relay.sink = self._sinks(watched, stack)
-                if options.role is Role.AUXILIARY:
-                    await self._assist(started, bundle, relay, watched)
-                else:
-                    await self._train(started, bundle, relay, watched)
+                steps = StepTeller(relay.observe, started.ports.clock, watched.awaited)
+                relay.sink = self._sinks(watched, steps, stack)
+                async with Background() as tasks:
+                    tasks.create_task(steps.run())
+                    if options.role is Role.AUXILIARY:
+                        await self._assist(started, bundle, relay, watched)
+                    else:
+                        await self._train(started, bundle, relay, watched)
 
     def _say_reach(self, verdict: Verdict) -> None:
         hint = f"\n  -> {verdict.hint}" if verdict.hint else ""
         self.options.say(f"reach: {verdict.reach}: {verdict.text}{hint}")
 
-    def _sinks(self, watched: Watched, stack: ExitStack) -> Fanout:
+    def _sinks(self, watched: Watched, steps: StepTeller, stack: ExitStack) -> Fanout:
         screen = choose_screen(watched, as_json=self.options.as_json, style=self.options.style)
         if isinstance(screen, LivePanel):
             stack.enter_context(screen)
-        return Fanout(watched.tally, screen, JsonLines(self.options.data_dir.metrics))
+        return Fanout(watched.tally, screen, JsonLines(self.options.data_dir.metrics), steps)
 
     async def _ends(self) -> None:
         """Returns when the peer is to leave, for good or for a while."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from collab.metrics.guest_records import Paused, Progress
+from collab.metrics.guest_records import Paused, Progress, StepAwaited
 from collab.metrics.records import Event, Notice, RoundEnded, StateFetched, SwarmReport
 from collab.metrics.sinks import Fanout
 from collab.swarm.progress import SwarmView
@@ -136,6 +136,13 @@ def test_what_was_given_before_a_pause_is_not_forgotten() -> None:
     assert "25.0 %" in after.all
     after.sees(step(own=32), step(own=0))
     assert "25.0 %" in after.all
+
+
+def test_how_far_the_next_step_is_has_its_row_and_is_no_note() -> None:
+    looker = Looker()
+    looker.sees(StepAwaited(at_s=0.0, epoch=7, share=0.6, next_s=12.0, step_s=30.0))
+    assert "in about 12 s, one takes 30 s" in looker.all
+    assert "of the batch" not in looker.all
 
 
 def test_a_backbone_says_that_all_is_well_with_the_run() -> None:
