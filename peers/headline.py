@@ -40,8 +40,11 @@ class Trouble:
     def observe(self, event: Event) -> None:
         if isinstance(event, Notice) and event.is_problem:
             self._problem, self._at_s = event, self._clock()
-        elif isinstance(event, EpochFinished | StateFetched | SwarmReport | Paused):
+        elif isinstance(event, EpochFinished | StateFetched | SwarmReport | Paused) or self._is_settled_by(event):
             self._problem = None
+
+    def _is_settled_by(self, event: Event) -> bool:
+        return isinstance(event, Notice) and self._problem is not None and event.settles == self._problem.text
 
     def lines(self) -> list[str]:
         """What it is and what to do; none: there is no problem."""

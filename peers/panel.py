@@ -117,10 +117,11 @@ class LivePanel:
 
     def _rows(self) -> list[tuple[str, str]]:
         watched, view, ahead = self._watched, self._watched.view(), self._watched.ahead()
+        epoch = ahead.epoch if ahead is not None else self._epoch
         who = f"{count(view.num_trainers, 'trainer')}, {count(len(view.helpers()), 'helper')}"
         rows = [
             ("swarm", f"{who}, {view.samples_per_s:.1f} samples/s"),
-            ("epoch", f"{self._epoch}" if self._epoch >= 0 else "-"),
+            ("epoch", f"{epoch}" if epoch >= 0 else "-"),
             ("next step", ahead.words if ahead is not None else ""),
             ("loss", f"{self._loss:.4f}" if math.isfinite(self._loss) else "-"),
         ]

@@ -197,6 +197,8 @@ class Notice(Event):
     text: str
     hint: str = ""
     is_problem: bool = False
+    settles: str = ""
+    """Text of the problem that is over with this; empty: of none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

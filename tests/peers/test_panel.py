@@ -90,6 +90,14 @@ def test_the_newest_problem_counts_and_a_state_that_came_or_a_pause_ends_it() ->
     assert looker.sees(paused)[0].startswith("paused: on battery")
 
 
+def test_a_problem_that_is_over_is_told_as_one_no_more() -> None:
+    looker, again = Looker(), Notice(at_s=0.0, text="another trainer is here again", settles=ALONE.text)
+    looker.sees(step(), ALONE)
+    assert looker.sees(Notice(at_s=0.0, text="hello"))[0].startswith("problem")
+    assert looker.sees(Notice(at_s=0.0, text="it is there", settles="something else"))[0].startswith("problem")
+    assert looker.sees(again)[0].startswith("healthy")
+
+
 def test_what_is_under_way_is_said_below_a_problem() -> None:
     looker = Looker()
     lines = looker.sees(ALONE, Progress(at_s=0.0, what="fetching", done_bytes=1, whole_bytes=4))
@@ -153,7 +161,7 @@ def test_a_backbone_says_that_all_is_well_with_the_run() -> None:
     lines = looker.sees(report(13), after_s=5.0)
     assert lines == ["healthy: step 13 was taken 5 s ago with the samples of 2 peers"]
     assert "joining" not in looker.all
-    for row in ("2 trainers, 0 helpers, 25.0 samples/s", "epoch      13", "loss       2.2500", "in about 12 s"):
+    for row in ("2 trainers, 0 helpers, 25.0 samples/s", "epoch      7", "loss       2.2500", "in about 12 s"):
         assert row in looker.all
     assert "you gave" not in looker.all
 
