@@ -93,7 +93,7 @@ async def serve_backbone(
         )
         backbone = Backbone(ports, started.identity, bundle, workshop, settings)
         url = url_of(listening) if listening is not None else ""
-        watched = _watched(backbone, started, bundle, url)
+        watched = watch(backbone, started, bundle, url)
         screen = choose_screen(watched, as_json=place.as_json)
         steps = StepTeller(serving.relay.observe, ports.clock, watched.awaited)
         sinks: list[Sink] = [watched.tally, screen, steps, *(kept.sinks if kept is not None else ())]
@@ -127,7 +127,7 @@ async def serve_backbone(
             print(json.dumps({"event": "Summary", **summary}), flush=True)  # noqa: T201
 
 
-def _watched(backbone: Backbone, started: Started, bundle: Bundle, url: str) -> Watched:
+def watch(backbone: Backbone, started: Started, bundle: Bundle, url: str) -> Watched:
     """As its screen asks for it."""
     clock, mandate = started.ports.clock, backbone.statutes.mandate
     return Watched(
