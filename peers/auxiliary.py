@@ -17,6 +17,7 @@ from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time
 from collab.training.dismissal import dismissal
 from collab.types import Role
+from peers.reporting import Reporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Auxiliary:
         self.statutes = Statutes(ports, bundle)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.record)
+        self._reporter = Reporter(ports.observer, bundle.run, self.statutes.mandate, self.membership)
         self.assistant = Assistant(self.membership.knows)
         self._engine = assisting_engine(ports, self.statutes, self.membership, self.assistant)
         self._orders = OrderExchange(ports, self.statutes.mandate, lambda: self.membership.view, None)
@@ -57,7 +59,7 @@ class Auxiliary:
             self.membership.keep_alive(),
             self.assistant.run(self._engine),
             self._orders.run(),
-            self._finished(),
+            self._watch(),
             stop.wait(),
         )
         self._free_from = self._engine.retire()
@@ -66,13 +68,13 @@ class Auxiliary:
         if self.dismissed is not None:
             raise self.dismissed
 
-    async def _finished(self) -> None:
-        """Returns when the run has reached its last epoch, or wants us no more."""
+    async def _watch(self) -> None:
+        """Report where the swarm stands; returns when the run has reached its last epoch, or wants us no more."""
         while True:
-            until, consensus = self.statutes.mandate.until_epoch, self.membership.view.consensus()
+            until, history = self.statutes.mandate.until_epoch, self._reporter.report(self.membership.view)
             if until is not None and self.membership.view.is_over(until):
                 return
-            epoch = consensus[0] if consensus is not None else 0
+            epoch = history[0] if history is not None else 0
             self.dismissed = dismissal(self._ports, self.statutes, self.membership, epoch)
             if self.dismissed is not None:
                 return

@@ -12,7 +12,7 @@ from collab.concurrency import run_until_first
 from collab.config import VcAsgd
 from collab.data.coverage_keeper import CoverageKeeper
 from collab.metrics.backbone_events import RolledBack
-from collab.metrics.records import Notice, SwarmReport
+from collab.metrics.records import Notice
 from collab.ports import Ports
 from collab.swarm.address_book import live_addresses
 from collab.swarm.backbone_records import MAX_ADDRESSES, BackboneRecord
@@ -40,7 +40,8 @@ from peers.goal import Goal
 from peers.keeping import StateKeeper
 from peers.parameter_keeping import ParameterKeeper, StorelessKeeper, Storeroom
 from peers.places import DataDir
-from peers.summary import learning_rate, newest_evaluation, shares_of, swarm_loss
+from peers.reporting import Reporter
+from peers.summary import shares_of
 from peers.workshop import Workshop
 
 
@@ -73,12 +74,12 @@ class Backbone:
         self._since = ports.clock.now()
         self.own_addresses: tuple[str, ...] = ()
         """Under which newcomers get in through us; none where that is switched off."""
-        self._reported: tuple[int, Lineage] | None = None
         self._era = ""
         """Of what was reported last: see ``StateKeeper.era``."""
         self.statutes = Statutes(ports, bundle)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.record)
+        self._reporter = Reporter(ports.observer, bundle.run, self.statutes.mandate, self.membership)
         self.assistant = Assistant(self.membership.knows)
         kept = settings.data_dir.coverage if self._does(Duty.CHECKPOINTS) else None
         self._coverage = CoverageKeeper(ports, bundle, lambda: self.membership.view, kept)
@@ -246,37 +247,13 @@ class Backbone:
 
     def _tell(self, view: SwarmView) -> None:
         """Report where the swarm stands, if it has gone on."""
-        consensus = view.newest() if isinstance(self._bundle.run.strategy, VcAsgd) else view.consensus()
-        if consensus is not None:
-            self._report(view, consensus)
-            self._goal.note_epoch(consensus[0], len(view.all_trainers()))
+        history = self._reporter.report(view)
+        if history is not None:
+            self._goal.note_epoch(history[0], len(view.all_trainers()))
 
     def _note_round(self, record: CommitRecord) -> None:
         self._coverage.note_round(record)
         self._ports.observer.observe(shares_of(record, self.membership.view))
-
-    def _report(self, view: SwarmView, consensus: tuple[int, Lineage]) -> None:
-        if consensus == self._reported:
-            return
-        self._reported = consensus
-        trainers = view.all_trainers()
-        most = consensus[0] + 1  # some may be a step ahead
-        eval_epoch, eval_loss, eval_accuracy = newest_evaluation(view, self.membership.era, most)
-        self._ports.observer.observe(
-            SwarmReport(
-                at_s=view.at_s,
-                epoch=consensus[0],
-                lineage=consensus[1],
-                loss=swarm_loss(view),
-                eval_loss=eval_loss,
-                eval_epoch=eval_epoch,
-                eval_accuracy=eval_accuracy,
-                samples_per_s=view.samples_per_s,
-                trainers=len(trainers),
-                peers=view.num_peers,
-                learning_rate=learning_rate(self._bundle.run, self.statutes.mandate, consensus[0]),
-            )
-        )
 
     def _notice(self, text: str, hint: str) -> None:
         self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text, hint=hint))

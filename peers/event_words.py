@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from collab.metrics.guest_records import Paused, Progress, Resumed
+from collab.metrics.guest_records import Paused, Progress, Resumed, StepAwaited
 from collab.metrics.records import (
     CheckpointOnHub,
     CheckpointSaved,
@@ -22,6 +22,8 @@ from collab.metrics.refusals import Refused
 
 BAR = 24
 """Characters of what shows how far something is."""
+AGAIN = "nothing needs to be done: the next attempt follows by itself, with what is in hand"
+"""What follows a lost round."""
 
 
 def words(event: Event) -> str:
@@ -30,11 +32,7 @@ def words(event: Event) -> str:
         share = 100 * event.own_samples / event.swarm_samples if event.swarm_samples else 0.0
         loss = f"{event.loss:.4f}" if math.isfinite(event.loss) else "-"
         rate = f"swarm {event.swarm_samples / event.seconds:.1f} samples/s  " if event.seconds > 0 else ""
-        others = event.contributors - (1 if event.own_samples else 0)
-        return (
-            f"epoch {event.epoch}  loss {loss}  {rate}"
-            f"averaged with {count(others, 'other')}  you gave {share:.0f} %"
-        )
+        return f"epoch {event.epoch}  loss {loss}  {rate}{company_words(event)}  you gave {share:.0f} %"
     if isinstance(event, SwarmReport):
         loss = f"{event.loss:.4f}" if math.isfinite(event.loss) else "-"
         speed = f"swarm {event.samples_per_s:.1f} samples/s"
@@ -42,7 +40,7 @@ def words(event: Event) -> str:
     if isinstance(event, WindowsAveraged):
         return pace_words(event.period, event.delay)
     if isinstance(event, RoundEnded) and not event.committed:
-        return f"a round of epoch {event.epoch} was lost, nothing of your work with it: {event.reason}"
+        return f"a round of epoch {event.epoch} was lost, nothing of your work with it: {event.reason}\n  -> {AGAIN}"
     if isinstance(event, MicrobatchSkipped):
         return f"left out one microbatch of {event.samples} samples: {event.reason}"
     if isinstance(event, EvaluationDone):
@@ -59,6 +57,8 @@ def words(event: Event) -> str:
         return f"paused: {event.reason}; the device is free after {event.seconds:.1f} s{rest}"
     if isinstance(event, Progress):
         return progress_words(event)
+    if isinstance(event, StepAwaited):
+        return awaited_words(event)
     if isinstance(event, Resumed):
         return f"works again after {duration_words(event.paused_s)}"
     if isinstance(event, DataCovered):
@@ -69,6 +69,12 @@ def words(event: Event) -> str:
     return ""
 
 
+def company_words(step: EpochFinished) -> str:
+    """With whom a step was taken; who had nothing in it was not one of those whose samples are."""
+    others = step.contributors - (1 if step.own_samples else 0)
+    return f"averaged with {count(others, 'other')}"
+
+
 def progress_words(progress: Progress) -> str:
     """How far something is, with a bar where it is known how much it will be."""
     done, whole = progress.done_bytes, progress.whole_bytes
@@ -77,6 +83,16 @@ def progress_words(progress: Progress) -> str:
     share = min(done / whole, 1.0)
     full = round(BAR * share)
     return f"{progress.what}: [{'#' * full}{'.' * (BAR - full)}] {100 * share:3.0f} % of {whole / 1e6:.1f} MB"
+
+
+def awaited_words(awaited: StepAwaited) -> str:
+    """How far the next step is."""
+    if math.isnan(awaited.share):
+        return f"epoch {awaited.epoch}: no step for a minute, and when the next one comes nobody can say"
+    if awaited.next_s <= 0:
+        return f"epoch {awaited.epoch}: the whole batch is there, the next step is on its way"
+    share = f"{min(round(100 * awaited.share), 99)} % of the batch is there"
+    return f"epoch {awaited.epoch}: {share}, the next step in about {duration_words(awaited.next_s)}"
 
 
 def eta_words(next_s: float, step_s: float, steps_left: int | None) -> str:

@@ -176,8 +176,8 @@ class HubDesk:
         self._not_before_s = -math.inf
         self._trouble = self._failing_since_s = None
         if self._said:
+            self._say(f"{self._plan.place} takes checkpoints again", settles=self._said)
             self._said = ""
-            self._say(f"{self._plan.place} takes checkpoints again")
         if not is_told:
             self._ports.observer.observe(
                 CheckpointOnHub(
@@ -196,6 +196,8 @@ class HubDesk:
             self._said = text
             self._say(text, hint, is_problem=is_problem)
 
-    def _say(self, text: str, hint: str = "", *, is_problem: bool = False) -> None:
-        notice = Notice(at_s=self._ports.clock.now(), text=text, hint=hint, is_problem=is_problem)
-        self._ports.observer.observe(notice)
+    def _say(self, text: str, hint: str = "", *, is_problem: bool = False, settles: str = "") -> None:
+        at_s = self._ports.clock.now()
+        self._ports.observer.observe(
+            Notice(at_s=at_s, text=text, hint=hint, is_problem=is_problem, settles=settles)
+        )

@@ -1,17 +1,25 @@
 """How far what takes long is, and when the next step is due: told to whoever watches this machine."""
 
 import asyncio
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collab.metrics.guest_records import Progress
+from collab.config import Run, VcAsgd
+from collab.metrics.guest_records import Progress, StepAwaited
 from collab.metrics.records import Event
 from collab.ports import Clock
-from peers.event_words import eta_words
+from collab.swarm.mandate import Mandate
+from collab.swarm.progress import SwarmView
+from peers.event_words import eta_words, words
+from peers.summary import epoch_of, history_of
 
 if TYPE_CHECKING:
     from collab.training.participant import Participant
 
+SILENCE_S = 60.0
+"""So long nothing was said before it is said how far the next step is."""
 LEAST_S = 1.0
 """Between two words about the same thing."""
 
@@ -48,9 +56,92 @@ class ProgressTeller:
         self._observe(Progress(at_s=self._clock.now(), what=what, done_bytes=done_bytes, whole_bytes=whole_bytes))
 
 
-def eta_of(participant: "Participant") -> str:
-    """When the next step is due, and the run's end, in words."""
-    mandate, epoch = participant.statutes.mandate, participant.replica.epoch
-    view, now = participant.membership.view, participant.ports.clock.now()
-    next_s, step_s = view.step_ahead(mandate.target_batch_size(epoch), now)
-    return eta_words(next_s, step_s, None if mandate.until_epoch is None else max(mandate.until_epoch - epoch, 0))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """What lies before a run, as one of its peers sees it."""
+
+    epoch: int
+    """Steps taken so far."""
+    until_epoch: int | None
+    next_s: float
+    """Until the next step's batch is there; infinite: nobody knows."""
+    step_s: float
+    """That a step should take; infinite: nobody knows."""
+
+    @property
+    def share(self) -> float:
+        """Of the batch, that is there; NaN: nobody knows."""
+        is_known = math.isfinite(self.next_s) and 0 < self.step_s < math.inf
+        return 1 - self.next_s / self.step_s if is_known else math.nan
+
+    @property
+    def words(self) -> str:
+        """When the next step is due, and the run's end; empty: nobody knows."""
+        left = None if self.until_epoch is None else max(self.until_epoch - self.epoch, 0)
+        return eta_words(self.next_s, self.step_s, left)
+
+
+def ahead_of(run: Run, mandate: Mandate, view: SwarmView, epoch: int, now_s: float) -> Ahead:
+    """What lies before a run at ``epoch``.
+
+    Args:
+        now_s: swarm time.
+    """
+    next_s, step_s = math.inf, math.inf
+    if not isinstance(run.strategy, VcAsgd):  # there each push is a step, and nobody says when one comes
+        next_s, step_s = view.step_ahead(mandate.target_batch_size(epoch), now_s)
+    return Ahead(epoch=epoch, until_epoch=mandate.until_epoch, next_s=next_s, step_s=step_s)
+
+
+def ahead_of_trainer(participant: "Participant") -> Ahead | None:
+    """The same for a trainer; None: it has no state of the run yet."""
+    if not participant.replica.lineage:
+        return None
+    view, now_s = participant.membership.view, participant.ports.clock.now()
+    return ahead_of(participant.bundle.run, participant.statutes.mandate, view, participant.replica.epoch, now_s)
+
+
+def ahead_of_swarm(run: Run, mandate: Mandate, view: SwarmView, now_s: float) -> Ahead:
+    """The same for who trains nothing itself: from where the swarm is."""
+    history = history_of(run, view)
+    epoch = epoch_of(view, history[0] if history is not None else 0)
+    return ahead_of(run, mandate, view, epoch, now_s)
+
+
+class StepTeller:
+    """Implements ``Sink``: says how far the next step is whenever nothing else was worth a line for a minute.
+
+    Where nothing can be drawn, a step that takes many minutes would else look as if the program hung.
+    """
+
+    def __init__(self, observe: Callable[[Event], None], clock: Clock, ahead: Callable[[], Ahead | None]) -> None:
+        """
+        Args:
+            observe: of all sinks, this one among them.
+            ahead: as of now; None: there is nothing to say.
+        """
+        self._observe, self._clock, self._ahead = observe, clock, ahead
+        self._said_s = clock.monotonic()
+
+    def observe(self, event: Event) -> None:
+        if words(event):
+            self._said_s = self._clock.monotonic()
+
+    async def run(self) -> None:
+        """Say so, until cancelled."""
+        while True:
+            silent_s = self._clock.monotonic() - self._said_s
+            if silent_s < SILENCE_S:
+                await asyncio.sleep(SILENCE_S - silent_s)
+                continue
+            self._said_s = self._clock.monotonic()
+            if (ahead := self._ahead()) is not None:
+                self._observe(
+                    StepAwaited(
+                        at_s=self._clock.now(),
+                        epoch=ahead.epoch,
+                        share=ahead.share,
+                        next_s=ahead.next_s,
+                        step_s=ahead.step_s,
+                    )
+                )

@@ -18,15 +18,17 @@ from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
 from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import Identity
+from collab.types import Role
 from peers.backbone import Backbone, BackboneSettings
 from peers.dashboard.address import NOWHERE, listen, url_of
 from peers.exhibiting import TRACKING_LIMIT_S, keep_record, show, start_tracking
 from peers.hub_service import HubService, serve_hub
 from peers.joining import Relay
+from peers.panel import LivePanel, Watched
 from peers.places import DataDir, cache_dir
 from peers.process import keep_heap_small, settle_heap
-from peers.progress import ProgressTeller
-from peers.screen import LivePanel, Style, choose_screen
+from peers.progress import ProgressTeller, StepTeller, ahead_of_swarm
+from peers.screen import Style, choose_screen
 from peers.stores import open_stores
 from peers.telling import say
 from peers.workshop import Workshop
@@ -93,14 +95,10 @@ async def serve_backbone(
         )
         backbone = Backbone(ports, started.identity, bundle, workshop, settings)
         url = url_of(listening) if listening is not None else ""
-        screen = choose_screen(
-            as_json=place.as_json,
-            title=f"collab backbone: {bundle.run.run_id}" + (f", {url}" if url else ""),
-            view=lambda: backbone.membership.view,
-            refusals=started.refusals.rows,
-            style=place.style,
-        )
-        sinks: list[Sink] = [screen, *(kept.sinks if kept is not None else ())]
+        watched = watch(backbone, started, bundle, url)
+        screen = choose_screen(watched, as_json=place.as_json, style=place.style)
+        steps = StepTeller(serving.relay.observe, ports.clock, watched.awaited)
+        sinks: list[Sink] = [watched.tally, screen, steps, *(kept.sinks if kept is not None else ())]
         if (tracker := start_tracking(place.tracking, ports, bundle, place.data_dir)) is not None:
             stack.callback(tracker.close, TRACKING_LIMIT_S)
             sinks.append(tracker)
@@ -115,6 +113,7 @@ async def serve_backbone(
         settle_heap()
         async with Background() as tasks:
             tasks.create_task(keep_heap_small())
+            tasks.create_task(steps.run())
             if kept is not None:
                 tasks.create_task(kept.recorder.run())
                 tasks.create_task(kept.book.keep(ports, lambda: backbone.membership.view))
@@ -128,6 +127,19 @@ async def serve_backbone(
             record = backbone.record()
             summary = {"id": record.peer, "role": record.role, "epoch": record.epoch, "lineage": record.lineage}
             print(json.dumps({"event": "Summary", **summary}), flush=True)  # noqa: T201
+
+
+def watch(backbone: Backbone, started: Started, bundle: Bundle, url: str) -> Watched:
+    """As its screen asks for it."""
+    clock, mandate = started.ports.clock, backbone.statutes.mandate
+    return Watched(
+        title=f"collab backbone: {bundle.run.run_id}" + (f", {url}" if url else ""),
+        role=Role.BACKBONE,
+        view=lambda: backbone.membership.view,
+        ahead=lambda: ahead_of_swarm(bundle.run, mandate, backbone.membership.view, clock.now()),
+        refusals=started.refusals.rows,
+        problem=backbone.problem,
+    )
 
 
 def task_of(

@@ -2,13 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from collab.concurrency import run_until_first
+from collab.concurrency import Background, run_until_first
 from collab.errors import NetworkError
 from collab.metrics.guest_records import Resumed
 from collab.metrics.records import Notice
@@ -16,17 +15,18 @@ from collab.metrics.sinks import Fanout, JsonLines
 from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite
-from collab.swarm.progress import SwarmView
 from collab.swarm.reachability import Verdict
 from collab.types import Reachability, Role
 from peers.asking import is_welcome
 from peers.auxiliary import Auxiliary, AuxiliarySettings
 from peers.guest import Guest
 from peers.join_options import JoinOptions, Relay
+from peers.panel import LivePanel, Watched
 from peers.process import settle_heap
-from peers.progress import ProgressTeller, eta_of
-from peers.screen import LivePanel, choose_screen
+from peers.progress import ProgressTeller, StepTeller, ahead_of_swarm, ahead_of_trainer
+from peers.screen import choose_screen
 from peers.summary import told
+from peers.tally import Tally
 from peers.wiring import start_from_invite
 
 
@@ -40,30 +40,13 @@ class Given:
     """Added up."""
     is_over: bool = False
     """Whether there is nothing left to do."""
+    tally: Tally = field(default_factory=Tally)
+    """What a screen shows of it."""
 
     def add(self, summary: dict[str, Any], counted: tuple[str, ...], *, is_over: bool) -> None:
         """One more session has ended."""
         self.counts.update({name: summary[name] for name in counted})
         self.summary, self.is_over = {**summary, **self.counts}, is_over
-
-
-NOBODY = SwarmView((), 0.0)
-
-
-@dataclass(slots=True)
-class Outlook:
-    """What a screen asks for; there is little to see before the peer is in the swarm."""
-
-    view: Callable[[], SwarmView] = lambda: NOBODY
-    eta: Callable[[], str] = str
-
-    def see(self) -> SwarmView:
-        """As of now."""
-        return self.view()
-
-    def tell_eta(self) -> str:
-        """When the next step is due, in words; empty: nobody knows."""
-        return self.eta()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,35 +77,36 @@ class Session:
                 self.given.is_over = True
                 return
             with ExitStack() as stack:
-                outlook = Outlook()
-                relay.sink = self._sinks(started, outlook, stack)
-                if options.role is Role.AUXILIARY:
-                    await self._assist(started, bundle, relay, outlook)
-                else:
-                    await self._train(started, bundle, relay, outlook)
+                watched = Watched(
+                    title=f"collab: {self.invite.run_id}",
+                    role=options.role,
+                    refusals=started.refusals.rows,
+                    tally=self.given.tally,
+                )
+                steps = StepTeller(relay.observe, started.ports.clock, watched.awaited)
+                relay.sink = self._sinks(watched, steps, stack)
+                async with Background() as tasks:
+                    tasks.create_task(steps.run())
+                    if options.role is Role.AUXILIARY:
+                        await self._assist(started, bundle, relay, watched)
+                    else:
+                        await self._train(started, bundle, relay, watched)
 
     def _say_reach(self, verdict: Verdict) -> None:
         hint = f"\n  -> {verdict.hint}" if verdict.hint else ""
         self.options.say(f"reach: {verdict.reach}: {verdict.text}{hint}")
 
-    def _sinks(self, started: Started, outlook: Outlook, stack: ExitStack) -> Fanout:
-        screen = choose_screen(
-            as_json=self.options.as_json,
-            title=f"collab: {self.invite.run_id}",
-            view=outlook.see,
-            refusals=started.refusals.rows,
-            style=self.options.style,
-            eta=outlook.tell_eta,
-        )
+    def _sinks(self, watched: Watched, steps: StepTeller, stack: ExitStack) -> Fanout:
+        screen = choose_screen(watched, as_json=self.options.as_json, style=self.options.style)
         if isinstance(screen, LivePanel):
             stack.enter_context(screen)
-        return Fanout(screen, JsonLines(self.options.data_dir.metrics))
+        return Fanout(watched.tally, screen, JsonLines(self.options.data_dir.metrics), steps)
 
     async def _ends(self) -> None:
         """Returns when the peer is to leave, for good or for a while."""
         await run_until_first(self.stop.wait(), self.guest.pause.wanted.wait())
 
-    async def _train(self, started: Started, bundle: Bundle, relay: Relay, outlook: Outlook) -> None:
+    async def _train(self, started: Started, bundle: Bundle, relay: Relay, watched: Watched) -> None:
         await started.ports.compute.run(lambda: import_module("peers.machine"))  # PyTorch, beside the loop
         from peers.machine import Beginning, build_trainer
 
@@ -136,7 +120,8 @@ class Session:
             building.cancel()
             return
         trainer = building.result()
-        outlook.view, outlook.eta = lambda: trainer.participant.membership.view, lambda: eta_of(trainer.participant)
+        participant = trainer.participant
+        watched.view, watched.ahead = lambda: participant.membership.view, lambda: ahead_of_trainer(participant)
         self._begun(started, relay)
         await trainer.run(self.stop, self.guest.pause)
         record, vitals = trainer.participant.teller.record(), trainer.participant.vitals
@@ -154,7 +139,7 @@ class Session:
         }
         self.given.add(summary, ("epochs_contributed", "samples"), is_over=trainer.participant.is_finished)
 
-    async def _assist(self, started: Started, bundle: Bundle, relay: Relay, outlook: Outlook) -> None:
+    async def _assist(self, started: Started, bundle: Bundle, relay: Relay, watched: Watched) -> None:
         """
         Raises:
             NetworkError: nobody can dial this machine, so it is of no use to others.
@@ -167,7 +152,10 @@ class Session:
             )
         auxiliary = Auxiliary(started.ports, started.identity, bundle, AuxiliarySettings(self.options.name))
         leaves = asyncio.Event()
-        outlook.view = lambda: auxiliary.membership.view
+        watched.view = lambda: auxiliary.membership.view
+        watched.ahead = lambda: ahead_of_swarm(
+            bundle.run, auxiliary.statutes.mandate, watched.view(), started.ports.clock.now()
+        )
         self._begun(started, relay)
         text = "helping to average; this machine trains nothing itself"
         relay.observe(Notice(at_s=started.ports.clock.now(), text=text))

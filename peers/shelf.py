@@ -29,7 +29,8 @@ class Shelf:
         self.saved_epoch = -1
         """Of the newest checkpoint; -1: none."""
         self._rests_until_s = -math.inf
-        self._is_broken = False
+        self._problem = ""
+        """That the disk took nothing, as it was told; empty: it takes what comes."""
 
     @property
     def root(self) -> Path:
@@ -101,9 +102,9 @@ class Shelf:
         except CheckpointFailed as error:
             self._fail(error)
             return False
-        if self._is_broken:
-            self._is_broken = False
-            self._say(f"{self.root} takes checkpoints again")
+        if self._problem:
+            self._say(f"{self.root} takes checkpoints again", settles=self._problem)
+            self._problem = ""
         self.saved_epoch = epoch
         event = CheckpointSaved(
             at_s=clock.now(), epoch=saved.epoch, path=str(saved.path), num_bytes=saved.num_bytes, seconds=0.0
@@ -115,14 +116,16 @@ class Shelf:
     def _fail(self, error: CheckpointFailed) -> None:
         """Told once, until something was written again."""
         self._rests_until_s = self._ports.clock.monotonic() + REST_AFTER_FAILURE_S
-        if not self._is_broken:
-            self._is_broken = True
+        if not self._problem:
+            self._problem = error.message
             hint = f"{error.hint}; training goes on, and another backbone publishes meanwhile, if there is one"
             self._say(error.message, hint, is_problem=True)
 
-    def _say(self, text: str, hint: str = "", *, is_problem: bool = False) -> None:
-        notice = Notice(at_s=self._ports.clock.now(), text=text, hint=hint, is_problem=is_problem)
-        self._ports.observer.observe(notice)
+    def _say(self, text: str, hint: str = "", *, is_problem: bool = False, settles: str = "") -> None:
+        at_s = self._ports.clock.now()
+        self._ports.observer.observe(
+            Notice(at_s=at_s, text=text, hint=hint, is_problem=is_problem, settles=settles)
+        )
 
 
 

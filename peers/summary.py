@@ -4,14 +4,14 @@ import math
 from collections import Counter
 
 from collab.averaging.agreement import CommitRecord
-from collab.config import Run
+from collab.config import Run, VcAsgd
 from collab.metrics.backbone_events import RoundShared
 from collab.swarm.duties import Duty
 from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
 from collab.training.schedule import learning_rate_factor
-from collab.types import PeerId, Role
+from collab.types import Lineage, PeerId, Role
 
 DEFERRED, ABSENT = "deferred", "absent"
 """Why a trainer's samples are not in a round: it was there, and its upload would have held up others; it was not."""
@@ -33,6 +33,11 @@ def era_of(view: SwarmView) -> str:
     counts = Counter(record.era for record in asked)
     orders = {record.era: record.orders for record in sorted(asked, key=lambda record: record.orders)}
     return max(sorted(counts), key=lambda era: (counts[era], orders[era]), default="")
+
+
+def history_of(run: Run, view: SwarmView) -> tuple[int, Lineage] | None:
+    """Epoch and lineage that a run is at: those of most trainers, or the newest where each push is a step."""
+    return view.newest() if isinstance(run.strategy, VcAsgd) else view.consensus()
 
 
 def epoch_of(view: SwarmView, consensus: int) -> int:

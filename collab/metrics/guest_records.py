@@ -31,3 +31,17 @@ class Progress(Event):
     done_bytes: int
     whole_bytes: int
     """0: nobody knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepAwaited(Event):
+    """Nothing that is worth a line happened for a minute: how far the next step is. Told on this machine only."""
+
+    epoch: int
+    """Global steps taken so far."""
+    share: float
+    """Of the next step's batch, that trainers have by now if they compute as they say, 0 .. 1; NaN: nobody knows."""
+    next_s: float
+    """Until the whole batch is there, likewise; infinite: nobody knows."""
+    step_s: float
+    """That a step should take, likewise."""

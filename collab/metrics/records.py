@@ -206,6 +206,8 @@ class Notice(Event):
     text: str
     hint: str = ""
     is_problem: bool = False
+    settles: str = ""
+    """Text of the problem that is over with this; empty: of none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +281,7 @@ class DataCovered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmReport(Event):
-    """The swarm as a backbone sees it."""
+    """The swarm as a backbone or an auxiliary peer sees it; told of each step."""
 
     epoch: int
     lineage: Lineage

@@ -23,6 +23,7 @@ STEPS = 10.0
 """Times what a step should take."""
 UNHEARD_S = 30.0
 """Without an answer of the directory, whose answers take seconds: this machine is cut off."""
+ALONE, NOT_ALONE = "no other trainer is here any more", "another trainer is here again"
 SKIPPED = 4
 """Microbatches in a row that are not finite."""
 
@@ -110,7 +111,7 @@ class Standstill:
         self._stepped_s = self._since_s
         """When the epoch grew last; ``_since_s``: or when we began to train in it, if that was later."""
         self._patience = 1.0
-        self._had_company = False
+        self._had_company = self._is_left_alone = False
 
     @property
     def is_alone(self) -> bool:
@@ -179,7 +180,11 @@ class Standstill:
             hint = f"this machine {does}; its state is kept"
             if not self._membership.our_record().lineage:
                 hint = "this machine has no state of the run yet, and waits until somebody is here who has it"
-            self._say("no other trainer is here any more", hint)
+            self._say(ALONE, hint)
+            self._is_left_alone = True
+        elif self._is_left_alone and not self.is_alone:
+            self._is_left_alone = False
+            self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=NOT_ALONE, settles=ALONE))
         self._had_company = not self.is_alone
 
     def _say(self, text: str, hint: str) -> None:

@@ -122,7 +122,7 @@ def test_waits_grow_up_to_a_quarter_of_an_hour_and_people_hear_of_it_once() -> N
     problem, again = desk.events(Notice)
     assert problem.is_problem
     assert "stay on this disk" in problem.hint
-    assert again.text == f"{NAME} takes checkpoints again"
+    assert (again.text, again.settles) == (f"{NAME} takes checkpoints again", problem.text)
 
 
 def test_a_single_failure_is_nobodys_business() -> None:

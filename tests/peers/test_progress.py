@@ -3,27 +3,28 @@
 import asyncio
 import io
 import json
+import math
 import threading
 
 import pytest
 from rich.console import Console
 
+from collab.concurrency import Background
 from collab.config import parse_run
-from collab.metrics.guest_records import Paused, Progress, Resumed
-from collab.metrics.records import Event, Notice
+from collab.metrics.guest_records import Paused, Progress, Resumed, StepAwaited
+from collab.metrics.records import Event, Notice, Phase, PhaseReached
+from collab.metrics.sinks import Fanout, Sink
 from collab.net.pieces import PIECE_BYTES
 from collab.simulation.virtual_time import VirtualClock, VirtualLoop
 from collab.swarm.bundle import Bundle
 from collab.swarm.download import Download
-from collab.swarm.progress import SwarmView
 from collab.swarm.snapshots import Snapshot, pack
-from collab.types import Lineage, PeerId
+from collab.types import Lineage, PeerId, Role
 from peers.event_words import duration_words, eta_words, words
 from peers.machine import count_elements
-from peers.progress import ProgressTeller
-from peers.screen import JsonScreen, LineScreen, LivePanel, Style, choose_screen
-
-EMPTY = SwarmView((), 0.0)
+from peers.panel import LivePanel, Watched
+from peers.progress import Ahead, ProgressTeller, StepTeller
+from peers.screen import JsonScreen, LineScreen, Style, choose_screen
 
 
 def progress(done: float, whole: float, what: str = "fetching") -> Progress:
@@ -116,7 +117,7 @@ def test_a_bar_has_its_share_and_what_has_no_end_has_none() -> None:
 
 def test_lines_come_every_ten_seconds_and_at_the_end() -> None:
     out, now = io.StringIO(), [0.0]
-    screen = LineScreen(out, clock=lambda: now[0])
+    screen = LineScreen(out, Watched(title="t"), clock=lambda: now[0])
     for second in range(25):
         now[0] = float(second)
         screen.observe(progress(second, 24))
@@ -145,18 +146,18 @@ def shown(panel: LivePanel, **environment: str) -> str:
 
 
 def test_the_panel_says_first_what_it_is_busy_with_then_that_all_is_well() -> None:
-    panel = LivePanel("run", lambda: EMPTY, eta=lambda: "in about 12 s, one takes 30 s")
+    panel = LivePanel(Watched(title="run", ahead=lambda: Ahead(epoch=1, until_epoch=None, next_s=12.0, step_s=30.0)))
     panel.observe(progress(30, 120))
-    assert panel.health().startswith("fetching: [######")
+    assert panel.lines()[0].startswith("fetching: [######")
     assert "in about 12 s" in shown(panel)
     panel.observe(progress(120, 120))
-    assert panel.health().startswith("joining")
+    assert panel.lines()[0].startswith("training: waiting for the first step")
     panel.observe(Paused(at_s=0.0, reason="the machine runs on battery", seconds=0.4, samples=48))
-    assert panel.health().startswith("paused: the machine runs on battery; the device is free after 0.4 s")
+    assert panel.lines()[0].startswith("paused: the machine runs on battery; the device is free after 0.4 s")
 
 
 def test_without_colours_the_panel_has_none() -> None:
-    panel = LivePanel("run", lambda: EMPTY)
+    panel = LivePanel(Watched(title="run"))
     panel.observe(progress(30, 120))
     assert "\x1b[3" not in shown(panel, NO_COLOR="1")
 
@@ -170,7 +171,7 @@ def test_a_pause_and_its_end_are_told_in_words() -> None:
 
 def test_a_quiet_screen_tells_of_problems_only() -> None:
     out = io.StringIO()
-    screen = LineScreen(out, problems_only=True)
+    screen = LineScreen(out, Watched(title="t"), problems_only=True)
     screen.observe(progress(1, 1))
     screen.observe(Notice(at_s=0.0, text="hello"))
     screen.observe(Notice(at_s=0.0, text="the disk is full", hint="make room", is_problem=True))
@@ -182,7 +183,7 @@ def test_a_terminal_that_cannot_draw_gets_lines(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
 
     def kind(style: Style) -> type[object]:
-        return type(choose_screen(as_json=False, title="t", view=lambda: EMPTY, style=style))
+        return type(choose_screen(Watched(title="t"), as_json=False, style=style))
 
     monkeypatch.setenv("TERM", "xterm")
     assert kind(Style.AUTO) is LivePanel
@@ -203,6 +204,62 @@ def test_when_the_next_step_is_due_is_told_if_anybody_knows() -> None:
     assert eta_words(12.0, 30.0, None) == "in about 12 s, one takes 30 s"
     assert eta_words(12.0, 30.0, 240) == "in about 12 s, one takes 30 s; the run ends in about 2 h"
     assert eta_words(float("inf"), float("inf"), 240) == ""
+
+
+def test_how_far_the_next_step_is_is_told_when_nothing_else_was_for_a_minute() -> None:
+    loop, out = VirtualLoop(), io.StringIO()
+    sinks: list[Sink] = [LineScreen(out, Watched(title="t"), clock=loop.time)]
+
+    def observe(event: Event) -> None:
+        Fanout(*sinks).observe(event)
+
+    def ahead() -> Ahead:
+        return Ahead(epoch=12, until_epoch=None, next_s=600.0 - loop.time(), step_s=600.0)
+
+    async def life() -> None:
+        steps = StepTeller(observe, VirtualClock(loop), ahead)
+        sinks.append(steps)
+        async with Background() as tasks:
+            tasks.create_task(steps.run())
+            await asyncio.sleep(90.0)
+            observe(Notice(at_s=0.0, text="hello"))
+            await asyncio.sleep(121.0)
+            observe(PhaseReached(at_s=0.0, phase=Phase.REDUCE, epoch=12))
+            await asyncio.sleep(50.0)
+
+    loop.run_until_complete(life())
+    loop.close()
+    assert [line.split("  ", 1)[1] for line in out.getvalue().splitlines()] == [
+        "epoch 12: 10 % of the batch is there, the next step in about 9 min",
+        "hello",
+        "epoch 12: 25 % of the batch is there, the next step in about 8 min",
+        "epoch 12: 35 % of the batch is there, the next step in about 6 min",
+    ]
+
+
+def test_nothing_is_told_of_the_next_step_where_there_is_nothing_to_say() -> None:
+    nobody_knows = Ahead(epoch=12, until_epoch=None, next_s=math.inf, step_s=math.inf)
+    assert Watched(title="t").awaited() is None, "it is not in the swarm yet"
+    assert Watched(title="t", ahead=lambda: nobody_knows).awaited() is nobody_knows
+    assert Watched(title="t", role=Role.BACKBONE, ahead=lambda: nobody_knows).awaited() is None
+    assert Watched(title="t", role=Role.AUXILIARY, ahead=lambda: nobody_knows).awaited() is None
+    out = io.StringIO()
+    LineScreen(out, Watched(title="t"), problems_only=True).observe(awaited(0.5, 30.0))
+    assert not out.getvalue()
+
+
+def awaited(share: float, next_s: float) -> StepAwaited:
+    return StepAwaited(at_s=0.0, epoch=12, share=share, next_s=next_s, step_s=60.0)
+
+
+def test_the_batch_may_be_there_and_nobody_may_know() -> None:
+    assert words(awaited(1.0, 0.0)) == "epoch 12: the whole batch is there, the next step is on its way"
+    assert "99 % of the batch" in words(awaited(0.999, 0.06))
+    assert "when the next one comes nobody can say" in words(awaited(math.nan, math.inf))
+    out = io.StringIO()
+    JsonScreen(out).observe(awaited(math.nan, math.inf))
+    told = json.loads(out.getvalue())
+    assert told == {"event": "StepAwaited", "at_s": 0.0, "epoch": 12, "share": None, "next_s": None, "step_s": 60.0}
 
 
 def test_a_models_vector_is_counted_without_its_memory() -> None:

@@ -4,6 +4,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 
@@ -21,13 +22,13 @@ from collab.metrics.records import (
     WindowsAveraged,
 )
 from collab.metrics.refusals import Refused
+from collab.metrics.sinks import Fanout
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, PeerId, Role
-from peers.event_words import words
-from peers.screen import JsonScreen, LineScreen, LivePanel, choose_screen
-
-EMPTY = SwarmView((), 0.0)
+from peers.event_words import AGAIN, words
+from peers.panel import LivePanel, Watched
+from peers.screen import JsonScreen, LineScreen, choose_screen
 
 
 def step(epoch: int = 7, own: int = 16, contributors: int = 3, loss: float = 2.5) -> EpochFinished:
@@ -69,6 +70,10 @@ def trainer(name: str) -> PeerRecord:
         can_be_dialled=True,
         samples_per_s=12.5,
     )
+
+
+def panel_of(**watched: Any) -> LivePanel:
+    return LivePanel(Watched(title="collab: r", **watched))
 
 
 def shown(panel: LivePanel) -> str:
@@ -120,20 +125,19 @@ def test_every_event_but_the_routine_has_words() -> None:
         ),
     ]
     assert all(words(event) for event in events)
-    assert "nothing of your work with it: c vanished" in words(lost())
+    assert f"nothing of your work with it: c vanished\n  -> {AGAIN}" in words(lost())
     problem = Notice(at_s=0.0, text="look here", hint="do this", is_problem=True)
     assert words(problem) == "problem: look here\n  -> do this"
     assert words(PhaseReached(at_s=0.0, phase=Phase.COMMIT, epoch=1)) == ""
 
 
 def test_the_panel_says_in_words_whether_all_is_well() -> None:
-    panel = LivePanel("collab: run", lambda: SwarmView((trainer("a"), trainer("b")), 0.0))
+    panel = panel_of(view=lambda: SwarmView((trainer("a"), trainer("b")), 0.0))
     assert "waiting for the first step" in shown(panel)
     panel.observe(step())
     text = shown(panel)
     assert "healthy: averaged with 2 others" in text
     assert "2 trainers, 0 helpers, 25.0 samples/s" in text
-    assert "25.0 %" in text
     panel.observe(lost())
     assert "the last round was lost, your work was not: c vanished" in shown(panel)
     panel.observe(step(epoch=8))
@@ -141,7 +145,7 @@ def test_the_panel_says_in_words_whether_all_is_well() -> None:
 
 
 def test_text_of_other_peers_is_never_markup() -> None:
-    panel = LivePanel("collab: [red]run[/red]", lambda: EMPTY)
+    panel = LivePanel(Watched(title="collab: [red]run[/red]"))
     panel.observe(Notice(at_s=0.0, text="[bold]hello[/bold] [link=x]"))
     text = shown(panel)
     assert "[bold]hello[/bold] [link=x]" in text
@@ -149,23 +153,41 @@ def test_text_of_other_peers_is_never_markup() -> None:
 
 
 def test_off_a_terminal_there_are_plain_lines_and_json_when_asked_for() -> None:
-    assert isinstance(choose_screen(as_json=False, title="t", view=lambda: EMPTY), LineScreen)
+    assert isinstance(choose_screen(Watched(title="t"), as_json=False), LineScreen)
     out = io.StringIO()
     JsonScreen(out).observe(step(loss=math.nan))
     assert json.loads(out.getvalue())["loss"] is None
     lines = io.StringIO()
-    LineScreen(lines).observe(step())
+    LineScreen(lines, Watched(title="t")).observe(step())
     assert "epoch 7" in lines.getvalue()
     assert "\x1b" not in lines.getvalue()
 
 
+def test_an_auxiliary_tells_once_a_minute_in_how_many_rounds_it_was_of_use() -> None:
+    def told(role: Role, *, problems_only: bool = False) -> list[str]:
+        lines, now_s = io.StringIO(), [0.0]
+        watched = Watched(title="t", role=role)
+        screen = LineScreen(lines, watched, problems_only=problems_only, clock=lambda: now_s[0])
+        sinks = Fanout(watched.tally, screen)
+        for second in range(150):
+            now_s[0] = float(second)
+            sinks.observe(replace(lost(), committed=True, reason=""))
+        return [line.split("  ", 1)[1] for line in lines.getvalue().splitlines()]
+
+    helped = ("1 round", "61 rounds", "121 rounds")
+    assert told(Role.AUXILIARY) == [f"helped to average {rounds} so far" for rounds in helped]
+    assert not told(Role.AUXILIARY, problems_only=True)
+    assert not told(Role.TRAINER)
+    assert not told(Role.BACKBONE)
+
+
 def test_how_windows_of_own_steps_come_out_is_shown_and_told_when_it_changes() -> None:
     said = "windows of about 3 own steps, each averaged about 11 steps after its end"
-    panel, lines, told = LivePanel("collab: r", lambda: EMPTY), io.StringIO(), io.StringIO()
+    panel, lines, told = panel_of(), io.StringIO(), io.StringIO()
     assert "pace" not in shown(panel)
     panel.observe(pace())
     assert said in shown(panel)
-    line_screen = LineScreen(lines)
+    line_screen = LineScreen(lines, Watched(title="t"))
     for event in (pace(), pace(), pace(delay=14.0), pace(delay=14.0)):
         line_screen.observe(event)
     assert [line.split("  ", 1)[1] for line in lines.getvalue().splitlines()] == [said, said.replace("11", "14")]
@@ -176,6 +198,6 @@ def test_how_windows_of_own_steps_come_out_is_shown_and_told_when_it_changes() -
 def test_the_panel_says_whom_we_refused_and_nothing_when_nobody_was() -> None:
     liar = Refused(peer=PeerId("12D3KooWliar"), reason="too_large", count=5, first_at_s=0.0, last_at_s=1.0)
     other = Refused(peer=PeerId("other"), reason="bad_message", count=1, first_at_s=0.0, last_at_s=1.0)
-    panel = LivePanel("collab: r", lambda: EMPTY, lambda: [liar, other])
+    panel = panel_of(refusals=lambda: [liar, other])
     assert "6 times, 2 peers; most: too_large of KooWliar" in shown(panel)
-    assert "refused" not in shown(LivePanel("collab: r", lambda: EMPTY))
+    assert "refused" not in shown(panel_of())

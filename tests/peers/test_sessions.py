@@ -2,23 +2,32 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from collab.errors import BootstrapFailed, ConfigError
-from collab.simulation.virtual_time import VirtualLoop
+from collab.simulation.virtual_time import VirtualClock, VirtualLoop
 from collab.swarm.identity import Identity
 from collab.swarm.invite import Invite, write_invite
-from collab.types import Role
-from peers import guest as guests, joining
-from peers.join_options import JoinOptions
+from collab.types import PeerId, Reachability, Role
+from peers import guest as guests, joining, session as sessions
+from peers.event_words import words
+from peers.guest import Guest
+from peers.join_options import JoinOptions, Relay
 from peers.occasions import HouseRules
+from peers.panel import Watched
 from peers.places import DataDir
-from peers.session import Session
-from peers.wiring import Reach
+from peers.progress import Ahead
+from peers.screen import Style
+from peers.session import Given, Session
+from peers.traffic import MonthlyTraffic
+from peers.wiring import Reach, invite_from
+from tests.peers.test_screen import step
 
 PATIENT = HouseRules(works_on_battery=True, is_modest=False)
 
@@ -130,7 +139,7 @@ def test_ctrl_c_while_it_is_paused_ends_it(
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "said"),
     [
         ({"store": "x.sqlite"}, "--store"),
         ({"hub_repo": "org/name"}, "--hub-repo"),
@@ -139,8 +148,57 @@ def test_ctrl_c_while_it_is_paused_ends_it(
     ],
 )
 def test_what_this_peer_cannot_do_is_refused_before_anybody_is_dialled(
-    tmp_path: Path, loop: VirtualLoop, fields: dict[str, Any], words: str
+    tmp_path: Path, loop: VirtualLoop, fields: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
         loop.run_until_complete(joining.join(options(tmp_path, **fields), asyncio.Event()))
-    assert words in str(error.value)
+    assert said in str(error.value)
+
+
+class Quiet:
+    """A swarm that a session gets into at once, and in which a step takes more than two minutes."""
+
+    def __init__(self, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+        ports = SimpleNamespace(clock=VirtualClock(loop), transport=SimpleNamespace(peer_id=PeerId("me")))
+        self._started = SimpleNamespace(
+            ports=ports,
+            traffic_bytes=lambda: 0,
+            clock_offset_s=0.0,
+            verdict=SimpleNamespace(reach=Reachability.DIRECT, text="others can dial it", hint=""),
+            reaching=SimpleNamespace(follow=lambda _: None),
+            refusals=SimpleNamespace(rows=list),
+        )
+
+        @asynccontextmanager
+        async def start(*_: Any) -> AsyncIterator[tuple[Any, None]]:
+            yield self._started, None
+
+        async def agrees(*_: Any) -> bool:
+            return True
+
+        async def train(_session: Session, _started: Any, _bundle: None, relay: Relay, watched: Watched) -> None:
+            watched.ahead = lambda: Ahead(epoch=6, until_epoch=None, next_s=70.0, step_s=140.0)
+            await asyncio.sleep(130.0)
+            relay.observe(step(epoch=7, own=16))
+
+        monkeypatch.setattr(sessions, "start_from_invite", start)
+        monkeypatch.setattr(sessions, "is_welcome", agrees)
+        monkeypatch.setattr(Session, "_train", train)
+
+
+def test_a_session_gives_a_sign_of_life_each_minute_and_counts_on_what_was_given_before(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Quiet(loop, monkeypatch)
+    asked = options(tmp_path, as_json=False, style=Style.PLAIN)
+    traffic = MonthlyTraffic(asked.data_dir.traffic)
+    guest = Guest(asked.data_dir, (), traffic, asked.say)
+    given = Given({"role": Role.TRAINER})
+    for _ in range(2):
+        life = Session(options=asked, invite=invite_from(asked.invite), guest=guest, stop=asyncio.Event(), given=given)
+        loop.run_until_complete(life.live())
+    assert (given.tally.own_samples, given.tally.swarm_samples) == (32, 128.0)
+    minute = "epoch 6: 50 % of the batch is there, the next step in about 70 s"
+    lines = [line.split("  ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert lines == 2 * [minute, minute, words(step(epoch=7, own=16))]
+    assert asked.data_dir.metrics.read_text().count('"StepAwaited"') == 4

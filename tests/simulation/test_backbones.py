@@ -150,6 +150,8 @@ def test_a_full_disk_is_told_once_and_another_backbone_publishes(
     problems = [event for event in swarm.events(first, Notice) if event.is_problem]
     assert ["No space left" in event.text for event in problems] == [True]
     assert "another backbone" in problems[0].hint
+    settled = [event.settles for event in swarm.events(first, Notice) if "takes checkpoints again" in event.text]
+    assert settled == [problems[0].text]
     assert holders(swarm, first) == [1, 0]
     assert holders(swarm, second) == [2, 0], "until it left"
     saved = [event.epoch for event in swarm.events(second, CheckpointSaved)]

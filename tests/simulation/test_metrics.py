@@ -85,6 +85,22 @@ def test_a_backbone_tells_who_brought_what_and_who_averaged_it(tmp_path: Path) -
     assert [row["name"] for row in told["contributors"]["rows"]] == ["trainer-2", "trainer-1"]
 
 
+def test_an_auxiliary_tells_where_the_swarm_stands_and_counts_its_rounds(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, until=8)
+    backbone, auxiliary = swarm.add_backbone(), swarm.add_auxiliary()
+    swarm.add_trainer()
+    swarm.add_trainer()
+    with swarm.world:
+        swarm.world.run()
+    reports, others = (swarm.events(peer, SwarmReport) for peer in (auxiliary, backbone))
+    assert len({report.epoch for report in reports}) > 1
+    assert {report.lineage for report in reports} <= {report.lineage for report in others}
+    assert all(report.trainers == 2 for report in reports)
+    assert math.isfinite(reports[-1].loss)
+    committed = [event for event in swarm.events(auxiliary, RoundEnded) if event.committed]
+    assert len(committed) == swarm.roles.auxiliaries[auxiliary.index].assistant.rounds_committed > 0
+
+
 def test_a_peer_whose_upload_would_hold_up_the_others_is_told_of_as_left_out(tmp_path: Path) -> None:
     swarm = SimSwarm(tmp_path, until=12, target=256, hidden=2000)
     backbone = swarm.add_backbone()

@@ -82,3 +82,7 @@ def test_who_is_left_alone_waits_for_company_where_the_run_wants_it(tmp_path: Pa
     assert not [moment for moment in at_s if 40.0 < moment < 120.0]
     assert [moment for moment in at_s if moment > 120.0], "it goes on with the next one"
     assert not notices(swarm, second, "no step for"), "it is known what is waited for"
+    left, back, *_ = (event for event in swarm.events(second, Notice) if "other trainer is here" in event.text)
+    assert left.is_problem
+    assert back.settles == left.text
+    assert 120.0 < back.at_s - EPOCH_S < 130.0

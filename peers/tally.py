@@ -1,0 +1,24 @@
+"""What a peer has given, counted over all its sessions: a pause between two of them takes nothing away."""
+
+from dataclasses import dataclass
+
+from collab.metrics.records import EpochFinished, Event, RoundEnded
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of one process. Implements ``Sink``."""
+
+    own_samples: int = 0
+    """Of this machine, in the steps that it took with others."""
+    swarm_samples: float = 0.0
+    """Of everybody in these steps."""
+    rounds: int = 0
+    """Committed, that it was in."""
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, EpochFinished):
+            self.own_samples += event.own_samples
+            self.swarm_samples += event.swarm_samples
+        elif isinstance(event, RoundEnded) and event.committed:
+            self.rounds += 1

@@ -1,0 +1,83 @@
+"""A step that takes minutes: how far it is, as each role sees it, and what a backbone's panel makes of it."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collab.simulation.peer import SimPeer
+from collab.simulation.virtual_time import EPOCH_S
+from peers.panel import LivePanel
+from peers.progress import Ahead, ahead_of_swarm, ahead_of_trainer
+from peers.serving import watch
+from tests.simulation.swarm import SimSwarm
+
+
+def seen_by(swarm: SimSwarm, peer: SimPeer) -> Ahead | None:
+    assert peer.ports is not None
+    if peer.index in swarm.participants:
+        return ahead_of_trainer(swarm.participants[peer.index])
+    role = swarm.backbones.get(peer.index) or swarm.roles.auxiliaries[peer.index]
+    return ahead_of_swarm(swarm.bundle.run, role.statutes.mandate, role.membership.view, peer.ports.clock.now())
+
+
+def test_everybody_sees_how_far_a_step_of_two_minutes_is(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, until=2, target=24_000)
+    peers = [swarm.add_backbone(), swarm.add_trainer(), swarm.add_trainer(), swarm.add_auxiliary()]
+    seen: dict[int, list[Ahead | None]] = {30: [], 90: []}
+    for second, found in seen.items():
+        swarm.world.call_at(second, lambda found=found: found.extend(seen_by(swarm, peer) for peer in peers))
+    with swarm.world:
+        swarm.world.run()
+    for second, found in seen.items():
+        for ahead in found:
+            assert ahead is not None
+            assert (ahead.epoch, ahead.until_epoch) == (0, 2)
+            assert ahead.step_s == pytest.approx(120.0, rel=0.1)
+            assert ahead.share == pytest.approx(second / 120.0, abs=0.1)
+            assert ahead.next_s == pytest.approx(120.0 - second, abs=12.0)
+
+
+def test_a_backbones_panel_tells_whether_steps_come_as_they_should(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, until=100, target=1_000)
+    peer, *trainers = swarm.add_backbone(), swarm.add_trainer(), swarm.add_trainer()
+    seen: dict[str, list[str]] = {}
+
+    def look(when: str) -> None:
+        ports, world = peer.ports, swarm.world
+        assert ports is not None
+        started: Any = SimpleNamespace(ports=ports, refusals=SimpleNamespace(rows=list))
+        watched = watch(swarm.backbones[0], started, swarm.bundle, "")
+        told_s = [0.0]
+        panel = LivePanel(watched, clock=lambda: told_s[0])
+        for event in list(peer.events):
+            told_s[0] = event.at_s - EPOCH_S
+            watched.tally.observe(event)
+            panel.observe(event)
+        told_s[0] = world.time_s
+        seen[when] = panel.lines()
+
+    for trainer in trainers:
+        swarm.churn.freeze_at(peer=trainer.index, time_s=60.0, for_s=1000.0)
+    for at_s, when in ((2.0, "at first"), (59.0, "as it should"), (140.0, "when nobody is here")):
+        swarm.world.call_at(at_s, lambda when=when: look(when))
+    with swarm.world:
+        swarm.world.run(until_s=141.0)
+    assert seen["at first"][0] == "waiting for the first step of 2 trainers"
+    assert seen["as it should"][0].startswith("healthy: step ")
+    assert seen["as it should"][0].endswith("with the samples of 2 peers")
+    assert seen["when nobody is here"][0] == "waiting: no trainer is here"
+
+
+def test_of_parameter_servers_nobody_says_when_a_step_comes(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, until=20, strategy="vc_asgd", units="shards: 10")
+    backbone = swarm.add_backbone()
+    trainer = swarm.add_trainer()
+    seen: list[Ahead | None] = []
+    swarm.world.call_at(10.0, lambda: seen.extend(seen_by(swarm, peer) for peer in (backbone, trainer)))
+    with swarm.world:
+        swarm.world.run()
+    assert all(ahead is not None and math.isinf(ahead.next_s) and math.isnan(ahead.share) for ahead in seen)
+    assert len(seen) == 2
