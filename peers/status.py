@@ -93,7 +93,7 @@ async def _ask(transport: Transport, peer: PeerId) -> list[Refused]:
 
 async def ask_how_far(transport: Transport, bundle: Bundle, view: SwarmView) -> dict[str, Any] | None:
     """The pass over the data that most trainers share, as backbones say, or most of the trainers that answer; None:
-    nobody shares any.
+    nobody shares any. Trainers know of the first blocks of a run some seconds before backbones do.
     """
     shared = Counter(record.data for record in view.all_trainers() if record.data)
     if not shared:
@@ -106,10 +106,13 @@ async def ask_how_far(transport: Transport, bundle: Bundle, view: SwarmView) -> 
         coverage = Coverage(BlockPlan.read(name, seed=run.seed, microbatch_size=run.microbatch_size))
     except ValueError:
         return None
-    errands = Errands()
-    words = await ask_for_coverage(transport, errands, bundle.fingerprint, backbones)
-    words = words or await ask_for_coverage(transport, errands, bundle.fingerprint, trainers)
-    if not merge(words, coverage, Ledger.for_batches_of(run.strategy.target_batch_size), view.at_s):
+    errands, ledger, is_known = Errands(), Ledger.for_batches_of(run.strategy.target_batch_size), False
+    for asked in (backbones, trainers):
+        words = await ask_for_coverage(transport, errands, bundle.fingerprint, asked)
+        is_known |= merge(words, coverage, ledger, view.at_s)
+        if coverage.report(max(coverage.passes, default=0), view.at_s).share > 0:
+            break
+    if not is_known:
         return None
     report = coverage.report(max(coverage.passes, default=0), view.at_s)
     told = ("data", "pass_number", "share", "samples", "samples_again")

@@ -206,6 +206,16 @@ def test_status_says_how_far_the_swarm_is_with_the_data() -> None:
             }  # fmt: skip
             text = table(status_report("r", view, {}) | {"data": covered})
             assert "data: pass 4, 2 % done: 24 samples trained, 8 of them more than once" in text
+            early = network.join("early")
+            await serve_coverage(early, Errands(), bundle.fingerprint, lambda: (Coverage(plan), ledger), lambda: 0.0)
+            view = SwarmView((trainer, record("early", role=Role.BACKBONE)), 0.0)
+            covered = await ask_how_far(network.join("us"), bundle, view)
+            assert covered is not None
+            assert covered["share"] == 0, "the trainer does not answer"
+            await serve_coverage(network.join("a"), Errands(), bundle.fingerprint, lambda: (known, ledger), lambda: 0.0)
+            covered = await ask_how_far(network.join("us"), bundle, view)
+            assert covered is not None
+            assert covered["samples"] == 24, "it knows before the backbone does"
             nobody = SwarmView((record("a"), record("backbone", role=Role.BACKBONE)), 0.0)
             assert await ask_how_far(network.join("us"), bundle, nobody) is None
             liar = SwarmView((replace(record("a"), data="samples.x"),), 0.0)
