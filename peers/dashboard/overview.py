@@ -126,7 +126,7 @@ class Overview:
             until_epoch=mandate.until_epoch,
             trainers=view.num_trainers,
             contributors=committed["contributors"] if committed else 0,
-            since_step_s=now_s - report["at_s"] if report else math.inf,
+            since_step_s=now_s - report["at_s"] if report and report["epoch"] else math.inf,
             step_s=step_s,
             lost_reason=shown(rounds[0]["reason"], self.sources.home) if is_lost else "",
             unit_s=run.strategy.first_lease_s if isinstance(run.strategy, VcAsgd) else 0.0,

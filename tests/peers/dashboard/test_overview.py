@@ -20,6 +20,7 @@ from peers.dashboard.plain import short_id
 from peers.dashboard.recent import Recent
 from peers.summary import ABSENT, DEFERRED
 from scripts.dashboard_swarm import InventedSwarm
+from tests.metrics.test_names import REPORT
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "dashboard.md"
 
@@ -45,6 +46,14 @@ def test_a_run_that_has_not_begun_is_told_without_any_figure(tmp_path: Path) -> 
     assert told["now"]["next_step_s"] is None
     assert [peer["role"] for peer in told["peers"]] == ["backbone"]
     assert told["rounds"] == told["checkpoints"] == told["notices"] == told["contributors"]["rows"] == []
+
+
+def test_before_the_first_step_it_is_waited_for_however_long_that_takes(swarm: InventedSwarm) -> None:
+    swarm.sink.observe(replace(REPORT, epoch=0, at_s=swarm.clock.now() - 600.0))
+    told = state(swarm)["health"]
+    assert (told["level"], told["text"]) == ("waiting", "waiting for the first step of 4 trainers")
+    swarm.sink.observe(replace(REPORT, epoch=1, at_s=swarm.clock.now() - 600.0))
+    assert state(swarm)["health"]["level"] == "trouble"
 
 
 def test_figures_peers_rounds_and_contributors_are_those_of_the_swarm(swarm: InventedSwarm) -> None:
