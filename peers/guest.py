@@ -31,6 +31,8 @@ class Condition(StrEnum):
     """What a guest is doing."""
 
     WORKING = "working"
+    STARTING = "starting"
+    """It is to pause, and nothing of it is on the device yet: it connects, asks a person, or loads what it needs."""
     MAKING_ROOM = "making room"
     HANDING_IN = "handing in"
     """The device is free; what was computed goes into the swarm's next step."""
@@ -68,7 +70,7 @@ class Guest:
         """How long the last pause was, since the owner asked for it."""
         self._asked_s: float | None = None
         """When that was."""
-        self._reason, self._is_in_session = "", False
+        self._reason, self._is_in_session, self._uses_device = "", False, False
         self._welcome = asyncio.Event()
         self._count: Callable[[], int] | None = None
         self._told: Told | None = None
@@ -94,10 +96,21 @@ class Guest:
             return False
         if self._asked_s is not None:
             self.paused_s, self._asked_s = monotonic() - self._asked_s, None
-        self.pause, self._is_in_session = Pause(), True
-        self.traffic.begin_life()
-        self._say()
+        self.begin()
         return True
+
+    def begin(self) -> None:
+        """A session begins, even where there is a reason to pause: it then hears so at once, and takes no device."""
+        self.pause, self._is_in_session, self._uses_device = Pause(), True, False
+        self.traffic.begin_life()
+        if self._reason:
+            self._ask_to_pause()
+        self._say()
+
+    def take_device(self) -> None:
+        """From now on something of the session may be on the device."""
+        self._uses_device = True
+        self._say()
 
     def count(self, traffic_bytes: Callable[[], int]) -> None:
         """What the session sends and takes is counted from now on."""
@@ -105,7 +118,7 @@ class Guest:
 
     def end_session(self) -> None:
         """It has left the swarm."""
-        self._count, self._is_in_session = None, False
+        self._count, self._is_in_session, self._uses_device = None, False, False
         self.traffic.save()
         self._say()
 
@@ -121,11 +134,14 @@ class Guest:
         if self._reason:
             self._welcome.clear()
             if self._is_in_session and not self.pause.wanted.is_set():
-                self._asked_s = monotonic()
-                self.pause.ask(self._reason)
+                self._ask_to_pause()
         else:
             self._welcome.set()
         self._say()
+
+    def _ask_to_pause(self) -> None:
+        self._asked_s = monotonic()
+        self.pause.ask(self._reason)
 
     def _first_reason(self) -> str:
         return next((reason for occasion in self._occasions if (reason := occasion())), "")
@@ -149,6 +165,8 @@ class Guest:
             return Condition.PAUSED
         if not self.pause.wanted.is_set():
             return Condition.WORKING
+        if not self._uses_device:
+            return Condition.STARTING
         return Condition.HANDING_IN if self.pause.has_made_room.is_set() else Condition.MAKING_ROOM
 
 

@@ -9,6 +9,7 @@ from collab.concurrency import run_until_first
 from collab.errors import BootstrapFailed, ConfigError
 from collab.training.pausing import release_gpu
 from collab.types import Role
+from peers.asking import declined, is_to_ask
 from peers.event_words import count
 from peers.guest import Guest
 from peers.join_options import JoinOptions as JoinOptions, Relay as Relay
@@ -24,7 +25,12 @@ AGAIN_S = 30.0
 
 
 async def join(options: JoinOptions, stop: asyncio.Event) -> None:
-    """Join and work until stopped or finished, whenever the machine's owner lets it; prints a summary at the end."""
+    """Join and work until stopped or finished, whenever the machine's owner lets it; prints a summary at the end.
+
+    Raises:
+        Declined: the machine's owner does not want it to take part.
+        CollabError: it cannot take part, or not any more.
+    """
     of_backbones = (
         (options.store, "--store", "keeps parameters"),
         (options.hub_repo, "--hub-repo", "publishes checkpoints"),
@@ -43,8 +49,15 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> None:
     traffic = MonthlyTraffic(options.data_dir.traffic)
     guest = Guest(options.data_dir, occasions(options.rules, options.data_dir, traffic), traffic, options.say)
     given = Given({"role": options.role})
+
+    async def may_begin() -> bool:
+        if not is_to_ask(options, invite.fingerprint):
+            return await guest.may_begin(stop)
+        guest.begin()  # whatever the hour: when the machine is to work, nobody may be there to answer
+        return not stop.is_set()
+
     async with guest.stay():
-        while not given.is_over and await guest.may_begin(stop):
+        while not given.is_over and await may_begin():
             options.say(f"joining {invite.run_id} ...")
             session = Session(options=options, invite=invite, guest=guest, stop=stop, given=given)
             try:
@@ -56,6 +69,8 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> None:
             elif not guest.pause.wanted.is_set():
                 break
             free_memory()
+    if given.has_declined:
+        raise declined(options.data_dir)
     _summarise(options, given.summary)
 
 

@@ -10,7 +10,7 @@ from peers.process import announce
 
 ANSWER_S, LOOK_S = 10.0, 0.1
 """A peer looks twice a second, and a microbatch is seen to its end."""
-FREE = (Condition.HANDING_IN, Condition.PAUSED)
+FREE = (Condition.STARTING, Condition.HANDING_IN, Condition.PAUSED)
 
 
 async def pause(data_dir: Path | None) -> None:
@@ -64,6 +64,8 @@ async def resume(data_dir: Path | None) -> None:
             announce(f"{place.path}: works again")
         elif (told := condition_of(place)) is not None and told.condition is Condition.PAUSED:
             announce(f"{place.path}: still paused: {told.reason}")
+        elif told is not None and told.condition is Condition.STARTING:
+            announce(f"{place.path}: works again as soon as it has left off what it was at, and is connected anew")
         else:
             announce(f"{place.path}: works again as soon as what it had computed is in a step")
 
@@ -100,4 +102,6 @@ async def _answer(place: DataDir, *wanted: Condition) -> Told | None:
 def _in_words(told: Told) -> str:
     if told.condition is Condition.HANDING_IN:
         return "paused: its device is free; what it has computed goes into the swarm's next step, then it leaves"
+    if told.condition is Condition.STARTING:
+        return "paused: its device is free; nothing was on it yet"
     return "paused: its device is free, and it is not in the swarm"

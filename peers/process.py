@@ -29,7 +29,14 @@ WAIT = asyncio.Event.wait.__qualname__
 COLLECT_S, COLLECTING = 10.0, 0.002
 """Dead rings are looked for so often, and in no more than this part of the time."""
 EXIT_ERROR = 1
+EXIT_DECLINED = 3
+"""2 is of the command line that cannot be read."""
 EXIT_AT_ONCE = 130
+
+
+class Declined(CollabError):
+    """The person at the terminal has said no: nothing is wrong, and nothing was done."""
+
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
 """Runs a peer until the event is set."""
@@ -48,9 +55,10 @@ def run_peer(main: Main) -> int:
         problems = leaves(errors)
     for signum in LEAVE:
         signal.signal(signum, signal.SIG_IGN)  # what they ask for is done, and the exit code is not theirs any more
+    has_declined = bool(problems) and all(isinstance(problem, Declined) for problem in problems)
     for problem in problems:
-        announce(f"error: {problem}")
-    code = EXIT_ERROR if problems else 0
+        announce(str(problem) if has_declined else f"error: {problem}")
+    code = EXIT_DECLINED if has_declined else EXIT_ERROR if problems else 0
     if not workers_end(WORKER_LIMIT_S):
         sys.stdout.flush()
         os._exit(code)  # all is said and done; whatever a microbatch that nobody waits for would come to

@@ -62,6 +62,7 @@ def test_a_session_is_asked_to_pause_when_a_reason_comes_and_another_may_begin_w
     async def life() -> None:
         async with house.guest.stay():
             assert await house.guest.may_begin(house.stop)
+            house.guest.take_device()
             assert house.condition is Condition.WORKING
             first = house.guest.pause
             house.reason = "the machine runs on battery"
@@ -103,6 +104,41 @@ def test_one_that_is_told_to_leave_while_it_is_paused_begins_nothing(tmp_path: P
     within(loop, life())
 
 
+def test_before_anything_is_on_the_device_it_is_free(tmp_path: Path, loop: VirtualLoop) -> None:
+    house = House(tmp_path)
+
+    async def life() -> None:
+        async with house.guest.stay():
+            for takes_device in (False, True, False):
+                house.reason = ""
+                await house.guest.may_begin(house.stop)
+                if takes_device:
+                    house.guest.take_device()
+                house.reason = "the machine runs on battery"
+                await asyncio.sleep(1.0)
+                assert house.condition is (Condition.MAKING_ROOM if takes_device else Condition.STARTING)
+                house.guest.end_session()
+
+    within(loop, life())
+
+
+def test_one_that_begins_only_to_ask_hears_at_once_that_it_is_to_pause(tmp_path: Path, loop: VirtualLoop) -> None:
+    house = House(tmp_path)
+    house.reason = "it is not the time"
+
+    async def life() -> None:
+        async with house.guest.stay():
+            house.guest.begin()
+            assert house.guest.pause.wanted.is_set()
+            assert house.condition is Condition.STARTING
+            house.guest.end_session()
+            house.reason = ""
+            assert await house.guest.may_begin(house.stop)
+            assert not house.guest.pause.wanted.is_set()
+
+    within(loop, life())
+
+
 def test_a_session_that_goes_on_is_counted_and_the_count_is_kept(tmp_path: Path, loop: VirtualLoop) -> None:
     house, gone = House(tmp_path), [0]
 
@@ -135,6 +171,7 @@ async def session(house: House, *, room_s: float, leaving_s: float) -> None:
     """One session after the other, each of which takes so long to make room and to leave."""
     async with house.guest.stay():
         while await house.guest.may_begin(house.stop):
+            house.guest.take_device()
             await house.guest.pause.wanted.wait()
             await asyncio.sleep(room_s)
             house.guest.pause.has_made_room.set()
@@ -168,6 +205,27 @@ def test_a_peer_that_does_not_make_room_is_told_of(tmp_path: Path, loop: Virtual
     with running(tmp_path), pytest.raises(ConfigError, match="not free") as error:
         within(loop, pause(tmp_path))
     assert "microbatch" in error.value.hint
+
+
+def test_one_that_connects_or_asks_is_paused_at_once(
+    tmp_path: Path, loop: VirtualLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house = House(tmp_path)
+
+    async def life() -> None:
+        async with house.guest.stay():
+            await house.guest.may_begin(house.stop)
+            asked_s = loop.time()
+            await pause(tmp_path)
+            assert loop.time() - asked_s < 1.0
+            await resume(tmp_path)
+
+    with running(tmp_path):
+        within(loop, life())
+    told = capsys.readouterr().err
+    assert "its device is free" in told
+    assert "works again as soon as" in told
+    assert "computed is in a step" not in told
 
 
 def test_resume_says_what_else_keeps_it_paused(

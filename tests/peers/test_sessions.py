@@ -2,8 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +15,14 @@ from collab.simulation.virtual_time import VirtualLoop
 from collab.swarm.identity import Identity
 from collab.swarm.invite import Invite, write_invite
 from collab.types import Role
-from peers import guest as guests, joining
+from peers import asking, guest as guests, joining, session as sessions
+from peers.consent import note_agreed
 from peers.join_options import JoinOptions
-from peers.occasions import HouseRules
+from peers.occasions import HouseRules, by_command
 from peers.places import DataDir
+from peers.process import Declined
 from peers.session import Session
+from peers.traffic import MonthlyTraffic
 from peers.wiring import Reach
 
 PATIENT = HouseRules(works_on_battery=True, is_modest=False)
@@ -50,6 +55,7 @@ class Lives:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, place: DataDir, *deeds: str) -> None:
         self.begun_s: list[float] = []
         self.paused_s: list[float] = []
+        self.was_paused: list[bool] = []
         self._place, self._deeds = place, list(deeds)
         lives = self
 
@@ -63,8 +69,15 @@ class Lives:
         self.begun_s.append(now_s())
         self.paused_s.append(session.guest.paused_s)
         deed = self._deeds.pop(0)
+        self.was_paused.append(session.guest.pause.wanted.is_set())
         if deed == "nobody answers":
             raise BootstrapFailed("none of the 1 bootstrap addresses answered")
+        if deed == "asks, and hears no":
+            session.given.is_over = session.given.has_declined = True
+            return
+        if deed == "asks, and hears yes":
+            note_agreed(self._place, session.invite.fingerprint)
+            return
         if deed == "is paused":
             self._place.pause_mark.touch()
             await session.guest.pause.wanted.wait()
@@ -127,6 +140,127 @@ def test_ctrl_c_while_it_is_paused_ends_it(
     loop.run_until_complete(joining.join(options(tmp_path), stop))
     assert len(lives.begun_s) == 1
     assert summary(capsys)["samples"] == 10
+
+
+# -- the question ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "can_ask", lambda: True)
+
+
+def at_night(loop: VirtualLoop, place: DataDir) -> None:
+    """There is a reason to pause, for 100 s."""
+    place.pause_mark.touch()
+    loop.call_at(loop.time() + 100.0, place.pause_mark.unlink)
+
+
+@pytest.mark.usefixtures("_terminal")
+def test_who_sits_there_is_asked_at_once_and_only_then_it_waits_for_its_time(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives = Lives(monkeypatch, DataDir(tmp_path), "asks, and hears yes", "finishes")
+    at_night(loop, DataDir(tmp_path))
+    began_s = loop.time()
+    loop.run_until_complete(joining.join(options(tmp_path, as_json=False), asyncio.Event()))
+    first_s, second_s = (begun_s - began_s for begun_s in lives.begun_s)
+    assert first_s < 1.0
+    assert second_s == pytest.approx(100.0, abs=2.0)
+    assert lives.was_paused == [True, False]
+
+
+@pytest.mark.usefixtures("_terminal")
+@pytest.mark.parametrize("fields", [{"has_agreed": True, "as_json": False}, {"as_json": True}])
+def test_who_is_not_asked_is_not_connected_before_its_time(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    lives = Lives(monkeypatch, DataDir(tmp_path), "finishes")
+    at_night(loop, DataDir(tmp_path))
+    began_s = loop.time()
+    loop.run_until_complete(joining.join(options(tmp_path, **fields), asyncio.Event()))
+    assert [begun_s - began_s for begun_s in lives.begun_s] == [pytest.approx(100.0, abs=2.0)]
+
+
+@pytest.mark.usefixtures("_terminal")
+def test_a_no_ends_it_with_a_word_that_is_no_error(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Lives(monkeypatch, DataDir(tmp_path), "asks, and hears no")
+    with pytest.raises(Declined, match="not joined"):
+        loop.run_until_complete(joining.join(options(tmp_path, as_json=False), asyncio.Event()))
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_session_that_began_to_ask_goes_no_further_when_it_is_to_pause(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, answer: bool
+) -> None:
+    went_on = list[Session]()
+
+    @asynccontextmanager
+    async def connected(*_: object) -> AsyncIterator[Any]:
+        transport = SimpleNamespace(peer_id="me")
+        verdict = SimpleNamespace(reach="direct", text="", hint="")
+        ports = SimpleNamespace(transport=transport)
+        reaching = SimpleNamespace(follow=lambda _: None)
+        yield SimpleNamespace(
+            traffic_bytes=int, ports=ports, clock_offset_s=0.0, verdict=verdict, reaching=reaching, refusals=None
+        ), None
+
+    async def asked(*_: object) -> bool:
+        return answer
+
+    async def train(session: Session, *_: object) -> None:
+        went_on.append(session)
+
+    monkeypatch.setattr(sessions, "start_from_invite", connected)
+    monkeypatch.setattr(sessions, "is_welcome", asked)
+    monkeypatch.setattr(Session, "_train", train)
+    monkeypatch.setattr(Session, "_sinks", lambda *_: None)
+    place = DataDir(tmp_path)
+    guest = guests.Guest(place, [by_command(place.pause_mark)], MonthlyTraffic(place.traffic), lambda _: None)
+    given = sessions.Given({})
+    invite: Any = None
+
+    async def life() -> None:
+        session = Session(options=options(tmp_path), invite=invite, guest=guest, stop=asyncio.Event(), given=given)
+        async with guest.stay():
+            guest.begin()
+            await session.live()
+            assert bool(went_on) is answer, "nothing stands against it but the answer"
+            place.pause_mark.touch()
+            await asyncio.sleep(1.0)
+            guest.begin()
+            await session.live()
+
+    loop.run_until_complete(life())
+    assert len(went_on) == int(answer)
+    assert given.has_declined is given.is_over is not answer
+
+
+def test_one_that_is_to_pause_while_it_loads_what_it_needs_takes_no_device(tmp_path: Path, loop: VirtualLoop) -> None:
+    place, nobody = DataDir(tmp_path), list[Any]([None, None, None])
+    guest = guests.Guest(place, [by_command(place.pause_mark)], MonthlyTraffic(place.traffic), lambda _: None)
+    invite: Any = None
+
+    class Compute:
+        async def run(self, _work: object) -> None:
+            place.pause_mark.touch()
+            await asyncio.sleep(1.0)
+
+    async def life() -> None:
+        session = Session(
+            options=options(tmp_path), invite=invite, guest=guest, stop=asyncio.Event(), given=sessions.Given({})
+        )
+        started: Any = SimpleNamespace(ports=SimpleNamespace(compute=Compute()))
+        async with guest.stay():
+            guest.begin()
+            await session._train(started, *nobody)
+            told = guests.condition_of(place)
+            assert told is not None
+            assert told.condition is guests.Condition.STARTING
+
+    loop.run_until_complete(life())
 
 
 @pytest.mark.parametrize(
