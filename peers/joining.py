@@ -66,8 +66,8 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> None:
                 guest.end_session()
             if not is_reached:
                 await run_until_first(stop.wait(), asyncio.sleep(AGAIN_S))
-            elif not guest.pause.wanted.is_set():
-                break
+            elif given.has_declined or not guest.pause.wanted.is_set():
+                break  # where somebody said no, PyTorch may be half loaded
             free_memory()
     if given.has_declined:
         raise declined(options.data_dir)

@@ -187,6 +187,8 @@ def test_a_no_ends_it_with_a_word_that_is_no_error(
     tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Lives(monkeypatch, DataDir(tmp_path), "asks, and hears no")
+    monkeypatch.setattr(joining, "free_memory", lambda: pytest.fail("PyTorch may be half loaded, for the forecast"))
+    DataDir(tmp_path).pause_mark.touch()
     with pytest.raises(Declined, match="not joined"):
         loop.run_until_complete(joining.join(options(tmp_path, as_json=False), asyncio.Event()))
 
