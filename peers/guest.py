@@ -147,9 +147,9 @@ class Guest:
         return next((reason for occasion in self._occasions if (reason := occasion())), "")
 
     def _say(self) -> None:
-        """Write down what we are doing, when it has changed."""
+        """Write down what we are doing, when it has changed or is asked for, which takes away what was there."""
         told = Told(condition=self._condition(), reason=self._reason or self.pause.reason, pid=os.getpid())
-        if told == self._told:
+        if told == self._told and self._place.condition.exists():
             return
         self._told = told
         words = {"condition": told.condition, "reason": told.reason, "pid": told.pid}
