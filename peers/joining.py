@@ -3,19 +3,24 @@
 import asyncio
 import gc
 import json
+import sys
+import time
+from functools import partial
 from typing import Any
 
 from collab.concurrency import run_until_first
 from collab.errors import BootstrapFailed, ConfigError
+from collab.metrics.guest_records import Paused
 from collab.training.pausing import release_gpu
 from collab.types import Role
 from peers.asking import declined, is_to_ask
 from peers.event_words import count
-from peers.guest import Guest
+from peers.guest import Guest, Wait
 from peers.join_options import JoinOptions as JoinOptions, Relay as Relay
 from peers.occasions import occasions
 from peers.priority import give_way
 from peers.process import announce, leaves
+from peers.screen import JsonScreen
 from peers.session import Given, Session
 from peers.traffic import MonthlyTraffic
 from peers.wiring import invite_from
@@ -47,7 +52,8 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> None:
         give_way()
     invite = invite_from(options.invite)
     traffic = MonthlyTraffic(options.data_dir.traffic)
-    guest = Guest(options.data_dir, occasions(options.rules, options.data_dir, traffic), traffic, options.say)
+    rules = occasions(options.rules, options.data_dir, traffic)
+    guest = Guest(options.data_dir, rules, traffic, partial(_tell_wait, options))
     given = Given({"role": options.role})
 
     async def may_begin() -> bool:
@@ -72,6 +78,14 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> None:
     if given.has_declined:
         raise declined(options.data_dir)
     _summarise(options, given.summary)
+
+
+def _tell_wait(options: JoinOptions, wait: Wait) -> None:
+    """Who wants to hear of problems only is told that the process has done nothing at all so far."""
+    if options.as_json and not wait.is_known:
+        JsonScreen(sys.stdout).observe(Paused(at_s=time.time(), reason=wait.reason, seconds=0.0, samples=0))
+    tell = announce if wait.is_start else options.say
+    tell(f"paused: {wait.reason}")
 
 
 async def _lived(session: Session, *, is_first: bool) -> bool:

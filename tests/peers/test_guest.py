@@ -14,7 +14,7 @@ import pytest
 from collab.errors import ConfigError
 from collab.simulation.virtual_time import VirtualLoop
 from peers import guest as guests
-from peers.guest import Condition, Guest, condition_of
+from peers.guest import Condition, Guest, Wait, condition_of
 from peers.occasions import by_command
 from peers.pausing import pause, resume
 from peers.places import DataDir, claim_data_dir
@@ -47,8 +47,8 @@ class House:
 
     def __init__(self, directory: Path) -> None:
         self.place = DataDir(directory)
-        self.reason, self.said = "", list[str]()
-        occasions = [by_command(self.place.pause_mark), lambda: self.reason]
+        self.reason, self.month, self.said = "", "", list[Wait]()
+        occasions = [by_command(self.place.pause_mark), lambda: self.month, lambda: self.reason]
         traffic = MonthlyTraffic(self.place.traffic)
         self.guest = Guest(self.place, occasions, traffic, self.said.append)
         self.stop = asyncio.Event()
@@ -96,7 +96,61 @@ def test_a_session_is_asked_to_pause_when_a_reason_comes_and_another_may_begin_w
         assert house.condition is None, "a process that has ended says nothing"
 
     within(loop, life())
-    assert house.said == ["paused: the machine runs on battery"]
+    assert house.said == [Wait(reason="the machine runs on battery", is_start=False, is_known=True)]
+
+
+def test_while_it_waits_each_other_kind_of_reason_is_told_and_no_number_that_changes(
+    tmp_path: Path, loop: VirtualLoop
+) -> None:
+    house = House(tmp_path)
+
+    async def life() -> None:
+        house.reason = "it counts as idle in 5 min"
+        async with house.guest.stay():
+            beginning = asyncio.ensure_future(house.guest.may_begin(house.stop))
+            for minute in (4, 3, 2):
+                await asyncio.sleep(60.0)
+                house.reason = f"it counts as idle in {minute} min"
+            house.month = "this month's 5 GB are used up"
+            await asyncio.sleep(600.0)
+            house.month = ""
+            await asyncio.sleep(60.0)
+            house.reason = ""
+            assert await beginning
+            house.month = "this month's 5 GB are used up"
+            await asyncio.sleep(60.0)
+            assert len(house.said) == 3, "a session tells of its own pause"
+            house.guest.end_session()
+            beginning = asyncio.ensure_future(house.guest.may_begin(house.stop))
+            await asyncio.sleep(60.0)
+            house.stop.set()
+            await beginning
+
+    within(loop, life())
+    assert house.said == [
+        Wait(reason="it counts as idle in 5 min", is_start=True, is_known=False),
+        Wait(reason="this month's 5 GB are used up", is_start=False, is_known=False),
+        Wait(reason="it counts as idle in 2 min", is_start=False, is_known=False),
+        Wait(reason="this month's 5 GB are used up", is_start=False, is_known=False),
+    ]
+
+
+def test_one_that_has_only_asked_has_done_nothing_yet(tmp_path: Path, loop: VirtualLoop) -> None:
+    house = House(tmp_path)
+    house.reason = "it is not the time"
+
+    async def life() -> None:
+        async with house.guest.stay():
+            house.guest.begin()
+            house.guest.end_session()
+            house.stop.set()
+            beginning = asyncio.ensure_future(house.guest.may_begin(asyncio.Event()))
+            await asyncio.sleep(1.0)
+            house.reason = ""
+            await beginning
+
+    within(loop, life())
+    assert [wait.is_start for wait in house.said] == [True]
 
 
 def test_one_that_is_told_to_leave_while_it_is_paused_begins_nothing(tmp_path: Path, loop: VirtualLoop) -> None:

@@ -21,6 +21,7 @@ from peers.join_options import JoinOptions
 from peers.occasions import HouseRules, by_command
 from peers.places import DataDir
 from peers.process import Declined
+from peers.screen import Style
 from peers.session import Session
 from peers.traffic import MonthlyTraffic
 from peers.wiring import Reach
@@ -81,6 +82,7 @@ class Lives:
         if deed == "is paused":
             self._place.pause_mark.touch()
             await session.guest.pause.wanted.wait()
+            session.guest.pause.has_made_room.set()
             asyncio.get_running_loop().call_later(100.0, self._place.pause_mark.unlink)
         session.given.add(
             {"role": "trainer", "epoch": 7, "samples": 10, "epochs_contributed": 2},
@@ -142,18 +144,54 @@ def test_ctrl_c_while_it_is_paused_ends_it(
     assert summary(capsys)["samples"] == 10
 
 
+def at_night(loop: VirtualLoop, place: DataDir) -> None:
+    """There is a reason to pause, for 100 s."""
+    place.pause_mark.touch()
+    loop.call_at(loop.time() + 100.0, place.pause_mark.unlink)
+
+
+def paused_events(out: str) -> list[str]:
+    """The reasons, as a program is told."""
+    events = [json.loads(line) for line in out.splitlines()]
+    return [event["reason"] for event in events if event["event"] == "Paused"]
+
+
+def test_a_program_is_told_of_a_start_in_pause_and_of_each_other_reason_and_of_no_pause_twice(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Lives(monkeypatch, DataDir(tmp_path), "is paused", "finishes")
+    place, began_s = DataDir(tmp_path), loop.time()
+
+    def battery() -> str:
+        return "it runs on battery" if 50.0 < loop.time() - began_s < 120.0 else ""
+
+    monkeypatch.setattr(joining, "occasions", lambda *_: [by_command(place.pause_mark), battery])
+    at_night(loop, place)
+    loop.run_until_complete(joining.join(options(tmp_path), asyncio.Event()))
+    by_hand = by_command(tmp_path)()
+    told = capsys.readouterr()
+    assert paused_events(told.out) == [by_hand, "it runs on battery"], "of its own pause a session tells"
+    assert told.err.count(f"paused: {by_hand}") == 2
+
+
+def test_who_wants_silence_is_told_of_a_start_in_pause_and_of_no_other(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Lives(monkeypatch, DataDir(tmp_path), "is paused", "finishes")
+    at_night(loop, DataDir(tmp_path))
+    fields = {"as_json": False, "style": Style.QUIET}
+    loop.run_until_complete(joining.join(options(tmp_path, **fields), asyncio.Event()))
+    told = capsys.readouterr()
+    assert told.err.splitlines() == [f"paused: {by_command(tmp_path)()}"]
+    assert told.out == ""
+
+
 # -- the question ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "can_ask", lambda: True)
-
-
-def at_night(loop: VirtualLoop, place: DataDir) -> None:
-    """There is a reason to pause, for 100 s."""
-    place.pause_mark.touch()
-    loop.call_at(loop.time() + 100.0, place.pause_mark.unlink)
 
 
 @pytest.mark.usefixtures("_terminal")
