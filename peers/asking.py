@@ -9,12 +9,27 @@ from collab.swarm.bundle import Bundle
 from collab.types import Reachability, Role
 from peers.consent import Load, can_ask, has_agreed, load_of, note_agreed, row, says_yes, terms, traffic_words
 from peers.join_options import JoinOptions
-from peers.process import announce
+from peers.places import DataDir
+from peers.process import Declined, announce
 from peers.screen import Style
+
+
+def is_to_ask(options: JoinOptions, fingerprint: str) -> bool:
+    """Whether this machine's owner has not said what they think of a run, and sits there to do so."""
+    has_said = options.has_agreed or options.as_json or has_agreed(options.data_dir, fingerprint)
+    return not has_said and can_ask()
+
+
+def declined(place: DataDir) -> Declined:
+    """What a no ends in; says what is left in the directory by then."""
+    kept = ", ".join(sorted(path.name for path in place.path.iterdir() if not path.name.startswith(".")))
+    return Declined(f"not joined, and nothing was computed; {place.path} holds {kept or 'nothing'}")
 
 
 async def is_welcome(started: Started, bundle: Bundle, options: JoinOptions, stop: asyncio.Event) -> bool:
     """Whether this machine's owner agrees; shown once a run, asked where somebody can answer.
+
+    Whoever is asked is shown what about, also where they want to hear of problems only.
 
     The traffic is forecast while they read: how long the vector is only the model tells, and to describe one takes
     PyTorch, which is not loaded yet.
@@ -24,22 +39,20 @@ async def is_welcome(started: Started, bundle: Bundle, options: JoinOptions, sto
     """
     if has_agreed(options.data_dir, bundle.fingerprint):
         return True
-    is_yes = True
+    is_yes, asks = True, is_to_ask(options, bundle.fingerprint)
     async with asyncio.TaskGroup() as tasks:
-        if not options.as_json and options.style is not Style.QUIET:
-            announce(terms(bundle.run))
+        if asks or not (options.as_json or options.style is Style.QUIET):
+            announce(terms(bundle.run, options.role))
             telling = tasks.create_task(_tell_traffic(started, bundle, options))
         else:
             telling = None
-        if not (options.has_agreed or options.as_json) and can_ask():
+        if asks:
             announce("Take part? y or n, then Enter (--yes: do not ask)")
             is_yes = await says_yes(stop)
         if telling is not None and not is_yes:
             telling.cancel()
     if is_yes:
         note_agreed(options.data_dir, bundle.fingerprint)
-    else:
-        announce("not joined; nothing was computed, and nothing is kept but this peer's key")
     return is_yes
 
 

@@ -124,7 +124,7 @@ async def _take_part(
         from peers.joining import join as take_part
 
     word = await apart(lambda: word_of(invite))
-    with claim_data_dir(data_dir, invite_from(word).run_id) as claimed:
+    with claim_data_dir(data_dir, invite_from(word).run_id, pauses=role != Role.BACKBONE) as claimed:
         await take_part(options(invite=word, role=Role(role), data_dir=claimed), stop)
 
 

@@ -12,6 +12,7 @@ from collab.compression.base import codec_by_name
 from collab.concurrency import run_until_first
 from collab.config import About, BuiltinData, CausalLMTask, FilesData, HubData, Run, Solo, VcAsgd
 from collab.errors import ConfigError
+from collab.types import Role
 from peers.places import DataDir
 
 UNSAID = "the organiser does not say"
@@ -72,8 +73,11 @@ def data_words(run: Run) -> str:
             return f"the dataset {dataset} of the Hugging Face Hub, which this machine downloads"
 
 
-def terms(run: Run) -> str:
+def terms(run: Run, role: Role = Role.TRAINER) -> str:
     """What a person should know before their machine takes part, but for the traffic: see ``row``."""
+    pause = "'collab-peer pause', Ctrl+C, --when, --monthly-gb: see 'collab-peer join --help'"
+    if role is Role.BACKBONE:
+        pause = "a backbone never pauses; Ctrl+C ends it"
     about, is_bare = run.about, run.about == About()
     rows = [
         ("purpose", about.purpose or UNSAID),
@@ -81,7 +85,7 @@ def terms(run: Run) -> str:
         ("model", f"licence: {about.model_license or UNSAID}"),
         ("contact", about.contact or UNSAID),
         ("who sees you", "the peers of this run see this machine's IP address, its name, and how fast it is"),
-        ("pause", "'collab-peer pause', Ctrl+C, --when, --monthly-gb: see 'collab-peer join --help'"),
+        ("pause", pause),
     ]
     lines = [f"You are asked to take part in the run {run.run_id!r}."]
     lines += [row(name, value) for name, value in rows]

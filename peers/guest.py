@@ -31,6 +31,8 @@ class Condition(StrEnum):
     """What a guest is doing."""
 
     WORKING = "working"
+    STARTING = "starting"
+    """It is to pause, and nothing of it is on the device yet: it connects, asks a person, or loads what it needs."""
     MAKING_ROOM = "making room"
     HANDING_IN = "handing in"
     """The device is free; what was computed goes into the swarm's next step."""
@@ -46,6 +48,17 @@ class Told:
     pid: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Why nothing is done between two sessions, told when it begins and whenever there is another kind of reason."""
+
+    reason: str
+    is_start: bool
+    """Whether the process has done nothing else yet."""
+    is_known: bool
+    """Whether the session that has just ended told this reason."""
+
+
 class Guest:
     """Of one process."""
 
@@ -54,12 +67,12 @@ class Guest:
         place: DataDir,
         occasions: Sequence[Occasion],
         traffic: MonthlyTraffic,
-        tell: Callable[[str], None],
+        tell: Callable[[Wait], None],
     ) -> None:
         """
         Args:
             occasions: looked at in order; the first reason counts.
-            tell: hears in words what changes between two sessions.
+            tell: hears why it waits between two sessions.
         """
         self._place, self._occasions, self.traffic, self._tell = place, occasions, traffic, tell
         self.pause = Pause()
@@ -68,7 +81,12 @@ class Guest:
         """How long the last pause was, since the owner asked for it."""
         self._asked_s: float | None = None
         """When that was."""
-        self._reason, self._is_in_session = "", False
+        self._reason, self._is_in_session, self._uses_device = "", False, False
+        self._kind = self._asked_kind = -1
+        """Which occasion the reason is of: now, and when the session was asked to pause."""
+        self._told_kind: int | None = None
+        """Of the present wait; None: nothing waits."""
+        self._has_begun = False
         self._welcome = asyncio.Event()
         self._count: Callable[[], int] | None = None
         self._told: Told | None = None
@@ -86,18 +104,32 @@ class Guest:
 
     async def may_begin(self, stop: asyncio.Event) -> bool:
         """Wait until a session may begin; False: ``stop`` was set before."""
-        if self._reason:
+        while self._reason and not stop.is_set():
             self._asked_s = self._asked_s or monotonic()
-            self._tell(f"paused: {self._reason}")
+            is_known = self._kind == self._asked_kind and self.pause.has_made_room.is_set()
+            self._tell_of(Wait(reason=self._reason, is_start=not self._has_begun, is_known=is_known))
             await run_until_first(self._welcome.wait(), stop.wait())
+        self._told_kind = None
         if stop.is_set():
             return False
         if self._asked_s is not None:
             self.paused_s, self._asked_s = monotonic() - self._asked_s, None
-        self.pause, self._is_in_session = Pause(), True
-        self.traffic.begin_life()
-        self._say()
+        self.begin()
+        self._has_begun = True
         return True
+
+    def begin(self) -> None:
+        """A session begins, even where there is a reason to pause: it then hears so at once, and takes no device."""
+        self.pause, self._is_in_session, self._uses_device = Pause(), True, False
+        self.traffic.begin_life()
+        if self._reason:
+            self._ask_to_pause()
+        self._say()
+
+    def take_device(self) -> None:
+        """From now on something of the session may be on the device."""
+        self._uses_device = self._has_begun = True
+        self._say()
 
     def count(self, traffic_bytes: Callable[[], int]) -> None:
         """What the session sends and takes is counted from now on."""
@@ -105,7 +137,7 @@ class Guest:
 
     def end_session(self) -> None:
         """It has left the swarm."""
-        self._count, self._is_in_session = None, False
+        self._count, self._is_in_session, self._uses_device = None, False, False
         self.traffic.save()
         self._say()
 
@@ -117,23 +149,33 @@ class Guest:
     async def _look(self) -> None:
         if self._count is not None:
             self.traffic.note(self._count())
-        self._reason = await asyncio.get_running_loop().run_in_executor(None, self._first_reason)
+        self._kind, self._reason = await asyncio.get_running_loop().run_in_executor(None, self._first_reason)
         if self._reason:
             self._welcome.clear()
             if self._is_in_session and not self.pause.wanted.is_set():
-                self._asked_s = monotonic()
-                self.pause.ask(self._reason)
+                self._ask_to_pause()
+            if self._told_kind not in (None, self._kind):
+                self._tell_of(Wait(reason=self._reason, is_start=False, is_known=False))
         else:
             self._welcome.set()
         self._say()
 
-    def _first_reason(self) -> str:
-        return next((reason for occasion in self._occasions if (reason := occasion())), "")
+    def _ask_to_pause(self) -> None:
+        self._asked_s, self._asked_kind = monotonic(), self._kind
+        self.pause.ask(self._reason)
+
+    def _tell_of(self, wait: Wait) -> None:
+        self._told_kind = self._kind
+        self._tell(wait)
+
+    def _first_reason(self) -> tuple[int, str]:
+        reasons = ((kind, occasion()) for kind, occasion in enumerate(self._occasions))
+        return next((found for found in reasons if found[1]), (-1, ""))
 
     def _say(self) -> None:
-        """Write down what we are doing, when it has changed."""
+        """Write down what we are doing, when it has changed or is asked for, which takes away what was there."""
         told = Told(condition=self._condition(), reason=self._reason or self.pause.reason, pid=os.getpid())
-        if told == self._told:
+        if told == self._told and self._place.condition.exists():
             return
         self._told = told
         words = {"condition": told.condition, "reason": told.reason, "pid": told.pid}
@@ -149,6 +191,8 @@ class Guest:
             return Condition.PAUSED
         if not self.pause.wanted.is_set():
             return Condition.WORKING
+        if not self._uses_device:
+            return Condition.STARTING
         return Condition.HANDING_IN if self.pause.has_made_room.is_set() else Condition.MAKING_ROOM
 
 

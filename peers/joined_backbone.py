@@ -8,12 +8,13 @@ from collab.concurrency import Background
 from collab.errors import ConfigError
 from collab.metrics.tracking import service_for
 from collab.net.hivemind_net import NetworkSettings
-from collab.net.startup import Started, StartupSettings, default_host, learn_run, start_peer
+from collab.net.startup import StartupSettings, default_host, learn_run, start_peer
 from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle, load_bundle, save_bundle
 from collab.swarm.duties import Duty
 from collab.swarm.invite import Invite
 from collab.types import PeerId, Reachability, Role
+from peers.asking import declined, is_welcome
 from peers.backbone import Backbone
 from peers.hub_lookup import apart
 from peers.hub_service import HubService, bring_if_lost, place_named
@@ -38,6 +39,7 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
 
     Raises:
         ConfigError: it is to be a peer that nobody can dial, or the owner has not invited a backbone.
+        Declined: the machine's owner does not want it to take part.
     """
     _check(options)
     relay, invite, data_dir = Relay(), invite_from(options.invite), options.data_dir
@@ -52,25 +54,18 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         await apart(lambda: bring_if_lost(hub.place, data_dir, invite.fingerprint, makes_first_state=False))
     known = load_bundle(data_dir.run, invite.fingerprint)
     book = AddressBook(invite.addresses, data_dir.backbones)
-    settings = StartupSettings(
-        network=NetworkSettings(
-            identity_path=data_dir.identity, host=options.reach.host or default_host(invite), port=options.reach.port
-        ),
-        bootstrap=book,
-        limits=options.reach.limits,
-        clock_error_s=options.reach.clock_error_s,
-        papers=invite.papers,
-        reach=options.reach.asked_for,
-        fingerprint=invite.fingerprint,
-        keeps_directory=Duty.BOOTSTRAP not in options.off,
-    )
+    settings = _startup(invite, options, book)
     if known is not None:
         settings = replace(settings, bootstrap_timeout_s=ALONE_AFTER_S, may_be_alone=settings.keeps_directory)
     async with start_peer(settings, relay) as started, Background() as tasks:
         if started.verdict.reach is not Reachability.DIRECT:
             raise ConfigError(f"a backbone is there to be dialled: {started.verdict.text}", hint=started.verdict.hint)
-        bundle = known if known is not None else await _learned(started, invite, options)
+        bundle = known if known is not None else await learn_run(started, invite.fingerprint, LEARN_S)
         _check_duties(bundle, options)
+        if not await is_welcome(started, bundle, options, stop):
+            raise declined(data_dir)
+        if known is None:
+            await started.ports.compute.beside(lambda: save_bundle(bundle, data_dir.run))
         tasks.create_task(book.follow(started.ports, bundle.fingerprint))
         workshop = _workshop_of(bundle, started.ports.transport.peer_id, options)
         place = Place(
@@ -88,6 +83,22 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
 
         await serve_backbone(started, bundle, workshop, place, Serving(relay, stop, welcome))
     options.say("the backbone has left; start it again with the same command to carry on")
+
+
+def _startup(invite: Invite, options: JoinOptions, book: AddressBook) -> StartupSettings:
+    reach = options.reach
+    return StartupSettings(
+        network=NetworkSettings(
+            identity_path=options.data_dir.identity, host=reach.host or default_host(invite), port=reach.port
+        ),
+        bootstrap=book,
+        limits=reach.limits,
+        clock_error_s=reach.clock_error_s,
+        papers=invite.papers,
+        reach=reach.asked_for,
+        fingerprint=invite.fingerprint,
+        keeps_directory=Duty.BOOTSTRAP not in options.off,
+    )
 
 
 def _workshop_of(bundle: Bundle, me: PeerId, options: JoinOptions) -> Workshop:
@@ -130,10 +141,3 @@ def _check(options: JoinOptions) -> None:
         raise ConfigError(
             "--without relay: a backbone that has joined passes nothing on in any case", hint="leave 'relay' out"
         )
-
-
-async def _learned(started: Started, invite: Invite, options: JoinOptions) -> Bundle:
-    """The run, from the swarm; kept for the next life."""
-    bundle = await learn_run(started, invite.fingerprint, LEARN_S)
-    await started.ports.compute.beside(lambda: save_bundle(bundle, options.data_dir.run))
-    return bundle

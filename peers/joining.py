@@ -3,18 +3,24 @@
 import asyncio
 import gc
 import json
+import sys
+import time
+from functools import partial
 from typing import Any
 
 from collab.concurrency import run_until_first
 from collab.errors import BootstrapFailed
+from collab.metrics.guest_records import Paused
 from collab.training.pausing import release_gpu
+from peers.asking import declined, is_to_ask
 from peers.event_words import count
-from peers.guest import Guest
+from peers.guest import Guest, Wait
 from peers.join_options import JoinOptions as JoinOptions, Relay as Relay
 from peers.occasions import occasions
 from peers.priority import give_way
 from peers.process import announce, leaves
 from peers.role_options import check_role
+from peers.screen import JsonScreen
 from peers.session import Given, Session
 from peers.traffic import MonthlyTraffic
 from peers.wiring import invite_from
@@ -24,17 +30,30 @@ AGAIN_S = 30.0
 
 
 async def join(options: JoinOptions, stop: asyncio.Event) -> None:
-    """Join and work until stopped or finished, whenever the machine's owner lets it; prints a summary at the end."""
+    """Join and work until stopped or finished, whenever the machine's owner lets it; prints a summary at the end.
+
+    Raises:
+        Declined: the machine's owner does not want it to take part.
+        CollabError: it cannot take part, or not any more.
+    """
     check_role(options)
     options.rules.check()
     if options.rules.is_modest:
         give_way()
     invite = invite_from(options.invite)
     traffic = MonthlyTraffic(options.data_dir.traffic)
-    guest = Guest(options.data_dir, occasions(options.rules, options.data_dir, traffic), traffic, options.say)
+    rules = occasions(options.rules, options.data_dir, traffic)
+    guest = Guest(options.data_dir, rules, traffic, partial(_tell_wait, options))
     given = Given({"role": options.role})
+
+    async def may_begin() -> bool:
+        if not is_to_ask(options, invite.fingerprint):
+            return await guest.may_begin(stop)
+        guest.begin()  # whatever the hour: when the machine is to work, nobody may be there to answer
+        return not stop.is_set()
+
     async with guest.stay():
-        while not given.is_over and await guest.may_begin(stop):
+        while not given.is_over and await may_begin():
             options.say(f"joining {invite.run_id} ...")
             session = Session(options=options, invite=invite, guest=guest, stop=stop, given=given)
             try:
@@ -43,10 +62,20 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> None:
                 guest.end_session()
             if not is_reached:
                 await run_until_first(stop.wait(), asyncio.sleep(AGAIN_S))
-            elif not guest.pause.wanted.is_set():
-                break
+            elif given.has_declined or not guest.pause.wanted.is_set():
+                break  # where somebody said no, PyTorch may be half loaded
             free_memory()
+    if given.has_declined:
+        raise declined(options.data_dir)
     _summarise(options, given.summary)
+
+
+def _tell_wait(options: JoinOptions, wait: Wait) -> None:
+    """Who wants to hear of problems only is told that the process has done nothing at all so far."""
+    if options.as_json and not wait.is_known:
+        JsonScreen(sys.stdout).observe(Paused(at_s=time.time(), reason=wait.reason, seconds=0.0, samples=0))
+    tell = announce if wait.is_start else options.say
+    tell(f"paused: {wait.reason}")
 
 
 async def _lived(session: Session, *, is_first: bool) -> bool:

@@ -5,12 +5,13 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 from collab.errors import ConfigError
+from peers.pausable import note_pausable
 from peers.upgrading import bring_up_to_date
 
 RUN_FILE = "run.yaml"
@@ -21,6 +22,9 @@ ADDRESSES = "backbone/addresses.json"
 """Of the backbone of a run directory, as it last started."""
 INVITES = "invites.jsonl"
 """Whom the organiser has invited; no secrets."""
+LOCK = ".lock"
+NEVER_PAUSES = "never pauses"
+"""In the lock of a directory whose process does not look for the owner's mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ def data_home() -> Path:
 def is_in_use(path: Path) -> bool:
     """Whether a process has this directory to itself now."""
     try:
-        with (path / ".lock").open("r") as lock:
+        with (path / LOCK).open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -132,19 +136,30 @@ def is_in_use(path: Path) -> bool:
     return False
 
 
+def never_pauses(path: Path) -> bool:
+    """Whether the process that has this directory to itself is one that does not pause, such as a backbone."""
+    try:
+        return (path / LOCK).read_text(encoding="utf-8") == NEVER_PAUSES
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 @contextmanager
-def claim_data_dir(chosen: Path | None, run_id: str, kind: str = "peer") -> Iterator[DataDir]:
+def claim_data_dir(
+    chosen: Path | None, run_id: str, kind: str = "peer", *, pauses: bool = False
+) -> Iterator[DataDir]:
     """The directory of this process: ``chosen``, or the first one under the user's data that nobody uses. One of an
     earlier version of this program is brought up to date.
 
     Args:
         kind: of the directories to look at; a guest's key is no peer's.
+        pauses: whether the process does so at its owner's word; it is then found by ``collab-peer pause``.
 
     Raises:
         ConfigError: ``chosen`` cannot be written, or another process uses it; the directory is of a later version.
     """
     if chosen is not None:
-        with _claimed(chosen) as path:
+        with _claimed(chosen, pauses=pauses) as path:
             if path is None:
                 hint = "stop it, or use another directory: each peer has one of its own"
                 raise ConfigError(f"another peer uses {chosen}", hint=hint)
@@ -152,7 +167,7 @@ def claim_data_dir(chosen: Path | None, run_id: str, kind: str = "peer") -> Iter
             yield DataDir(path)
         return
     for number in count(1):
-        with _claimed(data_home() / run_id / f"{kind}-{number}") as path:
+        with _claimed(data_home() / run_id / f"{kind}-{number}", pauses=pauses) as path:
             if path is not None:
                 bring_up_to_date(path)
                 yield DataDir(path)
@@ -160,11 +175,11 @@ def claim_data_dir(chosen: Path | None, run_id: str, kind: str = "peer") -> Iter
 
 
 @contextmanager
-def _claimed(path: Path) -> Iterator[Path | None]:
+def _claimed(path: Path, *, pauses: bool) -> Iterator[Path | None]:
     """``path`` under a lock that ends with the process; None when another process holds it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = (path / ".lock").open("w")
+        lock = (path / LOCK).open("ab", buffering=0)  # what the holder has written stays until it is ours
     except OSError as error:
         raise ConfigError(f"cannot write to {path}: {error.strerror}", hint="name a writable --data-dir") from error
     with lock:
@@ -173,6 +188,11 @@ def _claimed(path: Path) -> Iterator[Path | None]:
         except BlockingIOError:
             yield None
             return
+        with suppress(OSError):  # a full disk: whoever asks a backbone to pause waits for an answer then
+            lock.truncate(0)
+            lock.write(b"" if pauses else NEVER_PAUSES.encode())
+        if pauses:
+            note_pausable(path)
         yield path
 
 

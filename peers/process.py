@@ -16,19 +16,27 @@ import uvloop
 
 from collab.compute import workers_end
 from collab.errors import CollabError
+from peers.terminal import outlive_terminal
 
 LEAVE_LIMIT_S = 4.5
 """After the first Ctrl+C or SIGTERM; preemptible machines give little more."""
 WORKER_LIMIT_S = 0.5
 """For the computation that is under way at the end, and of no use to anybody any more."""
-LEAVE = (signal.SIGINT, signal.SIGTERM)
+LEAVE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ADDRESSES_IN_LOGS = ("httpx", "httpx2", "httpcore", "httpcore2", "huggingface_hub")
 """Libraries that log addresses of requests, which may be as good as passwords: they never do, at any level."""
 WAIT = asyncio.Event.wait.__qualname__
 COLLECT_S, COLLECTING = 10.0, 0.002
 """Dead rings are looked for so often, and in no more than this part of the time."""
 EXIT_ERROR = 1
+EXIT_DECLINED = 3
+"""2 is of the command line that cannot be read."""
 EXIT_AT_ONCE = 130
+
+
+class Declined(CollabError):
+    """The person at the terminal has said no: nothing is wrong, and nothing was done."""
+
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
 """Runs a peer until the event is set."""
@@ -37,8 +45,9 @@ Main = Callable[[asyncio.Event], Awaitable[None]]
 def run_peer(main: Main) -> int:
     """Run ``main`` until it ends or a signal asks to leave; returns the exit code.
 
-    First SIGINT or SIGTERM: leave cleanly within ``LEAVE_LIMIT_S``. Second: now.
+    First SIGINT, SIGTERM or SIGHUP (its terminal is gone): leave cleanly within ``LEAVE_LIMIT_S``. Second: now.
     """
+    outlive_terminal()
     problems: list[CollabError] = []
     try:
         uvloop.run(_supervise(main))
@@ -46,9 +55,10 @@ def run_peer(main: Main) -> int:
         problems = leaves(errors)
     for signum in LEAVE:
         signal.signal(signum, signal.SIG_IGN)  # what they ask for is done, and the exit code is not theirs any more
+    has_declined = bool(problems) and all(isinstance(problem, Declined) for problem in problems)
     for problem in problems:
-        announce(f"error: {problem}")
-    code = EXIT_ERROR if problems else 0
+        announce(str(problem) if has_declined else f"error: {problem}")
+    code = EXIT_DECLINED if has_declined else EXIT_ERROR if problems else 0
     if not workers_end(WORKER_LIMIT_S):
         sys.stdout.flush()
         os._exit(code)  # all is said and done; whatever a microbatch that nobody waits for would come to
@@ -60,8 +70,10 @@ async def _supervise(main: Main) -> None:
     loop = asyncio.get_running_loop()
     peer = asyncio.ensure_future(main(stop))
 
-    def on_signal() -> None:
+    def on_signal(signum: signal.Signals) -> None:
         if stop.is_set():
+            if signum is signal.SIGHUP:  # a terminal that closes sends it, and the shell in it sends it again
+                return
             os._exit(EXIT_AT_ONCE)  # p2pd sees its control connection break, and exits too
         announce("leaving: finishing what is under way (again to leave at once)")
         stop.set()
@@ -69,7 +81,8 @@ async def _supervise(main: Main) -> None:
 
     loop.set_exception_handler(_report)
     for signum in LEAVE:
-        loop.add_signal_handler(signum, on_signal)
+        if signum is not signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:  # nohup
+            loop.add_signal_handler(signum, on_signal, signum)
     try:
         await peer
     except asyncio.CancelledError:

@@ -42,6 +42,8 @@ class Given:
     """Whether there is nothing left to do."""
     tally: Tally = field(default_factory=Tally)
     """What a screen shows of it."""
+    has_declined: bool = False
+    """Whether this machine's owner does not want it to take part."""
 
     def add(self, summary: dict[str, Any], counted: tuple[str, ...], *, is_over: bool) -> None:
         """One more session has ended."""
@@ -74,7 +76,9 @@ class Session:
             started.reaching.follow(self._say_reach)
             started.reaching.follow(lambda verdict: relay.observe(verdict.event(started.ports.clock.now())))
             if not await is_welcome(started, bundle, options, self.stop):
-                self.given.is_over = True
+                self.given.is_over = self.given.has_declined = True
+                return
+            if self._is_to_leave:
                 return
             with ExitStack() as stack:
                 watched = Watched(
@@ -92,6 +96,11 @@ class Session:
                     else:
                         await self._train(started, bundle, relay, watched)
 
+    @property
+    def _is_to_leave(self) -> bool:
+        """For good or for a while."""
+        return self.stop.is_set() or self.guest.pause.wanted.is_set()
+
     def _say_reach(self, verdict: Verdict) -> None:
         hint = f"\n  -> {verdict.hint}" if verdict.hint else ""
         self.options.say(f"reach: {verdict.reach}: {verdict.text}{hint}")
@@ -108,8 +117,11 @@ class Session:
 
     async def _train(self, started: Started, bundle: Bundle, relay: Relay, watched: Watched) -> None:
         await started.ports.compute.run(lambda: import_module("peers.machine"))  # PyTorch, beside the loop
+        if self._is_to_leave:
+            return
         from peers.machine import Beginning, build_trainer
 
+        self.guest.take_device()
         teller = ProgressTeller(relay.observe, started.ports.clock)
         beginning = Beginning(contributed=self.given.counts["epochs_contributed"], tell=teller.tell)
         building = asyncio.ensure_future(build_trainer(started, bundle, self.options, beginning))

@@ -28,7 +28,7 @@ checkpoints: {every_epochs: 1000, keep: 1}
 def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels find this checkout, and leave nothing in the user's home."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    for name in ("XDG_DATA_HOME", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
+    for name in ("XDG_DATA_HOME", "XDG_STATE_HOME", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
 
 

@@ -4,6 +4,8 @@ import asyncio
 import io
 import math
 import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +14,14 @@ import pytest
 
 from collab.config import About, Run, parse_run
 from collab.errors import ConfigError
+from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle
-from collab.types import Role
-from peers import asking
+from collab.types import Reachability, Role
+from peers import asking, joined_backbone
 from peers.consent import can_ask, has_agreed, load_of, note_agreed, row, says_yes, terms, traffic_words
 from peers.join_options import JoinOptions
 from peers.places import DataDir
+from peers.process import Declined, leaves
 from peers.screen import Style
 from peers.wiring import Reach
 
@@ -68,6 +72,8 @@ def test_purpose_licences_contact_traffic_and_who_sees_the_address_are_shown() -
     bare = terms(run())
     assert "the organiser does not say" in bare
     assert "'about'" in bare
+    assert "never pauses" in terms(run(), Role.BACKBONE)
+    assert "collab-peer pause" not in terms(run(), Role.BACKBONE)
 
 
 def test_what_an_organiser_says_cannot_drive_a_terminal() -> None:
@@ -171,7 +177,6 @@ def test_a_no_ends_it_and_the_next_time_it_is_asked_again(
     at_the_terminal(monkeypatch, answer=False)
     assert not welcome(tmp_path)
     assert "my-run" in shown[0]
-    assert "not joined" in shown[-1]
     at_the_terminal(monkeypatch, answer=True)
     assert welcome(tmp_path)
 
@@ -245,3 +250,90 @@ def test_a_service_or_a_notebook_reads_it_and_goes_on(tmp_path: Path, shown: lis
 def test_who_wants_silence_has_it(tmp_path: Path, shown: list[str]) -> None:
     assert welcome(tmp_path, style=Style.QUIET)
     assert shown == []
+
+
+def test_who_wants_silence_and_is_asked_is_shown_what_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[str]
+) -> None:
+    at_the_terminal(monkeypatch, answer=True)
+    assert welcome(tmp_path, style=Style.QUIET)
+    assert "IP address" in shown[0]
+    assert "traffic" in shown[-1]
+
+
+def test_a_no_names_what_is_kept(tmp_path: Path) -> None:
+    for name in ("traffic.json", "identity.key", ".lock"):
+        (tmp_path / name).touch()
+    assert str(asking.declined(DataDir(tmp_path))).endswith(f"{tmp_path} holds identity.key, traffic.json")
+
+
+# -- a backbone --------------------------------------------------------------------------------------------------------
+
+
+class Papers:
+    """Of an invite for a backbone."""
+
+    def role(self, _fingerprint: str, _owner: str) -> Role:
+        return Role.BACKBONE
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, place: DataDir, **fields: Any) -> bool:
+    """Join as a backbone, among others that are not there; whether it served."""
+    bundle, served = Bundle(run(), {}), list[bool]()
+    invite = SimpleNamespace(papers=Papers(), fingerprint=bundle.fingerprint, owner="", run_id="my-run")
+    invite.addresses = ("/ip4/127.0.0.1/tcp/4001/p2p/12D3KooW",)
+
+    class Compute:
+        async def beside(self, work: Callable[[], Any]) -> Any:
+            return work()
+
+    @asynccontextmanager
+    async def started(*_: object) -> AsyncIterator[Any]:
+        transport = SimpleNamespace(peer_id="me")
+        ports = SimpleNamespace(compute=Compute(), transport=transport)
+        yield SimpleNamespace(verdict=SimpleNamespace(reach=Reachability.DIRECT), ports=ports)
+
+    async def learned(*_: object) -> Bundle:
+        return bundle
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    async def serves(*_: object) -> None:
+        served.append(True)
+
+    monkeypatch.setattr(joined_backbone, "invite_from", lambda _: invite)
+    monkeypatch.setattr(joined_backbone, "start_peer", started)
+    monkeypatch.setattr(joined_backbone, "learn_run", learned)
+    monkeypatch.setattr(joined_backbone, "serve_backbone", serves)
+    monkeypatch.setattr(AddressBook, "follow", nothing)
+    options = JoinOptions(invite="", role=Role.BACKBONE, name="me", data_dir=place, reach=Reach(), **fields)
+    asyncio.run(joined_backbone.join_as_backbone(options, asyncio.Event()))
+    return bool(served)
+
+
+def test_whoever_is_to_host_a_backbone_is_asked_too_and_a_no_keeps_nothing_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[str]
+) -> None:
+    at_the_terminal(monkeypatch, answer=False)
+    with pytest.raises(ExceptionGroup) as refusal:
+        serve(monkeypatch, DataDir(tmp_path))
+    (declined,) = leaves(refusal.value)
+    assert isinstance(declined, Declined)
+    assert declined.message.endswith("holds nothing")
+    assert "never pauses" in shown[0]
+    at_the_terminal(monkeypatch, answer=True)
+    assert serve(monkeypatch, DataDir(tmp_path))
+    assert DataDir(tmp_path).run.exists()
+    at_the_terminal(monkeypatch, answer=None)
+    assert serve(monkeypatch, DataDir(tmp_path))
+
+
+def test_a_backbone_of_a_service_or_with_yes_is_not_asked_and_shows_it_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[str]
+) -> None:
+    assert serve(monkeypatch, DataDir(tmp_path))
+    assert "IP address" in shown[0]
+    (tmp_path / "other").mkdir()
+    at_the_terminal(monkeypatch, answer=None)
+    assert serve(monkeypatch, DataDir(tmp_path / "other"), has_agreed=True)

@@ -1,7 +1,9 @@
 """A guest: what it does when its owner's reasons come and go, and what 'pause' and 'resume' hear of it."""
 
 import asyncio
-import fcntl
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +14,18 @@ import pytest
 from collab.errors import ConfigError
 from collab.simulation.virtual_time import VirtualLoop
 from peers import guest as guests
-from peers.guest import Condition, Guest, condition_of
+from peers.guest import Condition, Guest, Wait, condition_of
 from peers.occasions import by_command
 from peers.pausing import pause, resume
-from peers.places import DataDir
+from peers.places import DataDir, claim_data_dir
 from peers.traffic import MonthlyTraffic
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a user who has no other peers."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture
@@ -38,8 +47,8 @@ class House:
 
     def __init__(self, directory: Path) -> None:
         self.place = DataDir(directory)
-        self.reason, self.said = "", list[str]()
-        occasions = [by_command(self.place.pause_mark), lambda: self.reason]
+        self.reason, self.month, self.said = "", "", list[Wait]()
+        occasions = [by_command(self.place.pause_mark), lambda: self.month, lambda: self.reason]
         traffic = MonthlyTraffic(self.place.traffic)
         self.guest = Guest(self.place, occasions, traffic, self.said.append)
         self.stop = asyncio.Event()
@@ -62,6 +71,7 @@ def test_a_session_is_asked_to_pause_when_a_reason_comes_and_another_may_begin_w
     async def life() -> None:
         async with house.guest.stay():
             assert await house.guest.may_begin(house.stop)
+            house.guest.take_device()
             assert house.condition is Condition.WORKING
             first = house.guest.pause
             house.reason = "the machine runs on battery"
@@ -86,7 +96,61 @@ def test_a_session_is_asked_to_pause_when_a_reason_comes_and_another_may_begin_w
         assert house.condition is None, "a process that has ended says nothing"
 
     within(loop, life())
-    assert house.said == ["paused: the machine runs on battery"]
+    assert house.said == [Wait(reason="the machine runs on battery", is_start=False, is_known=True)]
+
+
+def test_while_it_waits_each_other_kind_of_reason_is_told_and_no_number_that_changes(
+    tmp_path: Path, loop: VirtualLoop
+) -> None:
+    house = House(tmp_path)
+
+    async def life() -> None:
+        house.reason = "it counts as idle in 5 min"
+        async with house.guest.stay():
+            beginning = asyncio.ensure_future(house.guest.may_begin(house.stop))
+            for minute in (4, 3, 2):
+                await asyncio.sleep(60.0)
+                house.reason = f"it counts as idle in {minute} min"
+            house.month = "this month's 5 GB are used up"
+            await asyncio.sleep(600.0)
+            house.month = ""
+            await asyncio.sleep(60.0)
+            house.reason = ""
+            assert await beginning
+            house.month = "this month's 5 GB are used up"
+            await asyncio.sleep(60.0)
+            assert len(house.said) == 3, "a session tells of its own pause"
+            house.guest.end_session()
+            beginning = asyncio.ensure_future(house.guest.may_begin(house.stop))
+            await asyncio.sleep(60.0)
+            house.stop.set()
+            await beginning
+
+    within(loop, life())
+    assert house.said == [
+        Wait(reason="it counts as idle in 5 min", is_start=True, is_known=False),
+        Wait(reason="this month's 5 GB are used up", is_start=False, is_known=False),
+        Wait(reason="it counts as idle in 2 min", is_start=False, is_known=False),
+        Wait(reason="this month's 5 GB are used up", is_start=False, is_known=False),
+    ]
+
+
+def test_one_that_has_only_asked_has_done_nothing_yet(tmp_path: Path, loop: VirtualLoop) -> None:
+    house = House(tmp_path)
+    house.reason = "it is not the time"
+
+    async def life() -> None:
+        async with house.guest.stay():
+            house.guest.begin()
+            house.guest.end_session()
+            house.stop.set()
+            beginning = asyncio.ensure_future(house.guest.may_begin(asyncio.Event()))
+            await asyncio.sleep(1.0)
+            house.reason = ""
+            await beginning
+
+    within(loop, life())
+    assert [wait.is_start for wait in house.said] == [True]
 
 
 def test_one_that_is_told_to_leave_while_it_is_paused_begins_nothing(tmp_path: Path, loop: VirtualLoop) -> None:
@@ -99,6 +163,41 @@ def test_one_that_is_told_to_leave_while_it_is_paused_begins_nothing(tmp_path: P
             await asyncio.sleep(5.0)
             house.stop.set()
             assert not await beginning
+
+    within(loop, life())
+
+
+def test_before_anything_is_on_the_device_it_is_free(tmp_path: Path, loop: VirtualLoop) -> None:
+    house = House(tmp_path)
+
+    async def life() -> None:
+        async with house.guest.stay():
+            for takes_device in (False, True, False):
+                house.reason = ""
+                await house.guest.may_begin(house.stop)
+                if takes_device:
+                    house.guest.take_device()
+                house.reason = "the machine runs on battery"
+                await asyncio.sleep(1.0)
+                assert house.condition is (Condition.MAKING_ROOM if takes_device else Condition.STARTING)
+                house.guest.end_session()
+
+    within(loop, life())
+
+
+def test_one_that_begins_only_to_ask_hears_at_once_that_it_is_to_pause(tmp_path: Path, loop: VirtualLoop) -> None:
+    house = House(tmp_path)
+    house.reason = "it is not the time"
+
+    async def life() -> None:
+        async with house.guest.stay():
+            house.guest.begin()
+            assert house.guest.pause.wanted.is_set()
+            assert house.condition is Condition.STARTING
+            house.guest.end_session()
+            house.reason = ""
+            assert await house.guest.may_begin(house.stop)
+            assert not house.guest.pause.wanted.is_set()
 
     within(loop, life())
 
@@ -124,10 +223,8 @@ def test_a_session_that_goes_on_is_counted_and_the_count_is_kept(tmp_path: Path,
 
 @contextmanager
 def running(directory: Path) -> Iterator[None]:
-    """As a process does that has the directory to itself."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """As a process does that has the directory to itself, and pauses."""
+    with claim_data_dir(directory, "run", pauses=True):
         yield
 
 
@@ -135,6 +232,7 @@ async def session(house: House, *, room_s: float, leaving_s: float) -> None:
     """One session after the other, each of which takes so long to make room and to leave."""
     async with house.guest.stay():
         while await house.guest.may_begin(house.stop):
+            house.guest.take_device()
             await house.guest.pause.wanted.wait()
             await asyncio.sleep(room_s)
             house.guest.pause.has_made_room.set()
@@ -170,6 +268,27 @@ def test_a_peer_that_does_not_make_room_is_told_of(tmp_path: Path, loop: Virtual
     assert "microbatch" in error.value.hint
 
 
+def test_one_that_connects_or_asks_is_paused_at_once(
+    tmp_path: Path, loop: VirtualLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house = House(tmp_path)
+
+    async def life() -> None:
+        async with house.guest.stay():
+            await house.guest.may_begin(house.stop)
+            asked_s = loop.time()
+            await pause(tmp_path)
+            assert loop.time() - asked_s < 1.0
+            await resume(tmp_path)
+
+    with running(tmp_path):
+        within(loop, life())
+    told = capsys.readouterr().err
+    assert "its device is free" in told
+    assert "works again as soon as" in told
+    assert "computed is in a step" not in told
+
+
 def test_resume_says_what_else_keeps_it_paused(
     tmp_path: Path, loop: VirtualLoop, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,23 +308,133 @@ def test_resume_says_what_else_keeps_it_paused(
     assert "still paused: the machine runs on battery" in capsys.readouterr().err
 
 
-def test_all_peers_of_the_user_that_run_are_meant_unless_one_is_named(
+KILLED = """\
+import sys
+from pathlib import Path
+
+from peers.places import DataDir, claim_data_dir
+
+with claim_data_dir(Path(sys.argv[1]), "run", pauses=True) as place:
+    place.condition.write_text('{"condition": "paused", "reason": "", "pid": 1}')
+    print("there", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def kill_one_in(directory: Path) -> None:
+    """A process had the directory, said that it is paused, and was killed."""
+    command = [sys.executable, "-c", KILLED, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
+        assert peer.stdout is not None
+        assert peer.stdout.readline() == "there\n"
+        peer.kill()
+    assert DataDir(directory).condition.exists()
+
+
+@contextmanager
+def backbone(run_id: str) -> Iterator[DataDir]:
+    """One that was given no directory."""
+    with claim_data_dir(None, run_id) as place:
+        yield place
+
+
+def test_all_peers_of_the_user_that_run_and_pause_are_meant_wherever_they_keep_their_things(
     tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match="no peer of yours runs"):
+    for number in (1, 2):  # as another notebook
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / f"home-{number}"))
+        with claim_data_dir(None, "run", pauses=True) as gone:
+            pass
+    shutil.rmtree(gone.path)
+    elsewhere, killed = tmp_path / "elsewhere", tmp_path / "killed"
+    kill_one_in(killed)
+    with pytest.raises(ConfigError, match="no peer of yours that pauses runs"):
         within(loop, pause(None))
-    first, second = (tmp_path / "collab" / run / "peer-1" for run in ("a-run", "b-run"))
-    second.mkdir(parents=True)
-    with running(first):
-        DataDir(first).condition.write_text('{"condition": "paused", "reason": "", "pid": 1}')
-        within(loop, pause(None))
-        assert DataDir(first).pause_mark.exists()
-        assert not DataDir(second).pause_mark.exists(), "nobody runs there"
-    within(loop, resume(None))
-    assert "it works when it is started" in capsys.readouterr().err
+
+    async def life(*houses: House) -> None:
+        going = [asyncio.ensure_future(session(house, room_s=1.0, leaving_s=100.0)) for house in houses]
+        await asyncio.sleep(1.0)
+        await pause(None)
+        assert [house.condition for house in houses] == [Condition.HANDING_IN] * 2
+        capsys.readouterr()
+        await resume(None)
+        for house in houses:
+            house.stop.set()
+            house.reason = "so that the session ends"
+        await asyncio.gather(*going)
+
+    with (
+        claim_data_dir(None, "run", pauses=True) as usual, running(elsewhere),
+        backbone("run") as second, backbone("another-run") as third,
+    ):  # fmt: skip
+        within(loop, life(House(usual.path), House(elsewhere)))
+        told = capsys.readouterr().err
+        assert not any(place.pause_mark.exists() for place in (usual, second, third, DataDir(killed)))
+    for place in (usual.path, elsewhere):
+        assert f"{place}: works again" in told
     with pytest.raises(ConfigError, match="was paused"):
         within(loop, resume(None))
+
+
+def test_those_that_do_not_answer_are_named_together_after_all_others_were_asked(
+    tmp_path: Path, loop: VirtualLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house = House(tmp_path / "b")
+
+    async def life() -> None:
+        async with house.guest.stay():
+            await house.guest.may_begin(house.stop)
+            began_s = loop.time()
+            with pytest.raises(ConfigError, match="not free") as error:
+                await pause(None)
+            assert loop.time() - began_s < 15.0, "all are asked at once"
+            assert [str(tmp_path / name) in error.value.message for name in "abc"] == [True, False, True]
+            assert error.value.hint.count("microbatch that") == 1
+
+    with running(tmp_path / "a"), running(tmp_path / "b"), running(tmp_path / "c"), backbone("run") as place:
+        within(loop, life())
+        told = capsys.readouterr().err
+        assert f"{tmp_path / 'b'}: paused: its device is free" in told
+        assert f"{place.path}: a backbone runs there, and never pauses" in told
+        assert not place.pause_mark.exists(), "a trainer that has this directory later would begin paused"
+
+
+def test_a_backbone_that_is_named_is_an_error_at_once_and_no_mark_is_left(tmp_path: Path, loop: VirtualLoop) -> None:
+    began_s = loop.time()
+    with backbone("run") as place:
+        with pytest.raises(ConfigError, match="never pauses"):
+            within(loop, pause(place.path))
+        assert loop.time() == began_s
+        assert not place.pause_mark.exists()
+        place.pause_mark.touch()  # of an earlier version
+        within(loop, resume(place.path))
+        assert not place.pause_mark.exists()
+    with running(place.path), pytest.raises(ConfigError, match="not free"):
+        within(loop, pause(place.path))
+
+
+def test_the_last_word_of_one_that_was_killed_is_not_taken_for_that_of_the_next(
+    tmp_path: Path, loop: VirtualLoop
+) -> None:
+    kill_one_in(tmp_path)
+    with running(tmp_path), pytest.raises(ConfigError, match="not free"):
+        within(loop, pause(tmp_path))
+
+
+def test_one_that_is_stopped_later_works_when_it_is_started(
+    tmp_path: Path, loop: VirtualLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house = House(tmp_path)
+
+    async def life() -> None:
+        async with house.guest.stay():
+            await house.guest.may_begin(house.stop)
+            await pause(None)
+
+    with running(tmp_path):
+        within(loop, life())
+    within(loop, resume(None))
+    assert "it works when it is started" in capsys.readouterr().err
 
 
 def test_one_that_does_not_run_begins_paused(

@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from peers.process import keep_heap_small, run_peer
+from collab.errors import ConfigError
+from peers.process import EXIT_DECLINED, EXIT_ERROR, Declined, keep_heap_small, run_peer
 
 RINGS = """\
 import gc, sys, weakref
@@ -111,6 +112,19 @@ def test_what_a_burst_took_goes_back_to_the_system_though_something_of_it_stays(
     most, kept = map(int, result.stdout.split())
     assert most > 50e6
     assert kept == 800
+
+
+def test_a_no_has_an_exit_code_of_its_own_and_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    async def declines(_: asyncio.Event) -> None:
+        raise Declined("not joined")
+
+    async def fails(_: asyncio.Event) -> None:
+        raise ConfigError("no such thing")
+
+    assert run_peer(declines) == EXIT_DECLINED == 3
+    assert capsys.readouterr().err == "not joined\n"
+    assert run_peer(fails) == EXIT_ERROR
+    assert capsys.readouterr().err == "error: no such thing\n"
 
 
 def test_waits_that_a_library_gives_up_are_no_errors_and_other_tasks_are(caplog: pytest.LogCaptureFixture) -> None:

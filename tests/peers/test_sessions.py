@@ -15,13 +15,15 @@ from collab.simulation.virtual_time import VirtualClock, VirtualLoop
 from collab.swarm.identity import Identity
 from collab.swarm.invite import Invite, write_invite
 from collab.types import PeerId, Reachability, Role
-from peers import guest as guests, joining, session as sessions
+from peers import asking, guest as guests, joining, session as sessions
+from peers.consent import note_agreed
 from peers.event_words import words
 from peers.guest import Guest
 from peers.join_options import JoinOptions, Relay
-from peers.occasions import HouseRules
+from peers.occasions import HouseRules, by_command
 from peers.panel import Watched
 from peers.places import DataDir
+from peers.process import Declined
 from peers.progress import Ahead
 from peers.screen import Style
 from peers.session import Given, Session
@@ -59,6 +61,7 @@ class Lives:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, place: DataDir, *deeds: str) -> None:
         self.begun_s: list[float] = []
         self.paused_s: list[float] = []
+        self.was_paused: list[bool] = []
         self._place, self._deeds = place, list(deeds)
         lives = self
 
@@ -72,11 +75,19 @@ class Lives:
         self.begun_s.append(now_s())
         self.paused_s.append(session.guest.paused_s)
         deed = self._deeds.pop(0)
+        self.was_paused.append(session.guest.pause.wanted.is_set())
         if deed == "nobody answers":
             raise BootstrapFailed("none of the 1 bootstrap addresses answered")
+        if deed == "asks, and hears no":
+            session.given.is_over = session.given.has_declined = True
+            return
+        if deed == "asks, and hears yes":
+            note_agreed(self._place, session.invite.fingerprint)
+            return
         if deed == "is paused":
             self._place.pause_mark.touch()
             await session.guest.pause.wanted.wait()
+            session.guest.pause.has_made_room.set()
             asyncio.get_running_loop().call_later(100.0, self._place.pause_mark.unlink)
         session.given.add(
             {"role": "trainer", "epoch": 7, "samples": 10, "epochs_contributed": 2},
@@ -136,6 +147,165 @@ def test_ctrl_c_while_it_is_paused_ends_it(
     loop.run_until_complete(joining.join(options(tmp_path), stop))
     assert len(lives.begun_s) == 1
     assert summary(capsys)["samples"] == 10
+
+
+def at_night(loop: VirtualLoop, place: DataDir) -> None:
+    """There is a reason to pause, for 100 s."""
+    place.pause_mark.touch()
+    loop.call_at(loop.time() + 100.0, place.pause_mark.unlink)
+
+
+def paused_events(out: str) -> list[str]:
+    """The reasons, as a program is told."""
+    events = [json.loads(line) for line in out.splitlines()]
+    return [event["reason"] for event in events if event["event"] == "Paused"]
+
+
+def test_a_program_is_told_of_a_start_in_pause_and_of_each_other_reason_and_of_no_pause_twice(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Lives(monkeypatch, DataDir(tmp_path), "is paused", "finishes")
+    place, began_s = DataDir(tmp_path), loop.time()
+
+    def battery() -> str:
+        return "it runs on battery" if 50.0 < loop.time() - began_s < 120.0 else ""
+
+    monkeypatch.setattr(joining, "occasions", lambda *_: [by_command(place.pause_mark), battery])
+    at_night(loop, place)
+    loop.run_until_complete(joining.join(options(tmp_path), asyncio.Event()))
+    by_hand = by_command(tmp_path)()
+    told = capsys.readouterr()
+    assert paused_events(told.out) == [by_hand, "it runs on battery"], "of its own pause a session tells"
+    assert told.err.count(f"paused: {by_hand}") == 2
+
+
+def test_who_wants_silence_is_told_of_a_start_in_pause_and_of_no_other(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Lives(monkeypatch, DataDir(tmp_path), "is paused", "finishes")
+    at_night(loop, DataDir(tmp_path))
+    fields = {"as_json": False, "style": Style.QUIET}
+    loop.run_until_complete(joining.join(options(tmp_path, **fields), asyncio.Event()))
+    told = capsys.readouterr()
+    assert told.err.splitlines() == [f"paused: {by_command(tmp_path)()}"]
+    assert told.out == ""
+
+
+# -- the question ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "can_ask", lambda: True)
+
+
+@pytest.mark.usefixtures("_terminal")
+def test_who_sits_there_is_asked_at_once_and_only_then_it_waits_for_its_time(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives = Lives(monkeypatch, DataDir(tmp_path), "asks, and hears yes", "finishes")
+    at_night(loop, DataDir(tmp_path))
+    began_s = loop.time()
+    loop.run_until_complete(joining.join(options(tmp_path, as_json=False), asyncio.Event()))
+    first_s, second_s = (begun_s - began_s for begun_s in lives.begun_s)
+    assert first_s < 1.0
+    assert second_s == pytest.approx(100.0, abs=2.0)
+    assert lives.was_paused == [True, False]
+
+
+@pytest.mark.usefixtures("_terminal")
+@pytest.mark.parametrize("fields", [{"has_agreed": True, "as_json": False}, {"as_json": True}])
+def test_who_is_not_asked_is_not_connected_before_its_time(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    lives = Lives(monkeypatch, DataDir(tmp_path), "finishes")
+    at_night(loop, DataDir(tmp_path))
+    began_s = loop.time()
+    loop.run_until_complete(joining.join(options(tmp_path, **fields), asyncio.Event()))
+    assert [begun_s - began_s for begun_s in lives.begun_s] == [pytest.approx(100.0, abs=2.0)]
+
+
+@pytest.mark.usefixtures("_terminal")
+def test_a_no_ends_it_with_a_word_that_is_no_error(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Lives(monkeypatch, DataDir(tmp_path), "asks, and hears no")
+    monkeypatch.setattr(joining, "free_memory", lambda: pytest.fail("PyTorch may be half loaded, for the forecast"))
+    DataDir(tmp_path).pause_mark.touch()
+    with pytest.raises(Declined, match="not joined"):
+        loop.run_until_complete(joining.join(options(tmp_path, as_json=False), asyncio.Event()))
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_session_that_began_to_ask_goes_no_further_when_it_is_to_pause(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, answer: bool
+) -> None:
+    went_on = list[Session]()
+
+    @asynccontextmanager
+    async def connected(*_: object) -> AsyncIterator[Any]:
+        transport = SimpleNamespace(peer_id="me")
+        verdict = SimpleNamespace(reach="direct", text="", hint="")
+        ports = SimpleNamespace(transport=transport, clock=VirtualClock(loop))
+        reaching = SimpleNamespace(follow=lambda _: None)
+        yield SimpleNamespace(
+            traffic_bytes=int, ports=ports, clock_offset_s=0.0, verdict=verdict, reaching=reaching, refusals=None
+        ), None
+
+    async def asked(*_: object) -> bool:
+        return answer
+
+    async def train(session: Session, *_: object) -> None:
+        went_on.append(session)
+
+    monkeypatch.setattr(sessions, "start_from_invite", connected)
+    monkeypatch.setattr(sessions, "is_welcome", asked)
+    monkeypatch.setattr(Session, "_train", train)
+    monkeypatch.setattr(Session, "_sinks", lambda *_: None)
+    place = DataDir(tmp_path)
+    guest = guests.Guest(place, [by_command(place.pause_mark)], MonthlyTraffic(place.traffic), lambda _: None)
+    given = sessions.Given({})
+    invite: Any = SimpleNamespace(run_id="run")
+
+    async def life() -> None:
+        session = Session(options=options(tmp_path), invite=invite, guest=guest, stop=asyncio.Event(), given=given)
+        async with guest.stay():
+            guest.begin()
+            await session.live()
+            assert bool(went_on) is answer, "nothing stands against it but the answer"
+            place.pause_mark.touch()
+            await asyncio.sleep(1.0)
+            guest.begin()
+            await session.live()
+
+    loop.run_until_complete(life())
+    assert len(went_on) == int(answer)
+    assert given.has_declined is given.is_over is not answer
+
+
+def test_one_that_is_to_pause_while_it_loads_what_it_needs_takes_no_device(tmp_path: Path, loop: VirtualLoop) -> None:
+    place, nobody = DataDir(tmp_path), list[Any]([None, None, None])
+    guest = guests.Guest(place, [by_command(place.pause_mark)], MonthlyTraffic(place.traffic), lambda _: None)
+    invite: Any = None
+
+    class Compute:
+        async def run(self, _work: object) -> None:
+            place.pause_mark.touch()
+            await asyncio.sleep(1.0)
+
+    async def life() -> None:
+        session = Session(
+            options=options(tmp_path), invite=invite, guest=guest, stop=asyncio.Event(), given=sessions.Given({})
+        )
+        started: Any = SimpleNamespace(ports=SimpleNamespace(compute=Compute()))
+        async with guest.stay():
+            guest.begin()
+            await session._train(started, *nobody)
+            told = guests.condition_of(place)
+            assert told is not None
+            assert told.condition is guests.Condition.STARTING
+
+    loop.run_until_complete(life())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,123 @@
+"""What a peer does when its terminal goes away, with real ones: it says goodbye, and what it says is no error."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIMIT_S = 240.0
+
+LEAVES = """\
+import asyncio, logging, signal, sys
+from pathlib import Path
+
+from peers.process import announce, configure_logging, run_peer
+
+
+async def main(stop):
+    configure_logging("info")
+    print("ready", flush=True)
+    await stop.wait()
+    for line in range(3):
+        print("leaving", line, flush=True)
+        announce("bye")
+        logging.getLogger().info("bye")
+    print("kept for the end", end="")
+    Path(sys.argv[1]).write_text("left in order")
+
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever holds for the tests
+raise SystemExit(run_peer(main))
+"""
+
+GOES_ON = """\
+import asyncio, signal, sys, termios
+from pathlib import Path
+
+from collab.metrics.records import Notice
+from collab.types import Role
+from peers.panel import LivePanel, Watched
+from peers.process import announce, run_peer
+
+
+async def main(stop):
+    with LivePanel(Watched(title="run", role=Role.TRAINER)) as panel:
+        panel.observe(Notice(at_s=0.0, text="ready"))
+        try:
+            while termios.tcgetattr(0):
+                await asyncio.sleep(0.05)
+        except termios.error:
+            pass
+        for number in range(20):
+            panel.observe(Notice(at_s=0.0, text=str(number)))
+            print("on the terminal")
+            await asyncio.sleep(0.05)
+    announce("bye")
+    Path(sys.argv[1]).write_text(f"left in order; asked to: {stop.is_set()}")
+
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+raise SystemExit(run_peer(main))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "said"), [(LEAVES, "left in order"), (GOES_ON, "left in order; asked to: False")], ids=["HUP", "no HUP"]
+)
+def test_a_peer_whose_terminal_is_closed_ends_as_it_should(tmp_path: Path, program: str, said: str) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["TERM"] = "xterm"
+        os.execv(sys.executable, [sys.executable, "-c", program, str(tmp_path / "said")])
+    shown = b""
+    while b"ready" not in shown:
+        shown += os.read(terminal, 1000)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert (tmp_path / "said").read_text() == said
+
+
+WAITS = """\
+import asyncio, signal, sys
+
+from peers.process import run_peer
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN if "nohup" in sys.argv else signal.SIG_DFL)
+
+
+async def main(stop):
+    print("ready", flush=True)
+    await stop.wait()
+    print("leaving", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+
+raise SystemExit(run_peer(main))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "first", "later"),
+    [([], signal.SIGHUP, signal.SIGHUP), ([signal.SIGHUP], signal.SIGTERM, signal.SIGHUP)],
+    ids=["twice", "nohup"],
+)
+def test_a_shell_that_sends_it_twice_is_no_order_to_leave_at_once_and_nohup_is_none_to_leave(
+    before: list[signal.Signals], first: signal.Signals, later: signal.Signals
+) -> None:
+    command = [sys.executable, "-c", WAITS, *(["nohup"] if before else [])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
+        assert peer.stdin is not None
+        assert peer.stdout is not None
+        assert peer.stdout.readline() == "ready\n"
+        for signum in (*before, first):
+            peer.send_signal(signum)
+        assert peer.stdout.readline() == "leaving\n"
+        peer.send_signal(later)
+        peer.stdin.write("\n")
+        peer.stdin.flush()
+        assert peer.wait(LIMIT_S) == 0
