@@ -249,7 +249,8 @@ def test_a_session_that_began_to_ask_goes_no_further_when_it_is_to_pause(
         ports = SimpleNamespace(transport=transport, clock=VirtualClock(loop))
         reaching = SimpleNamespace(follow=lambda _: None)
         yield SimpleNamespace(
-            traffic_bytes=int, ports=ports, clock_offset_s=0.0, verdict=verdict, reaching=reaching, refusals=None
+            traffic_bytes=int, ports=ports, clock_offset_s=0.0, verdict=verdict, reaching=reaching,
+            refusals=SimpleNamespace(rows=tuple)
         ), None
 
     async def asked(*_: object) -> bool:
