@@ -36,10 +36,14 @@ def all_is_well() -> str:
 
 @dataclass(slots=True)
 class Publishing:
-    """Where publishing stands, for the dashboard."""
+    """Where publishing stands, for the dashboard and the panel."""
 
     standing: Callable[[], str] = all_is_well
-    """What keeps the newest checkpoint from the Hub; empty: nothing."""
+    """Set by whoever publishes."""
+
+    def problem(self) -> str:
+        """What keeps the newest checkpoint from the Hub; empty: nothing."""
+        return self.standing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ async def show(listening: socket.socket, ports: Ports, backbone: Backbone, data_
         store=kept.history,
         recent=kept.recent,
         problem=backbone.problem,
-        not_kept=lambda: backbone.not_saved() or kept.publishing.standing(),
+        not_kept=lambda: backbone.not_saved() or kept.publishing.problem(),
         home=str(data_dir.path.absolute()),
         hub_url=hub_url,
     )

@@ -67,6 +67,8 @@ class Ahead:
     """Until the next step's batch is there; infinite: nobody knows."""
     step_s: float
     """That a step should take; infinite: nobody knows."""
+    unit_s: float = 0.0
+    """How long a unit of work may take, where each push of one is a step; 0: rounds are."""
 
     @property
     def share(self) -> float:
@@ -87,10 +89,12 @@ def ahead_of(run: Run, mandate: Mandate, view: SwarmView, epoch: int, now_s: flo
     Args:
         now_s: swarm time.
     """
-    next_s, step_s = math.inf, math.inf
-    if not isinstance(run.strategy, VcAsgd):  # there each push is a step, and nobody says when one comes
+    next_s, step_s, unit_s = math.inf, math.inf, 0.0
+    if isinstance(run.strategy, VcAsgd):  # each push is a step, and nobody says when one comes
+        unit_s = run.strategy.first_lease_s
+    else:
         next_s, step_s = view.step_ahead(mandate.target_batch_size(epoch), now_s)
-    return Ahead(epoch=epoch, until_epoch=mandate.until_epoch, next_s=next_s, step_s=step_s)
+    return Ahead(epoch=epoch, until_epoch=mandate.until_epoch, next_s=next_s, step_s=step_s, unit_s=unit_s)
 
 
 def ahead_of_trainer(participant: "Participant") -> Ahead | None:

@@ -21,7 +21,7 @@ from collab.swarm.identity import Identity
 from collab.types import Role
 from peers.backbone import Backbone, BackboneSettings
 from peers.dashboard.address import NOWHERE, listen, url_of
-from peers.exhibiting import TRACKING_LIMIT_S, keep_record, show, start_tracking
+from peers.exhibiting import TRACKING_LIMIT_S, all_is_well, keep_record, show, start_tracking
 from peers.hub_service import HubService, serve_hub
 from peers.joining import Relay
 from peers.panel import LivePanel, Watched
@@ -95,7 +95,8 @@ async def serve_backbone(
         )
         backbone = Backbone(ports, started.identity, bundle, workshop, settings)
         url = url_of(listening) if listening is not None else ""
-        watched = watch(backbone, started, bundle, url)
+        not_published = kept.publishing.problem if kept is not None else all_is_well
+        watched = watch(backbone, started, bundle, url, not_published)
         screen = choose_screen(watched, as_json=place.as_json, style=place.style)
         steps = StepTeller(serving.relay.observe, ports.clock, watched.awaited)
         sinks: list[Sink] = [watched.tally, screen, steps, *(kept.sinks if kept is not None else ())]
@@ -129,8 +130,14 @@ async def serve_backbone(
             print(json.dumps({"event": "Summary", **summary}), flush=True)  # noqa: T201
 
 
-def watch(backbone: Backbone, started: Started, bundle: Bundle, url: str) -> Watched:
-    """As its screen asks for it."""
+def watch(
+    backbone: Backbone, started: Started, bundle: Bundle, url: str, not_published: Callable[[], str]
+) -> Watched:
+    """As its screen asks for it.
+
+    Args:
+        not_published: what keeps the newest checkpoint from the Hub; empty: nothing.
+    """
     clock, mandate = started.ports.clock, backbone.statutes.mandate
     return Watched(
         title=f"collab backbone: {bundle.run.run_id}" + (f", {url}" if url else ""),
@@ -138,7 +145,7 @@ def watch(backbone: Backbone, started: Started, bundle: Bundle, url: str) -> Wat
         view=lambda: backbone.membership.view,
         ahead=lambda: ahead_of_swarm(bundle.run, mandate, backbone.membership.view, clock.now()),
         refusals=started.refusals.rows,
-        problem=backbone.problem,
+        problem=lambda: backbone.problem() or not_published(),
     )
 
 

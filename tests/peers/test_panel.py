@@ -116,6 +116,14 @@ def test_a_step_that_is_several_times_overdue_is_no_health() -> None:
     assert looker.sees(step(epoch=8))[0].startswith("healthy")
 
 
+def test_pushes_are_late_when_a_unit_of_work_has_run_out() -> None:
+    pushes = replace(SOON, next_s=math.inf, step_s=math.inf, unit_s=300.0)
+    for role, event in ((Role.TRAINER, step()), (Role.BACKBONE, report())):
+        looker = Looker(role, ahead=lambda: pushes)
+        assert looker.sees(event, after_s=290.0)[0].startswith("healthy")
+        assert "none has come back since" in looker.sees(after_s=11.0)[1]
+
+
 def test_the_first_step_is_waited_for_as_long_as_one_takes_and_then_it_is_late() -> None:
     hour = Ahead(epoch=7, until_epoch=None, next_s=1800.0, step_s=3600.0)
     looker = Looker(ahead=lambda: hour)
