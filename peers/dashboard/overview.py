@@ -26,7 +26,8 @@ from peers.dashboard.link_use import Use, fullest, links_used
 from peers.dashboard.plain import finite, short_id, shown
 from peers.dashboard.sources import Sources
 from peers.dashboard.words import REACHED, Moment, doing, health, why
-from peers.summary import epoch_of, learning_rate, switched_off
+from peers.progress import ahead_of
+from peers.summary import epoch_of, history_of, learning_rate, switched_off
 
 FORMAT = 1
 """Of the JSON; fields are added without a new number."""
@@ -54,7 +55,7 @@ class Overview:
         view, now_s = sources.view(), sources.clock.now()
         self._learn_names(view)
         self._used = links_used(sources.recent.newest(RoundEnded)[:MOST_ROUNDS], sources.recent.newest(RoundPlanned))
-        consensus = self._consensus(view)
+        consensus = history_of(sources.run, view)
         figures, moment = self._figures(view, consensus, now_s)
         return {
             "format": FORMAT,
@@ -82,7 +83,7 @@ class Overview:
     def figures_now(self) -> dict[str, Any]:
         """What is under ``now`` in the state."""
         view = self.sources.view()
-        return self._figures(view, self._consensus(view), self.sources.clock.now())[0]
+        return self._figures(view, history_of(self.sources.run, view), self.sources.clock.now())[0]
 
     def peers_by_role_and_state(self) -> Mapping[tuple[str, str], int]:
         """How many peers there are of each kind."""
@@ -92,9 +93,6 @@ class Overview:
     def _is_one_history(self) -> bool:
         """Whether trainers go on together; else the newest of them says how far the run is."""
         return not isinstance(self.sources.run.strategy, VcAsgd)
-
-    def _consensus(self, view: SwarmView) -> tuple[int, Lineage] | None:
-        return view.consensus() if self._is_one_history else view.newest()
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
@@ -115,9 +113,7 @@ class Overview:
         run, mandate, recent = self.sources.run, self.sources.mandate, self.sources.recent
         report = next(iter(recent.newest(SwarmReport)), {})
         epoch = epoch_of(view, consensus[0]) if consensus is not None else int(report.get("epoch", 0))
-        due_s, step_s = view.step_ahead(mandate.target_batch_size(epoch), now_s)
-        if not self._is_one_history:
-            due_s, step_s = math.inf, math.inf  # a push is a step, and nobody says when one comes
+        ahead = ahead_of(run, mandate, view, epoch, now_s)
         rounds = recent.newest(RoundEnded)
         committed = next((one for one in rounds if one["committed"]), None)
         is_lost = bool(rounds) and not rounds[0]["committed"]
@@ -127,9 +123,9 @@ class Overview:
             trainers=view.num_trainers,
             contributors=committed["contributors"] if committed else 0,
             since_step_s=now_s - report["at_s"] if report and report["epoch"] else math.inf,
-            step_s=step_s,
+            step_s=ahead.step_s,
             lost_reason=shown(rounds[0]["reason"], self.sources.home) if is_lost else "",
-            unit_s=run.strategy.first_lease_s if isinstance(run.strategy, VcAsgd) else 0.0,
+            unit_s=ahead.unit_s,
             not_kept=shown(self.sources.not_kept(), self.sources.home),
         )
         left = max(mandate.until_epoch - epoch, 0) if mandate.until_epoch is not None else None
@@ -146,8 +142,8 @@ class Overview:
             "peers": view.num_peers,
             "samples": finite(view.samples(*consensus), 6) if consensus is not None else 0.0,
             "target_batch_size": mandate.target_batch_size(epoch),
-            "next_step_s": finite(due_s, 3),
-            "step_s": finite(measured_s if math.isfinite(measured_s) else step_s, 3),
+            "next_step_s": finite(ahead.next_s, 3),
+            "step_s": finite(measured_s if math.isfinite(measured_s) else ahead.step_s, 3),
             "remaining_s": finite(left * measured_s, 3) if left is not None else None,
         }
         return figures, moment
