@@ -1,12 +1,14 @@
 """Whether somebody uses the machine: a faked one whose processors, terminals and desktop are files and values."""
 
 import os
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from peers.usage import IDLE_S, Machine, Usage
+from peers.usage import IDLE_S, Machine, Usage, cpu_s_of_family
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -118,3 +120,23 @@ def test_a_system_that_tells_nothing_of_its_processors_is_judged_by_its_keys(fak
     (fake.root / "proc/stat").write_text("nonsense")
     fake.time_s += IDLE_S + 1
     assert usage.look() == ""
+
+
+BURN = """\
+import os, sys
+before = sum(os.times()[:2])
+while sum(os.times()[:2]) < before + 0.5:
+    os.getppid()
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_what_a_child_has_used_is_ours_while_it_lives_and_when_it_has_ended() -> None:
+    before_s = sum(cpu_s_of_family())
+    with subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"done\n"
+        assert sum(cpu_s_of_family()) - before_s > 0.45
+        child.communicate(b"\n")
+    assert sum(cpu_s_of_family()) - before_s > 0.45
