@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TextIO
 
 import uvloop
 
@@ -162,10 +162,17 @@ def leaves(group: BaseExceptionGroup[CollabError]) -> list[CollabError]:
     return found
 
 
+class ToStandardError(logging.StreamHandler[TextIO]):
+    """Wherever that goes by then: a panel takes it over meanwhile, and shows above itself what is said."""
+
+    stream = property(lambda _: sys.stderr, lambda *_: None)  # type: ignore[assignment]
+
+
 def configure_logging(level: str) -> None:
     """Log to standard error; hivemind's own handlers and colours are switched off when it is imported."""
     os.environ.setdefault("HIVEMIND_LOGLEVEL", "WARNING")
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    layout = "%(asctime)s %(levelname)s %(name)s %(message)s"
+    logging.basicConfig(level=level.upper(), format=layout, handlers=[ToStandardError()])
     for name in (*ADDRESSES_IN_LOGS, "hivemind", "filelock"):
         logging.getLogger(name).setLevel(logging.ERROR)
 

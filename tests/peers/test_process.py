@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import io
 import logging
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from collab.errors import ConfigError
-from peers.process import EXIT_DECLINED, EXIT_ERROR, Declined, keep_heap_small, run_peer
+from peers.process import EXIT_DECLINED, EXIT_ERROR, Declined, ToStandardError, keep_heap_small, run_peer
 
 RINGS = """\
 import gc, sys, weakref
@@ -146,3 +147,14 @@ def test_waits_that_a_library_gives_up_are_no_errors_and_other_tasks_are(caplog:
         assert run_peer(main) == 0
     assert "stand_still" in caplog.text
     assert "Event.wait" not in caplog.text
+
+
+def test_what_is_logged_goes_where_standard_error_goes_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A panel takes that over, and would be torn by what goes past it."""
+    log = logging.Logger("of this test")
+    log.addHandler(ToStandardError())
+    for _ in range(2):
+        taken_over = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", taken_over)
+        log.warning("the disk is full")
+        assert taken_over.getvalue() == "the disk is full\n"
