@@ -165,7 +165,7 @@ def leaves(group: BaseExceptionGroup[CollabError]) -> list[CollabError]:
 class ToStandardError(logging.StreamHandler[TextIO]):
     """Wherever that goes by then: a panel takes it over meanwhile, and shows above itself what is said."""
 
-    stream = property(lambda _: sys.stderr, lambda *_: None)  # type: ignore[assignment]
+    stream = property(lambda _: sys.stderr, lambda *_: None)
 
 
 def configure_logging(level: str) -> None:

@@ -151,10 +151,12 @@ def test_waits_that_a_library_gives_up_are_no_errors_and_other_tasks_are(caplog:
 
 def test_what_is_logged_goes_where_standard_error_goes_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """A panel takes that over, and would be torn by what goes past it."""
-    log = logging.Logger("of this test")
-    log.addHandler(ToStandardError())
+    log = logging.getLogger("tests.of what is logged")
+    handler = ToStandardError()
+    log.addHandler(handler)
     for _ in range(2):
         taken_over = io.StringIO()
         monkeypatch.setattr(sys, "stderr", taken_over)
         log.warning("the disk is full")
         assert taken_over.getvalue() == "the disk is full\n"
+    log.removeHandler(handler)
