@@ -26,6 +26,7 @@ class Seat:
         self._code: int | None = None
         self._pid, self._terminal = pty.fork()
         if self._pid == 0:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under 'nohup'
             os.execve(sys.executable, [*COMMAND, *arguments], environment(home))
         os.set_inheritable(self._terminal, False)  # a terminal that another seat holds, too, is not closed
 
