@@ -44,6 +44,8 @@ from peers.reporting import Reporter
 from peers.summary import shares_of
 from peers.workshop import Workshop
 
+FREE_SPACE = "free some space on that disk, or make its directory writable: checkpoints are written again by themselves"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackboneSettings:
@@ -182,11 +184,11 @@ class Backbone:
         """Why we cannot do our work just now, in words; empty: we can."""
         if self.keeper.packed is None:
             return "no state of the run is here yet"
-        return self.not_saved()
+        return self.not_saved()[0]
 
-    def not_saved(self) -> str:
-        """Why what is trained is not on this disk, in words; empty: it is."""
-        return "the disk takes no checkpoints" if self.keeper.shelf.is_resting else ""
+    def not_saved(self) -> tuple[str, str]:
+        """Why what is trained is not on this disk, and what to do, in words; both empty: it is."""
+        return ("the disk takes no checkpoints", FREE_SPACE) if self.keeper.shelf.is_resting else ("", "")
 
     def all_addresses(self) -> tuple[str, ...]:
         """Of all backbones that are alive, our own first; for an invite."""

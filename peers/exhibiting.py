@@ -29,20 +29,20 @@ TRACKING_LIMIT_S = 1.5
 """For a tracking service to take what is left when the backbone leaves."""
 
 
-def all_is_well() -> str:
+def all_is_well() -> tuple[str, str]:
     """Nothing keeps anything from the Hub, or it is not used."""
-    return ""
+    return "", ""
 
 
 @dataclass(slots=True)
 class Publishing:
     """Where publishing stands, for the dashboard and the panel."""
 
-    standing: Callable[[], str] = all_is_well
+    standing: Callable[[], tuple[str, str]] = all_is_well
     """Set by whoever publishes."""
 
-    def problem(self) -> str:
-        """What keeps the newest checkpoint from the Hub; empty: nothing."""
+    def problem(self) -> tuple[str, str]:
+        """What keeps the newest checkpoint from the Hub, and what to do; both empty: nothing does."""
         return self.standing()
 
 
@@ -126,7 +126,7 @@ async def show(listening: socket.socket, ports: Ports, backbone: Backbone, data_
         store=kept.history,
         recent=kept.recent,
         problem=backbone.problem,
-        not_kept=lambda: backbone.not_saved() or kept.publishing.problem(),
+        not_kept=lambda: found if (found := backbone.not_saved())[0] else kept.publishing.problem(),
         home=str(data_dir.path.absolute()),
         hub_url=hub_url,
     )

@@ -77,7 +77,7 @@ async def serve_hub(
     with closing(ThreadCompute()) as worker:
         plan = HubPlan(place=str(service.place), publish=publisher.publish, worker=worker, is_told=is_told)
         desk = HubDesk(ports, backbone.keeper.shelf, backbone.lease.tenure, plan)
-        kept.publishing.standing = lambda: desk.standing
+        kept.publishing.standing = lambda: (desk.standing, desk.next_step)
         try:
             await desk.run()
         finally:

@@ -131,12 +131,12 @@ async def serve_backbone(
 
 
 def watch(
-    backbone: Backbone, started: Started, bundle: Bundle, url: str, not_published: Callable[[], str]
+    backbone: Backbone, started: Started, bundle: Bundle, url: str, not_published: Callable[[], tuple[str, str]]
 ) -> Watched:
     """As its screen asks for it.
 
     Args:
-        not_published: what keeps the newest checkpoint from the Hub; empty: nothing.
+        not_published: what keeps the newest checkpoint from the Hub, and what to do; both empty: nothing does.
     """
     clock, mandate = started.ports.clock, backbone.statutes.mandate
     return Watched(
@@ -145,7 +145,7 @@ def watch(
         view=lambda: backbone.membership.view,
         ahead=lambda: ahead_of_swarm(bundle.run, mandate, backbone.membership.view, clock.now()),
         refusals=started.refusals.rows,
-        problem=lambda: backbone.problem() or not_published(),
+        problem=lambda: backbone.problem() or "\n  -> ".join(filter(None, not_published())),
     )
 
 

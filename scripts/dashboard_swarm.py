@@ -62,7 +62,7 @@ class InventedSwarm:
         self.sink = Fanout(self.recorder, self.recent)
         self.names = {PeerId(f"12D3KooWtrainer{number:03d}"): f"trainer-{number}" for number in range(1, trainers + 1)}
         self.epoch, self.begun_s = 0, time.time()
-        self.problem, self.not_kept = "", ""
+        self.problem, self.not_kept = "", ("", "")
         self.sources = Sources(
             run=bundle.run,
             mandate=Mandate(bundle),

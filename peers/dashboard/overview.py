@@ -114,7 +114,7 @@ class Overview:
         report = next(iter(recent.newest(SwarmReport)), {})
         epoch = epoch_of(view, consensus[0]) if consensus is not None else int(report.get("epoch", 0))
         ahead = ahead_of(run, mandate, view, epoch, now_s)
-        rounds = recent.newest(RoundEnded)
+        rounds, (not_kept, hint) = recent.newest(RoundEnded), self.sources.not_kept()
         committed = next((one for one in rounds if one["committed"]), None)
         is_lost = bool(rounds) and not rounds[0]["committed"]
         moment = Moment(
@@ -126,7 +126,8 @@ class Overview:
             step_s=ahead.step_s,
             lost_reason=shown(rounds[0]["reason"], self.sources.home) if is_lost else "",
             unit_s=ahead.unit_s,
-            not_kept=shown(self.sources.not_kept(), self.sources.home),
+            not_kept=shown(not_kept, self.sources.home),
+            not_kept_hint=shown(hint, self.sources.home),
         )
         left = max(mandate.until_epoch - epoch, 0) if mandate.until_epoch is not None else None
         measured_s = self._seconds_a_step()

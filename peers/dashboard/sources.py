@@ -27,8 +27,8 @@ class Sources:
     recent: Recent
     problem: Callable[[], str]
     """Why it cannot do its work; empty: it can."""
-    not_kept: Callable[[], str]
-    """Why what is trained is not saved, or not published; empty: it is."""
+    not_kept: Callable[[], tuple[str, str]]
+    """Why what is trained is not saved, or not published, and what to do; both empty: it is."""
     home: str
     """Its directory, of which nobody else needs to know where it is."""
     hub_url: str = ""

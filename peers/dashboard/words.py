@@ -12,7 +12,6 @@ from peers.summary import ABSENT, DEFERRED, switched_off
 GOOD, WAITING, TROUBLE = "good", "waiting", "trouble"
 PATIENCE_STEPS, PATIENCE_S = 4.0, 30.0
 """A step that takes so many times what it should, and so long, is late."""
-NOT_KEPT_HINT = "training goes on; the notices below say what to do"
 MISSED_HEARTBEATS = 2.0
 """Of a peer that has not been heard for so many, it is said."""
 REACHED = {
@@ -68,6 +67,8 @@ class Moment:
     """How long a unit of work may take, where each push of one is a step; 0: rounds are."""
     not_kept: str = ""
     """Why what is trained is not saved, or not published; empty: it is."""
+    not_kept_hint: str = ""
+    """What to do about that."""
 
 
 def health(now: Moment) -> Health:
@@ -75,7 +76,7 @@ def health(now: Moment) -> Health:
     found = _progress(now)
     if found.level == TROUBLE or not now.not_kept:
         return found
-    return Health(TROUBLE, f"{found.text}; but {now.not_kept}", NOT_KEPT_HINT)
+    return Health(TROUBLE, f"{found.text}; but {now.not_kept}", now.not_kept_hint)
 
 
 def _progress(now: Moment) -> Health:

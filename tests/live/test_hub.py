@@ -186,6 +186,7 @@ def check_first_line_of_the_dashboard(run: Run, backbone: Peer) -> None:
     run.hub.writers.clear()
     wait_until(lambda: "is not on the Hub yet" in health()["text"], "the dashboard to say so", backbone)
     assert health()["level"] == "trouble"
+    assert "hf auth login" in health()["hint"]
     assert TOKEN not in str(health())
     run.hub.writers.add(TOKEN)
     wait_until(lambda: "Hub" not in health()["text"], "the dashboard to say that all is well", backbone)

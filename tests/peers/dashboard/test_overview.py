@@ -122,8 +122,9 @@ def test_who_was_left_out_of_a_round_is_said_with_the_reason(swarm: InventedSwar
 def test_that_nothing_is_saved_is_in_the_first_line_and_names_no_place_of_this_machine(swarm: InventedSwarm) -> None:
     swarm.step()
     assert state(swarm)["health"]["level"] == "good"
-    swarm.not_kept = f"{swarm.sources.home}/checkpoints takes nothing"
+    swarm.not_kept = f"{swarm.sources.home}/checkpoints takes nothing", f"make room in {swarm.sources.home}"
     told = state(swarm)["health"]
+    assert told["hint"] == "make room in DATA_DIR"
     assert told["level"] == "trouble"
     assert told["text"].endswith("; but DATA_DIR/checkpoints takes nothing")
 
