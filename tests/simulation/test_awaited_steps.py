@@ -9,6 +9,7 @@ import pytest
 
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
+from peers.exhibiting import all_is_well
 from peers.panel import LivePanel
 from peers.progress import Ahead, ahead_of_swarm, ahead_of_trainer
 from peers.serving import watch
@@ -49,7 +50,7 @@ def test_a_backbones_panel_tells_whether_steps_come_as_they_should(tmp_path: Pat
         ports, world = peer.ports, swarm.world
         assert ports is not None
         started: Any = SimpleNamespace(ports=ports, refusals=SimpleNamespace(rows=list))
-        watched = watch(swarm.backbones[0], started, swarm.bundle, "")
+        watched = watch(swarm.backbones[0], started, swarm.bundle, "", all_is_well)
         told_s = [0.0]
         panel = LivePanel(watched, clock=lambda: told_s[0])
         for event in list(peer.events):
