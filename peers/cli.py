@@ -15,6 +15,7 @@ from peers.cli_options import (
     MaxDownload,
     MaxUpload,
     Plain,
+    PrintConfig,
     Quiet,
     Store,
     Track,
@@ -47,6 +48,7 @@ def init(
 
 @app.command()
 def backbone(
+    context: typer.Context,
     directory: Annotated[Path, typer.Argument(help="Directory of the run, made with 'collab-peer init'.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",  # noqa: S104 - a backbone is dialled
     port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
@@ -74,6 +76,7 @@ def backbone(
     plain: Plain = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    print_config: PrintConfig = False,
     log_level: LogLevel = "warning",
 ) -> None:
     """Start the backbone of a run: bootstrap, state, checkpoints. Needs no GPU. Prints the invite."""
@@ -81,6 +84,9 @@ def backbone(
     check_track(track)
     check_style(is_plain=plain, is_quiet=quiet, as_json=as_json)
     off = duties_off(without)
+    if print_config:
+        _print_config(context, directory)
+        return
     from peers.process import configure_logging, run_peer
 
     configure_logging(log_level)
@@ -104,6 +110,14 @@ def backbone(
         as_json=as_json,
     )  # fmt: skip
     raise typer.Exit(run_peer(lambda stop: serve(options, stop)))
+
+
+def _print_config(context: typer.Context, directory: Path) -> None:
+    from peers.places import RUN_FILE
+    from peers.printed_config import print_config
+    from peers.process import run_plain
+
+    run_plain(lambda: print_config(context, directory / RUN_FILE))
 
 
 def _check_beginning(begin_with: str, *, has_new_owner: bool) -> None:

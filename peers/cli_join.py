@@ -20,6 +20,7 @@ from peers.cli_options import (
     MonthlyGb,
     OnBattery,
     Plain,
+    PrintConfig,
     Priority,
     Quiet,
     ReachText,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 
 def join(
+    context: typer.Context,
     invite: InviteText,
     role: Annotated[str, typer.Option(help="trainer, auxiliary (lends bandwidth only) or backbone.")] = "trainer",
     name: Annotated[str, typer.Option(help="What others see; default: this machine's name.")] = "",
@@ -71,6 +73,7 @@ def join(
     quiet: Quiet = False,
     clock_error_s: Annotated[float, typer.Option(hidden=True, help="Pretend that the clock is off; for tests.")] = 0.0,
     as_json: AsJson = False,
+    print_config: PrintConfig = False,
     log_level: LogLevel = "warning",
 ) -> None:
     """Join a run and train until Ctrl+C or until it is finished."""
@@ -78,6 +81,11 @@ def join(
     check_style(is_plain=plain, is_quiet=quiet, as_json=as_json)
     _check(role, priority)
     asked_for, off = _asked_for(reach), duties_off(without)
+    if print_config:
+        from peers.printed_config import print_config as show
+
+        show(context)
+        return
     _begin(invite, log_level, is_quiet=quiet)
     from peers.joining import JoinOptions
     from peers.occasions import HouseRules

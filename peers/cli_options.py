@@ -63,6 +63,10 @@ GpuMemory = Annotated[float | None, Gigabytes(help="GB of the GPU's memory that 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before this machine takes part for the first time.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines in place of the panel, also on a terminal.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but problems.")]
+PrintConfig = Annotated[
+    bool,
+    typer.Option("--print-config", help="Print what it would go by, and where each value comes from; start nothing."),
+]
 Priority = Annotated[str, typer.Option(help="low: other programs go first; normal: it takes its share.")]
 
 

@@ -85,8 +85,8 @@ def start_tracking(service: Service | None, ports: Ports, bundle: Bundle, data_d
         return None
     loop, me = asyncio.get_running_loop(), ports.transport.peer_id
 
-    def say(text: str, hint: str) -> None:
-        notice = Notice(at_s=ports.clock.now(), text=text, hint=hint, is_problem=bool(hint))
+    def say(text: str, hint: str = "", settles: str = "") -> None:
+        notice = Notice(at_s=ports.clock.now(), text=text, hint=hint, is_problem=bool(hint), settles=settles)
         if not loop.is_closed():
             loop.call_soon_threadsafe(ports.observer.observe, notice)
 

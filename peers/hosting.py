@@ -13,7 +13,7 @@ from collab.checkpoints.hub_repository import HubPlace
 from collab.concurrency import Background
 from collab.config import Run, VcAsgd, load_run
 from collab.errors import ConfigError
-from collab.metrics.tracking import service_for
+from collab.metrics.services import service_for
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.listening import is_loopback
 from collab.net.relaying import limits_for

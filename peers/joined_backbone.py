@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from collab.concurrency import Background
 from collab.errors import ConfigError
-from collab.metrics.tracking import service_for
+from collab.metrics.services import service_for
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import StartupSettings, default_host, learn_run, start_peer
 from collab.swarm.address_book import AddressBook

@@ -1,5 +1,6 @@
 """Figures for a tracking service: nothing waits for it, whatever it does, and it goes on with the same run."""
 
+import os
 import sys
 import threading
 from collections.abc import Mapping
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 from collab.metrics import tracking
-from collab.metrics.tracking import KEY, MODE, Tracked, Tracker, Trackio, Wandb, service_for
+from collab.metrics.services import Trackio, service_for
+from collab.metrics.tracking import Say, Tracked, Tracker
+from collab.metrics.wandb_run import AGAIN_S, KEY, MODE, MOST_AGAIN_S, Wandb, trim
 from tests.metrics.test_names import REPORT
 from tests.metrics.test_store import report
 
@@ -33,9 +36,9 @@ class FakeService:
             raise ConnectionError("the key is 0123456789")
         self.calls.append(what)
 
-    def begin(self, tracked: Tracked) -> tuple[str, str]:
+    def begin(self, tracked: Tracked, say: Say) -> None:
         self._note("begin", tracked.identity)
-        return "fake has the figures", ""
+        say("fake has the figures")
 
     def log(self, figures: Mapping[str, float]) -> None:
         self._note("log", dict(figures))
@@ -48,9 +51,19 @@ def tracked(directory: Path = Path("/nowhere")) -> Tracked:
     return Tracked(identity="0123", name="my-run", config={"seed": 1}, directory=directory)
 
 
-def tracker(service: Any) -> tuple[Tracker, list[tuple[str, str]]]:
-    said: list[tuple[str, str]] = []
-    return Tracker(service, tracked(), lambda text, hint: said.append((text, hint))), said
+class Heard(list[tuple[str, str]]):
+    """Texts and hints, and which of the texts is settled by now."""
+
+    settled: str = ""
+
+    def __call__(self, text: str, hint: str = "", settles: str = "") -> None:
+        self.append((text, hint))
+        self.settled = settles
+
+
+def tracker(service: Any) -> tuple[Tracker, Heard]:
+    said = Heard()
+    return Tracker(service, tracked(), said), said
 
 
 def test_figures_go_by_their_epoch_and_what_waits_is_sent_at_the_end() -> None:
@@ -77,7 +90,7 @@ def test_a_service_that_does_not_answer_holds_up_nobody(monkeypatch: pytest.Monk
     for epoch in range(100):
         ours.observe(report(epoch))
     ours.close(0.0)
-    assert service.calls == said == []
+    assert [*service.calls, *said] == []
     gate.set()
     ours._thread.join(LIMIT_S)
     assert len(service.calls) <= 12, "of what no queue could hold, the rest is lost"
@@ -166,8 +179,9 @@ def test_wandb_goes_on_with_one_run_and_falls_back_to_the_disk(
     monkeypatch.setitem(sys.modules, "wandb", library)
     monkeypatch.delenv(MODE, raising=False)
     monkeypatch.setenv(KEY, key)
-    service = Wandb()
-    text, hint = service.begin(tracked(tmp_path))
+    service, said = Wandb(), Heard()
+    service.begin(tracked(tmp_path), said)
+    ((text, hint),) = said
     assert words in text
     assert (f"wandb sync {tmp_path / 'wandb' / 'offline-run-*'}" in hint) == (len(modes) == 2)
     service.log({"epoch": 3.0, "loss": 1.0})
@@ -183,6 +197,51 @@ def test_wandb_goes_on_with_one_run_and_falls_back_to_the_disk(
     assert library.logged == [{"epoch": 3.0, "loss": 1.0}]
 
 
+def test_wandb_gets_what_it_has_missed_when_it_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library = FakeWandb(is_reached=False)
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    monkeypatch.delenv(MODE, raising=False)
+    monkeypatch.setenv(KEY, "k")
+    now_s, said = 0.0, Heard()
+    service = Wandb(lambda: now_s)
+    service.begin(tracked(tmp_path), said)
+    for epoch in range(3):
+        service.log({"epoch": float(epoch)})
+    assert len(library.inits) == 2, "it is not tried at each step"
+    now_s = AGAIN_S
+    service.log({"epoch": 3.0})
+    assert [known["mode"] for known in library.inits[2:]] == ["online", "offline"]
+    now_s += AGAIN_S
+    service.log({"epoch": 4.0})
+    assert len(library.inits) == 4, "later and later"
+    library.logged.clear()
+    library.is_reached = True
+    now_s += AGAIN_S
+    service.log({"epoch": 5.0})
+    assert library.logged == [{"epoch": float(epoch)} for epoch in range(6)]
+    assert [text for text, _ in said[1:]] == ["wandb has the figures: https://wandb.example/run"]
+    assert said.settled == said[0][0]
+    now_s += MOST_AGAIN_S
+    service.log({"epoch": 6.0})
+    assert library.logged[6:] == [{"epoch": 6.0}]
+    assert len(library.inits) == 5
+
+
+def test_what_earlier_lives_have_left_on_the_disk_is_bounded(tmp_path: Path) -> None:
+    for age, name in enumerate(["run-newest", "offline-run-b", "run-c", "offline-run-oldest"]):
+        life = tmp_path / name / "files"
+        life.mkdir(parents=True)
+        (life / "figures").write_bytes(bytes(1000))
+        os.utime(life.parent, (1e9 - age, 1e9 - age))
+    (tmp_path / "latest-run").symlink_to("run-newest")
+    (tmp_path / "debug.log").write_bytes(bytes(5000))
+    trim(tmp_path, 2500)
+    assert {path.name for path in tmp_path.iterdir()} == {"run-newest", "offline-run-b", "latest-run", "debug.log"}
+    trim(tmp_path, 500)
+    assert {path.name for path in tmp_path.iterdir()} == {"run-newest", "latest-run", "debug.log"}
+    trim(tmp_path / "nowhere", 500)
+
+
 def test_trackio_goes_on_with_one_run_and_prints_no_results(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,7 +252,7 @@ def test_trackio_goes_on_with_one_run_and_prints_no_results(
     library.finish = lambda: sys.stdout.write("finished")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "trackio", library)
     service = Trackio()
-    service.begin(tracked())
+    service.begin(tracked(), Heard())
     service.log({"epoch": 3.0, "loss": 1.0})
     service.end()
     assert (asked[0]["name"], asked[0]["resume"]) == ("my-run-0123", "allow")
@@ -206,5 +265,5 @@ def test_what_the_environment_says_of_wandbs_mode_holds(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "wandb", library)
     monkeypatch.setenv(MODE, "offline")
     monkeypatch.setenv(KEY, "k")
-    Wandb().begin(tracked(tmp_path))
+    Wandb().begin(tracked(tmp_path), Heard())
     assert library.inits[0]["mode"] == "offline"

@@ -1,0 +1,121 @@
+"""Weights & Biases: one run, over a backbone's lives and over hours in which the service does not answer."""
+
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from collab.metrics.names import EPOCH
+from collab.metrics.tracking import PROJECT, Say, Tracked
+
+INIT_LIMIT_S = 15
+KEY, MODE = "WANDB_API_KEY", "WANDB_MODE"
+"""Variables of wandb's."""
+FIGURES_ONLY: dict[str, Any] = {
+    "disable_git": True, "disable_code": True, "host": "collab",
+    "x_disable_meta": True, "x_disable_machine_info": True, "x_disable_stats": True, "x_save_requirements": False,
+}  # fmt: skip
+"""Else wandb sends the machine's and the user's name, paths, the processor's load, installed packages, and the whole
+command line, with whatever secret is there."""
+AGAIN_S, MOST_AGAIN_S = 3600.0, 24 * 3600.0
+"""Until a service that did not answer is tried again, and how long that becomes: each try leaves a directory."""
+MOST_OWED = 5_000
+"""Epochs that are sent when it answers at last; of more, the newest. The disk has all of them."""
+KEPT_BYTES = 500 * 10**6
+"""Of what earlier lives have left on the disk."""
+
+
+class Wandb:
+    """Without a key on the disk only; also while it cannot be reached, and it gets all of that when it can be."""
+
+    name = "wandb"
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._run: Any = None
+        self._known: dict[str, Any] = {}
+        self._folder = Path()
+        self._say: Any = None
+        self._problem = ""
+        """What a person was told is wrong; empty: nothing is."""
+        self._wait_s, self._next_s = AGAIN_S, 0.0
+        self._owed: deque[dict[str, float]] = deque(maxlen=MOST_OWED)
+
+    def begin(self, tracked: Tracked, say: Say) -> None:
+        import wandb
+
+        self._say, self._folder = say, tracked.directory / "wandb"
+        settings = wandb.Settings(silent=True, console="off", init_timeout=INIT_LIMIT_S, **FIGURES_ONLY)
+        wandb.setup(settings=settings)
+        self._known = {
+            "project": os.environ.get("WANDB_PROJECT", PROJECT),
+            "id": tracked.identity,
+            "name": tracked.name,
+            "resume": "allow",
+            "config": dict(tracked.config),
+            "dir": str(tracked.directory),
+            "settings": settings,
+        }
+        mode = os.environ.get(MODE) or ("online" if os.environ.get(KEY) else "offline")
+        if reason := self._open(mode):
+            self._problem = f"wandb cannot be reached ({reason}); figures are kept on this disk meanwhile"
+            hint = "nothing: it is tried again, and gets them then; what earlier lives have left here, and what comes"
+            say(self._problem, f"{hint} before this one ends: wandb sync {self._folder / 'offline-run-*'}")
+        else:
+            say(f"wandb has the figures: {f'in {self._folder}' if self._run.offline else self._run.url}")
+
+    def log(self, figures: Mapping[str, float]) -> None:
+        if self._problem:
+            self._owed.append(dict(figures))
+            if self._now() >= self._next_s:
+                self._try_again()
+                if not self._problem:
+                    return  # these were among what was owed
+        self._run.log(dict(figures))
+
+    def end(self) -> None:
+        self._run.finish()
+
+    def _open(self, mode: str) -> str:
+        """Begin the run, or go on with it; on the disk, where it cannot be had otherwise: the reason for that."""
+        import wandb
+
+        trim(self._folder, KEPT_BYTES)
+        reason = ""
+        try:
+            self._run = wandb.init(mode=mode, **self._known)
+        except Exception as error:
+            if mode == "offline":
+                raise
+            reason = type(error).__name__  # its text may hold the key
+            wandb.teardown()  # else what it has begun under this identity is in the way
+            self._run = wandb.init(mode="offline", **self._known)
+            self._next_s = self._now() + self._wait_s
+            self._wait_s = min(2 * self._wait_s, MOST_AGAIN_S)
+        self._run.define_metric("*", step_metric=EPOCH.name)
+        return reason
+
+    def _try_again(self) -> None:
+        """Whether it answers by now; then it gets what it has missed."""
+        self._run.finish()
+        if self._open("online"):
+            return
+        for figures in self._owed:
+            self._run.log(figures)
+        self._owed.clear()
+        self._say(f"wandb has the figures: {self._run.url}", settles=self._problem)
+        self._problem, self._wait_s = "", AGAIN_S
+
+
+def trim(folder: Path, most_bytes: int) -> None:
+    """Remove the oldest lives' directories until all take no more than so much; the newest stays."""
+    lives = [life for life in folder.glob("*run-*") if life.is_dir() and not life.is_symlink()]
+    lives.sort(key=lambda life: life.stat().st_mtime, reverse=True)
+    total = 0
+    for place, life in enumerate(lives):
+        total += sum(path.lstat().st_size for path in life.rglob("*") if path.is_file())
+        if place and total > most_bytes:
+            shutil.rmtree(life, ignore_errors=True)
