@@ -127,7 +127,7 @@ def data_home() -> Path:
 def is_in_use(path: Path) -> bool:
     """Whether a process has this directory to itself now."""
     try:
-        with (path / LOCK).open("r") as lock:
+        with _at_the_door(path, fcntl.LOCK_SH), (path / LOCK).open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -175,6 +175,24 @@ def claim_data_dir(
 
 
 @contextmanager
+def _at_the_door(path: Path, how: int) -> Iterator[None]:
+    """With a lock of the directory itself, for as long as the one within is tried: who only looks whether it is in use
+    holds that for a moment, and a peer that starts then would take it for another peer.
+    """
+    try:
+        door = os.open(path, os.O_RDONLY)
+    except OSError:  # there is none, or it is another user's
+        yield
+        return
+    try:
+        with suppress(OSError):  # a network's file system may lock files only
+            fcntl.flock(door, how)
+        yield
+    finally:
+        os.close(door)
+
+
+@contextmanager
 def _claimed(path: Path, *, pauses: bool) -> Iterator[Path | None]:
     """``path`` under a lock that ends with the process; None when another process holds it."""
     try:
@@ -184,7 +202,8 @@ def _claimed(path: Path, *, pauses: bool) -> Iterator[Path | None]:
         raise ConfigError(f"cannot write to {path}: {error.strerror}", hint="name a writable --data-dir") from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with _at_the_door(path, fcntl.LOCK_EX):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield None
             return

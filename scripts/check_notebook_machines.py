@@ -1,24 +1,29 @@
 #!/usr/bin/env python3
-"""Whether the notebooks for volunteers work beside what Colab and Kaggle have installed, as far as can be emulated.
+"""Whether the notebooks work beside what Colab and Kaggle have installed, as far as can be emulated.
 
-    python scripts/check_notebook_machines.py [--machine colab] [--folder DIR] [--python PATH] [--only-resolve]
+    python scripts/check_notebook_machines.py [--machine colab] [--folder DIR] [--python PATH] [--torch-of-here]
+        [--only-resolve]
 
 For each machine an environment of its Python is made with the versions below, which takes minutes, gigabytes and a
 package index. Then, one JSON line for each machine:
 
+    emulated      Python's and torch's version there
     would_change  what pip would replace if it were left alone: the reason for the file of constraints
     came          what the notebook's own install cell has added
     changed       what it has replaced: nothing, or the check fails
-    joined        what the last cell says: it joined a run on this machine and contributed to two steps
-    seconds       of that notebook, from the first cell to the last; as it was executed it stays in DIR/MACHINE
+    joined        what its last cell says: it joined a run on this machine and contributed to two steps
+    seconds       of each notebook, from the first cell to the last: that for volunteers, which installs, and those for
+                  organisers, small; as they were executed they stay in DIR/MACHINE
 
-``--only-resolve`` asks pip for its plan, with and without constraints, and installs nothing that is large.
+``--torch-of-here`` emulates with the Python and the PyTorch of this environment, so that no other one is fetched, which
+is gigabytes: so tests do it. ``--only-resolve`` asks pip for its plan under the constraints, and installs little.
 """
 
 import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +31,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +60,15 @@ NOT_KNOWN = {"base58", "blake3", "cachetools", "hivemind", "starlette", "uvicorn
 """What collab asks for, and these machines do not have, or in a version that is not known: the notebook adds it."""
 FOR_5_9 = {"transformers": "5.9.0", "safetensors": "0.7.0"}
 FOR_5_15 = {"transformers": "5.15.0", "safetensors": "0.8.0"}
+FOR_TORCH_OF_HERE = {"setuptools": "77.0.3"}
+"""Torch 2.13 wants no older one; Colab's torch 2.11 does with 75.2."""
+ORGANISERS: dict[str, dict[str, Any]] = {
+    "organise_a_run": {
+        "directory": "my-run", "megabytes": 1, "layers": 1, "width": 32, "target_batch": 16, "steps": 3
+    },
+    "strategies_compared": {"directory": "tried", "minutes": 0.5, "homes": 2},
+}  # fmt: skip
+"""Notebooks that are no volunteer's, with values for their forms that make them short."""
 RUN_FILE = """\
 run_id: machines
 microbatch_size: 8
@@ -115,11 +130,34 @@ def wheel_of(folder: Path) -> Path:
 class Emulated:
     """An environment with a machine's Python and versions."""
 
-    def __init__(self, machine: Machine, python: str, folder: Path) -> None:
-        self.machine, self.folder, self.python = machine, folder, folder / "venv" / "bin" / "python"
+    def __init__(self, machine: Machine, folder: Path, python: str, *, has_torch_of_here: bool) -> None:
+        """
+        Args:
+            python: interpreter to make it of.
+            has_torch_of_here: the PyTorch of this environment, whose Python that must be, takes the place of theirs.
+        """
+        self.folder, self.python = folder, folder / "venv" / "bin" / "python"
+        self.versions_there = dict(machine.versions)
         if not self.python.exists():
             call(python, "-m", "venv", folder / "venv")
             self.pip("install", "--quiet", "--upgrade", "pip")
+        if has_torch_of_here:
+            torch = metadata.distribution("torch")
+            self.versions_there |= {"torch": torch.version, **FOR_TORCH_OF_HERE}
+            self._lend(torch)
+
+    def _lend(self, package: metadata.Distribution) -> None:
+        """Have a package of this environment there, too, by hard links where the disk is the same."""
+        site = Path(call(self.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+        for file in package.files or ():
+            there = site / file
+            if ".." in file.parts or there.exists():
+                continue  # a command beside the interpreter
+            there.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(file.locate(), there)
+            except OSError:
+                shutil.copy2(file.locate(), there)
 
     def pip(self, *words: str | Path) -> str:
         """Pip there."""
@@ -127,7 +165,7 @@ class Emulated:
 
     def install_theirs(self) -> None:
         """What the machine comes with."""
-        self.pip("install", "--quiet", *(f"{name}=={version}" for name, version in self.machine.versions.items()))
+        self.pip("install", "--quiet", *(f"{name}=={version}" for name, version in self.versions_there.items()))
 
     def versions(self) -> dict[str, str]:
         """What is installed now."""
@@ -149,7 +187,7 @@ class Emulated:
         return spec.parent
 
 
-def filled_in(name: str, form: Mapping[str, str]) -> Any:
+def filled_in(name: str, form: Mapping[str, Any]) -> Any:
     """A notebook with values for its form."""
     book = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
     place = next(place for place, cell in enumerate(book.cells) if "parameters" in cell.metadata.get("tags", []))
@@ -158,33 +196,38 @@ def filled_in(name: str, form: Mapping[str, str]) -> Any:
     return book
 
 
-def run_notebook(emulated: Emulated, wheel: Path, folder: Path) -> dict[str, Any]:
-    """The machine's notebook, as a volunteer runs it, against a backbone of this checkout."""
+def execute(emulated: Emulated, notebook: str, form: Mapping[str, Any]) -> tuple[Any, float]:
+    """A notebook, run from its first cell to its last there; it as executed, and how many seconds that took."""
+    book = filled_in(notebook, form)
+    client = NotebookClient(book, timeout=LIMIT_S, resources={"metadata": {"path": str(emulated.folder)}})
+    client.kernel_name = "emulated"
+    client.create_kernel_manager().kernel_spec_manager = KernelSpecManager(kernel_dirs=[str(emulated.kernel())])
+    began_s = time.monotonic()
+    try:
+        client.execute()
+    finally:
+        nbformat.write(book, emulated.folder / f"{notebook}.ipynb")
+    return book, round(time.monotonic() - began_s, 1)
+
+
+def join(emulated: Emulated, notebook: str, wheel: Path) -> tuple[str, float]:
+    """As a volunteer there, a run whose backbone is of this checkout; what the last cell says, and seconds."""
     form = {"name": "volunteer", "package": str(wheel)}
-    if emulated.machine.notebook == "join_kaggle":
-        form["keep"] = str(folder / "working")
-    with tempfile.TemporaryDirectory(dir=folder) as place, closing(Household(Path(place))) as household:
+    if notebook == "join_kaggle":
+        form["keep"] = str(emulated.folder / "working")
+    with tempfile.TemporaryDirectory(dir=emulated.folder) as place, closing(Household(Path(place))) as household:
         os.environ["PYTHONPATH"] = str(ROOT)
         invite, backbone = household.start_backbone(RUN_FILE)
         del os.environ["PYTHONPATH"]  # the kernel has what it has installed, and nothing of this checkout
         await_invite(invite, backbone, START_LIMIT_S)
         form["invite"] = invite.read_text(encoding="utf-8")
-        book = filled_in(emulated.machine.notebook, form)
-        client = NotebookClient(book, timeout=LIMIT_S, resources={"metadata": {"path": str(folder)}})
-        client.kernel_name = "emulated"
-        client.create_kernel_manager().kernel_spec_manager = KernelSpecManager(kernel_dirs=[str(emulated.kernel())])
-        began_s = time.monotonic()
-        try:
-            client.execute()
-        finally:
-            nbformat.write(book, folder / "executed.ipynb")
-        seconds = time.monotonic() - began_s
+        book, seconds = execute(emulated, notebook, form)
     (joined,) = (cell.outputs for cell in book.cells if cell.id == "join")
     said = "\n".join(output.data["text/plain"] for output in joined if "data" in output)
     found = re.search(r"left at epoch .*", said)
     if found is None:
         raise CheckFailed(f"the notebook did not come to its end:\n{said}")
-    return {"joined": found[0], "seconds": round(seconds, 1)}
+    return found[0], seconds
 
 
 def check(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -192,11 +235,14 @@ def check(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any
     machine = MACHINES[name]
     folder.mkdir(parents=True, exist_ok=True)
     wheel = wheel_of(folder)
-    emulated = Emulated(machine, options.python or machine.python, folder)
-    kept = folder / "constraints.txt"
-    kept.write_text("".join(f"{package}=={version}\n" for package, version in machine.versions.items()))
-    facts: dict[str, Any] = {"machine": name, "python": call(emulated.python, "--version").split()[1]}
+    python = options.python or (sys.executable if options.torch_of_here else machine.python)
+    emulated = Emulated(machine, folder, python, has_torch_of_here=options.torch_of_here)
+    theirs = emulated.versions_there
+    version = call(emulated.python, "--version").split()[1]
+    facts: dict[str, Any] = {"machine": name, "emulated": {"python": version, "torch": theirs["torch"]}}
     if options.only_resolve:
+        kept = folder / "constraints.txt"
+        kept.write_text("".join(f"{package}=={version}\n" for package, version in theirs.items()))
         return facts | {"plan": emulated.plan("--constraint", kept, wheel)}
     emulated.install_theirs()
     before = emulated.versions()
@@ -204,7 +250,10 @@ def check(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any
     facts["would_change"] = {
         package: f"{before[package]} -> {version}" for package, version in free.items() if package in before
     }
-    facts |= run_notebook(emulated, wheel, folder)
+    facts["joined"], seconds = join(emulated, machine.notebook, wheel)
+    facts["seconds"] = {machine.notebook: seconds}
+    for notebook, form in ORGANISERS.items():
+        _, facts["seconds"][notebook] = execute(emulated, notebook, form)
     after = emulated.versions()
     facts["changed"] = {package: after.get(package) for package, was in before.items() if after.get(package) != was}
     facts["came"] = {package: version for package, version in after.items() if package not in before}
@@ -217,6 +266,7 @@ def main() -> None:
     parser.add_argument("--machine", choices=list(MACHINES), action="append")
     parser.add_argument("--folder", type=Path, help="kept, and used again; default: a temporary one")
     parser.add_argument("--python", default="", help="interpreter; default: the machine's, from PATH")
+    parser.add_argument("--torch-of-here", action="store_true")
     parser.add_argument("--only-resolve", action="store_true")
     options = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", COLLAB_JOIN_EPOCHS="2")
