@@ -88,7 +88,8 @@ def progress_words(progress: Progress) -> str:
 def awaited_words(awaited: StepAwaited) -> str:
     """How far the next step is; where pushes of units are steps, how far this machine's unit is."""
     if not math.isnan(awaited.unit_share):
-        return f"epoch {awaited.epoch}: of this machine's unit of work {unit_words(awaited.unit_share, awaited.unit_left_s)}"
+        unit = unit_words(awaited.unit_share, awaited.unit_left_s)
+        return f"epoch {awaited.epoch}: of this machine's unit of work {unit}"
     if math.isnan(awaited.share):
         return f"epoch {awaited.epoch}: no step for a minute, and when the next one comes nobody can say"
     if awaited.next_s <= 0:
