@@ -10,6 +10,22 @@ from peers import cli_owner
 if TYPE_CHECKING:
     from collab.swarm.duties import Duty
 
+
+
+def _to_announce(texts: list[str] | None) -> list[str]:
+    """As multiaddresses.
+
+    Raises:
+        BadParameter: one of them is no address.
+    """
+    from collab.net.listening import to_announce
+
+    try:
+        return [to_announce(text) for text in texts or ()]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 LogLevel = cli_owner.LogLevel
 MAX_MBIT_PER_S = 1e6
 """A terabit a second: whoever limits a link to more has slipped a unit."""
@@ -19,6 +35,14 @@ Limit = partial(typer.Option, min=0.1, max=MAX_MBIT_PER_S)
 Gigabytes = partial(typer.Option, min=0.001, max=MAX_GB)
 MaxUpload = Annotated[float | None, Limit(help="Mbit/s that this peer may send; default: all it can.")]
 MaxDownload = Annotated[float | None, Limit(help="Mbit/s that this peer may take in; default: all it can.")]
+Announce = Annotated[
+    list[str] | None,
+    typer.Option(
+        callback=_to_announce,
+        metavar="ADDRESS",
+        help="Public address to put into invites: /ip4/1.2.3.4/tcp/4000, 1.2.3.4:4000 or name:4000.",
+    ),
+]
 Allow = Annotated[list[str] | None, typer.Option(help="Module of others that may run here, if the run names it.")]
 Store = Annotated[
     str,

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from collab.swarm.order_exchange import read_orders
 from collab.swarm.snapshots import Snapshot
 from collab.types import Reachability, Role
 from peers.backbone import Backbone
-from peers.carrying_on import bring_run_file, take_up
+from peers.carrying_on import bring_run_file, take_up, told_before
 from peers.hub_lookup import apart, place_of
 from peers.hub_service import HubService, bring, bring_if_lost, place_for
 from peers.joining import Relay
@@ -90,6 +90,8 @@ class HostOptions:
 async def host(options: HostOptions, stop: asyncio.Event) -> None:
     """Serve the run of ``options.directory`` until stopped."""
     directory, begin_with = options.directory, None
+    if not options.begin_with and (told := told_before(directory)):
+        options = replace(options, begin_with=told, is_new_owner=True)
     if options.is_new_owner:
         await apart(lambda: bring_run_file(options.begin_with, directory))
     run = load_run(directory / RUN_FILE)
@@ -99,7 +101,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
         options.say(f"preparing run {run.run_id} ...")
         announce_duties(options.off, options.style)
         if options.is_new_owner:
-            begin_with = await apart(lambda: take_up(options.begin_with, run, directory, data_dir.path))
+            begin_with = await apart(lambda: take_up(options.begin_with, run, directory, data_dir))
         load_or_create_identity(directory / OWNER_KEY)  # who starts a run without one owns it
         estate = Estate.at(directory)
         bundle, identity = estate.bundle, load_or_create_identity(data_dir.identity)

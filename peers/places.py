@@ -104,6 +104,11 @@ class DataDir:
         return self.path / "last-seen.json"
 
     @property
+    def begins_with(self) -> Path:
+        """Whose state a new owner's run is to begin with, as its first start was told."""
+        return self.path / "begins-with"
+
+    @property
     def orders(self) -> Path:
         """The organiser's, as a backbone has heard them."""
         return self.path / ORDERS

@@ -69,6 +69,10 @@ class Ahead:
     """That a step should take; infinite: nobody knows."""
     unit_s: float = 0.0
     """How long a unit of work may take, where each push of one is a step; 0: rounds are."""
+    unit_share: float = math.nan
+    """Of this machine's unit, that is computed; NaN: there is none."""
+    unit_left_s: float = math.inf
+    """Until all of it is; infinite: nobody knows."""
 
     @property
     def share(self) -> float:
@@ -147,5 +151,7 @@ class StepTeller:
                         share=ahead.share,
                         next_s=ahead.next_s,
                         step_s=ahead.step_s,
+                        unit_share=ahead.unit_share,
+                        unit_left_s=ahead.unit_left_s,
                     )
                 )

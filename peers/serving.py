@@ -80,7 +80,7 @@ async def serve_backbone(
         listening = listen(place.dashboard if has_record else NOWHERE)
         if listening is not None:
             stack.callback(listening.close)
-        stores = await ports.compute.beside(lambda: open_stores(bundle, place.store))
+        stores = await ports.compute.beside(lambda: open_stores(bundle, place.store, place.data_dir.parameters))
         if stores is not None:
             stack.callback(stores.close)
         kept = await keep_record(ports, place.data_dir, stack, lambda: backbone.membership.view) if has_record else None

@@ -1,8 +1,9 @@
 """What a peer has given, counted over all its sessions: a pause between two of them takes nothing away."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from collab.metrics.records import EpochFinished, Event, RoundEnded
+from peers.present_unit import PresentUnit
 
 
 @dataclass(slots=True)
@@ -15,8 +16,10 @@ class Tally:
     """Of everybody in these steps."""
     rounds: int = 0
     """Committed, that it was in."""
+    unit: PresentUnit = field(default_factory=PresentUnit)
 
     def observe(self, event: Event) -> None:
+        self.unit.observe(event)
         if isinstance(event, EpochFinished):
             self.own_samples += event.own_samples
             self.swarm_samples += event.swarm_samples

@@ -86,6 +86,26 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         assert_refused(["backbone", str(tmp_path), "--host", "127.0.0.1", "--port", port], port, "in use", "--port")
 
 
+def test_a_run_that_is_carried_on_begins_with_what_it_was_told_also_when_its_first_start_failed(tmp_path: Path) -> None:
+    text = RUN.format(until=10, rate=0.1)
+    with live_swarm(tmp_path / "old", text) as old:
+        old.backbone().leave()
+        theirs = old.checkpoint(0)
+    with live_swarm(tmp_path / "new", f"seed: 1\n{text}") as new:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            command = ["backbone", str(new.directory), "--host", "127.0.0.1", "--port", str(taken.getsockname()[1])]
+            for _ in range(2):
+                assert_refused([*command, "--from", str(theirs), "--new-owner"], "cannot listen on")
+            assert (new.directory / "owner.key").exists()
+        backbone = new.backbone()
+        assert f"it begins with {theirs}, as it was told before" in backbone.tail()
+        backbone.leave()
+        model = (new.checkpoint(0) / "model.safetensors").read_bytes()
+        assert model == (theirs / "model.safetensors").read_bytes()
+        new.backbone().leave()
+        assert_refused([*command, "--from", str(theirs), "--new-owner"], "has an owner already", "leave out --from")
+
+
 def test_a_backbone_starts_on_a_disk_that_takes_nothing_for_the_convenience_of_people(tmp_path: Path) -> None:
     """Its run's way in is more than the files by which commands find it, and curves."""
     kept = tmp_path / "run" / "backbone"

@@ -391,7 +391,7 @@ def test_another_owners_run_is_begun_with_only_under_a_new_owner(at_hub: HubStan
     with pytest.raises(StateError, match="belongs to the run with fingerprint") as told:
         bring_own(tmp_path / "mine", NAME, mine)
     assert "--new-owner" in told.value.hint
-    found = take_up(NAME, RUN, tmp_path / "mine", tmp_path / "mine" / "backbone")
+    found = take_up(NAME, RUN, tmp_path / "mine", DataDir(tmp_path / "mine" / "backbone"))
     begun = carry_on(found, fingerprint=mine.fingerprint)
     assert begun.epoch == 10
     assert np.array_equal(begun.tensors["model.layer.weight"], snapshot(10).tensors["model.layer.weight"])

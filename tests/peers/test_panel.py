@@ -5,10 +5,20 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from collab.metrics.guest_records import Paused, Progress, StepAwaited
-from collab.metrics.records import Event, Notice, RoundEnded, StateFetched, SwarmReport
+from collab.metrics.records import (
+    Event,
+    MicrobatchDone,
+    MicrobatchSkipped,
+    Notice,
+    RoundEnded,
+    StateFetched,
+    SwarmReport,
+    UnitBegun,
+)
 from collab.metrics.sinks import Fanout
 from collab.swarm.progress import SwarmView
 from collab.types import Lineage, Role
@@ -122,6 +132,27 @@ def test_pushes_are_late_when_a_unit_of_work_has_run_out() -> None:
         looker = Looker(role, ahead=lambda: pushes)
         assert looker.sees(event, after_s=290.0)[0].startswith("healthy")
         assert "none has come back since" in looker.sees(after_s=11.0)[1]
+
+
+def test_how_far_the_own_unit_of_work_is_has_its_row() -> None:
+    ahead = replace(SOON, next_s=math.inf, step_s=math.inf, unit_s=300.0)
+    looker = Looker(ahead=lambda: ahead)
+    assert "your unit" not in looker.all
+    begun = UnitBegun(at_s=100.0, pass_number=1, shard=12, samples=40, version=3, lease_s=300.0)
+    done = MicrobatchDone(at_s=130.0, epoch=3, samples=8, loss=2.0, seconds=25.0)
+    looker.sees(begun)
+    assert "your unit  0 % is computed" in looker.all
+    looker.sees(done, MicrobatchSkipped(at_s=160.0, epoch=3, samples=8, reason="not finite"))
+    assert "your unit  40 % is computed, the rest takes about 90 s" in looker.all
+    seen = looker.watched.awaited()
+    assert seen == replace(ahead, unit_share=0.4, unit_left_s=pytest.approx(90.0))
+    looker.sees(replace(done, samples=24, at_s=250.0))
+    assert "your unit  all is computed" in looker.all
+    looker.sees(replace(begun, at_s=260.0))
+    assert "your unit  0 % is computed" in looker.all
+    looker.sees(Paused(at_s=270.0, reason="the owner wants it", seconds=0.1, samples=0))
+    assert "your unit" not in looker.all
+    assert looker.watched.awaited() == ahead
 
 
 def test_the_first_step_is_waited_for_as_long_as_one_takes_and_then_it_is_late() -> None:

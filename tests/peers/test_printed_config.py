@@ -51,6 +51,17 @@ def test_a_flag_counts_before_the_variable_and_the_run_file(tmp_path: Path) -> N
     assert (values["options"]["hub-repo"], origins["hub-repo"]) == ("c/d", "COLLAB_BACKBONE_HUB_REPO")
 
 
+def test_addresses_to_announce_are_shown_as_they_go_into_invites(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN)
+    both = ["/ip4/203.0.113.7/tcp/4000", "/dns4/example.org/tcp/4001"]
+    values, origins, _ = show("backbone", tmp_path, COLLAB_BACKBONE_ANNOUNCE="203.0.113.7:4000  example.org:4001")
+    assert (values["options"]["announce"], origins["announce"]) == (both, "COLLAB_BACKBONE_ANNOUNCE")
+    flags = [word for address in both for word in ("--announce", address)]
+    values, origins, _ = show("backbone", tmp_path, *flags, COLLAB_BACKBONE_ANNOUNCE="198.51.100.1:1")
+    assert (values["options"]["announce"], origins["announce"]) == (both, "flag")
+    assert show("backbone", tmp_path, COLLAB_BACKBONE_ANNOUNCE="")[0]["options"]["announce"] == []
+
+
 @pytest.mark.parametrize("word", ["an-invite", "org/model"])
 def test_a_peer_shows_its_options_without_looking_for_the_run(word: str, tmp_path: Path) -> None:
     store = "redis://user:the-password@host:6379/0"

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import threading
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -259,7 +260,22 @@ def test_the_batch_may_be_there_and_nobody_may_know() -> None:
     out = io.StringIO()
     JsonScreen(out).observe(awaited(math.nan, math.inf))
     told = json.loads(out.getvalue())
-    assert told == {"event": "StepAwaited", "at_s": 0.0, "epoch": 12, "share": None, "next_s": None, "step_s": 60.0}
+    step = {"event": "StepAwaited", "at_s": 0.0, "epoch": 12, "share": None, "next_s": None, "step_s": 60.0}
+    assert told == {**step, "unit_share": None, "unit_left_s": None}
+
+
+@pytest.mark.parametrize(
+    ("share", "left_s", "told"),
+    [
+        (0.0, math.inf, "0 % is computed"),
+        (0.25, 180.0, "25 % is computed, the rest takes about 3 min"),
+        (0.999, 0.2, "99 % is computed, the rest takes about 0.2 s"),
+        (1.0, 0.0, "all is computed"),
+    ],
+)
+def test_where_pushes_of_units_are_steps_it_is_told_how_far_the_unit_is(share: float, left_s: float, told: str) -> None:
+    event = replace(awaited(math.nan, math.inf), unit_share=share, unit_left_s=left_s)
+    assert words(event) == f"epoch 12: of this machine's unit of work {told}"
 
 
 def test_a_models_vector_is_counted_without_its_memory() -> None:

@@ -81,6 +81,25 @@ def test_one_way_to_talk_is_enough(command: list[str]) -> None:
         assert "give one of --plain, --quiet and --json" in result.output
 
 
+@pytest.mark.parametrize("how", ["flag", "variable"])
+@pytest.mark.parametrize("text", ["/ip4/203.0.113.7", "203.0.113.7", "/ip4/203.0.113/tcp/4000", "a:1,b:2"])
+def test_an_address_that_nobody_could_dial_is_refused_with_the_right_form(
+    monkeypatch: pytest.MonkeyPatch, text: str, how: str
+) -> None:
+    async def serve(options: HostOptions, stop: asyncio.Event) -> None:
+        raise AssertionError(options)
+
+    monkeypatch.setattr(hosting, "host", serve)
+    flags, variables = (["--announce", text], {}) if how == "flag" else ([], {"COLLAB_BACKBONE_ANNOUNCE": text})
+    result = CliRunner().invoke(
+        app, ["backbone", "my-run", *flags], env={"COLUMNS": "400", **variables}, auto_envvar_prefix="COLLAB"
+    )
+    assert result.exit_code == 2
+    assert "--announce" in result.output
+    assert "/ip4/203.0.113.7/tcp/4000, 203.0.113.7:4000 or example.org:4000" in result.output
+    assert ("with spaces between them" in result.output) == ("," in text)
+
+
 def test_who_wants_to_hear_of_problems_only_is_not_told_what_is_switched_off(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

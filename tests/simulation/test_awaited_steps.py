@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from collab.metrics.records import MicrobatchDone, UnitBegun
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
 from peers.exhibiting import all_is_well
 from peers.panel import LivePanel
+from peers.present_unit import PresentUnit
 from peers.progress import Ahead, ahead_of_swarm, ahead_of_trainer
 from peers.serving import watch
 from tests.simulation.swarm import SimSwarm
@@ -82,3 +84,20 @@ def test_of_parameter_servers_nobody_says_when_a_step_comes(tmp_path: Path) -> N
         swarm.world.run()
     assert all(ahead is not None and math.isinf(ahead.next_s) and math.isnan(ahead.share) for ahead in seen)
     assert len(seen) == 2
+
+
+def test_a_trainer_sees_how_far_its_own_unit_is(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, until=20, strategy="vc_asgd", units="shards: 10")
+    swarm.add_backbone()
+    trainer = swarm.add_trainer()
+    with swarm.world:
+        swarm.world.run()
+    units, ends, unit = 0, [], PresentUnit()
+    for event in trainer.events:
+        if isinstance(event, UnitBegun):
+            ends, units = [*ends, unit.share], units + 1
+        unit.observe(event)
+        if isinstance(event, MicrobatchDone) and 0.2 < unit.share < 1.0:
+            assert unit.left_s > 0.0
+    assert units == 20
+    assert ends[1:] == [1.0] * 19, "each was computed to its end before the next one began"

@@ -67,7 +67,12 @@ class RedisStore:
         self._version, self._vector, self._units = f"{tag}:version", f"{tag}:vector", f"{tag}:units"
         self._take = self._redis.register_script(TAKE)
         with self._named():
-            keeps = self._redis.config_get("appendonly").get("appendonly")
+            try:
+                keeps = self._redis.config_get("appendonly").get("appendonly")
+            except redis.ResponseError as error:  # it answers, but not this: so do services that run it for others
+                text = "this Redis server does not say whether it forgets everything when it dies (%s); it must not"
+                logger.warning(text, error)
+                return
         if keeps != "yes":
             logger.warning("this Redis server forgets everything when it dies; set 'appendonly yes' there")
 
