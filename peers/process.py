@@ -16,7 +16,7 @@ import uvloop
 
 from collab.compute import workers_end
 from collab.errors import CollabError
-from peers.terminal import outlive_terminal
+from peers.terminal import outlive_hearers
 
 LEAVE_LIMIT_S = 4.5
 """After the first Ctrl+C or SIGTERM; preemptible machines give little more."""
@@ -47,7 +47,7 @@ def run_peer(main: Main) -> int:
 
     First SIGINT, SIGTERM or SIGHUP (its terminal is gone): leave cleanly within ``LEAVE_LIMIT_S``. Second: now.
     """
-    outlive_terminal()
+    outlive_hearers()
     problems: list[CollabError] = []
     try:
         uvloop.run(_supervise(main))
@@ -75,9 +75,9 @@ async def _supervise(main: Main) -> None:
             if signum is signal.SIGHUP:  # a terminal that closes sends it, and the shell in it sends it again
                 return
             os._exit(EXIT_AT_ONCE)  # p2pd sees its control connection break, and exits too
-        announce("leaving: finishing what is under way (again to leave at once)")
         stop.set()
         loop.call_later(LEAVE_LIMIT_S, peer.cancel)
+        announce("leaving: finishing what is under way (again to leave at once)")  # last: whatever comes of saying it
 
     loop.set_exception_handler(_report)
     for signum in LEAVE:
