@@ -26,7 +26,7 @@ def local_time() -> datetime:
 
 
 class MonthlyTraffic:
-    """A count that begins anew with each month, kept on the disk. One thread counts; any may ask and save."""
+    """A count that begins anew with each month, kept on the disk. Any thread may ask, add and save."""
 
     def __init__(self, path: Path, now: Callable[[], datetime] = local_time) -> None:
         self._path, self._now = path, now
@@ -34,7 +34,7 @@ class MonthlyTraffic:
         """Bytes, by name."""
         self._counted = self._saved = 0
         """Bytes of this process, whichever month they were in, and those of them that are on the disk."""
-        self._writing = threading.Lock()
+        self._adding, self._writing = threading.Lock(), threading.Lock()
         self._seen_bytes = 0
         self._has_told = False
         """Of a disk that does not take it."""
@@ -60,9 +60,10 @@ class MonthlyTraffic:
 
     def add(self, more_bytes: int) -> None:
         """Of what ``note`` does not see."""
-        month = self._this_month()
-        self._months[month] = self._months.get(month, 0) + more_bytes
-        self._counted += more_bytes
+        with self._adding:
+            month = self._this_month()
+            self._months[month] = self._months.get(month, 0) + more_bytes
+            self._counted += more_bytes
 
     def save(self) -> None:
         """Write it down, and wait for the disk; one that does not take it is told of once a life."""
