@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import uvloop
 
@@ -38,6 +38,7 @@ class Declined(CollabError):
     """The person at the terminal has said no: nothing is wrong, and nothing was done."""
 
 
+Error = TypeVar("Error", bound=Exception)
 Main = Callable[[asyncio.Event], Awaitable[None]]
 """Runs a peer until the event is set."""
 
@@ -154,9 +155,9 @@ async def keep_heap_small(every_s: float = COLLECT_S) -> None:
         took_s = time.thread_time() - began_s
 
 
-def leaves(group: BaseExceptionGroup[CollabError]) -> list[CollabError]:
+def leaves(group: BaseExceptionGroup[Error]) -> list[Error]:
     """The errors of a group, however deeply nested."""
-    found: list[CollabError] = []
+    found: list[Error] = []
     for error in group.exceptions:
         found.extend(leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
     return found
