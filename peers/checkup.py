@@ -171,6 +171,18 @@ def failed(check: str, error: CollabError) -> Finding:
     return _problem(check, error.message, error.hint or "see the message")
 
 
+def unexpected(check: str, error: Exception) -> Finding:
+    """A look that has ended as nobody has thought of."""
+    text = f"could not be looked at: {type(error).__name__}: {error}"
+    return _problem(check, text, "mend what it names; if that is nothing of this machine, report it")
+
+
+def no_temporary_files(check: str, error: OSError) -> Finding:
+    """What needs a file for a moment has no place for it."""
+    text = f"there is no place for temporary files: {error.strerror or error}"
+    return _problem(check, text, "make room in /tmp, or set TMPDIR to a directory that can be written")
+
+
 def reach(verdict: ReachVerdict | None) -> Finding:
     """How others reach this machine; None: nobody was asked."""
     if verdict is None:

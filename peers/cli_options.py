@@ -81,7 +81,7 @@ When = Annotated[
 ]
 OnBattery = Annotated[bool, typer.Option("--on-battery", help="Go on while the machine runs on battery.")]
 MonthlyGb = Annotated[
-    float | None, Gigabytes(help="GB that this peer may send and take in a month, over restarts; then it pauses.")
+    float | None, Gigabytes(help="GB to send and take in a month at most, a dataset's download too; then it pauses.")
 ]
 GpuMemory = Annotated[float | None, Gigabytes(help="GB of the GPU's memory that it may take; default: what it needs.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before this machine takes part for the first time.")]

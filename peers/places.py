@@ -179,6 +179,12 @@ def claim_data_dir(
                 return
 
 
+def place_of_next(chosen: Path | None, run_id: str) -> DataDir:
+    """Which directory ``claim_data_dir`` would give a peer now; it is not made."""
+    usual = (data_home() / run_id / f"peer-{number}" for number in count(1))
+    return DataDir(chosen if chosen is not None else next(path for path in usual if not is_in_use(path)))
+
+
 @contextmanager
 def _at_the_door(path: Path, how: int) -> Iterator[None]:
     """With a lock of the directory itself, for as long as the one within is tried: who only looks whether it is in use

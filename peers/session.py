@@ -24,6 +24,7 @@ from peers.join_options import JoinOptions, Relay
 from peers.panel import LivePanel, Watched
 from peers.process import settle_heap
 from peers.progress import ProgressTeller, StepTeller, ahead_of_swarm, ahead_of_trainer
+from peers.reading import CountedReading, dataset_of
 from peers.screen import choose_screen
 from peers.summary import told
 from peers.tally import Tally
@@ -119,11 +120,13 @@ class Session:
         await started.ports.compute.run(lambda: import_module("peers.machine"))  # PyTorch, beside the loop
         if self._is_to_leave:
             return
-        from peers.machine import Beginning, build_trainer
+        from peers.machine import READING, Beginning, build_trainer
 
         self.guest.take_device()
-        teller = ProgressTeller(relay.observe, started.ports.clock)
-        beginning = Beginning(contributed=self.given.counts["epochs_contributed"], tell=teller.tell)
+        tell = ProgressTeller(relay.observe, started.ports.clock).tell
+        if dataset_of(bundle.run) is not None:
+            tell = CountedReading(tell, READING, self.guest.traffic).tell
+        beginning = Beginning(contributed=self.given.counts["epochs_contributed"], tell=tell)
         building = asyncio.ensure_future(build_trainer(started, bundle, self.options, beginning))
         ending = asyncio.ensure_future(self._ends())
         await asyncio.wait((building, ending), return_when=asyncio.FIRST_COMPLETED)

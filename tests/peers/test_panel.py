@@ -23,6 +23,7 @@ from collab.metrics.sinks import Fanout
 from collab.swarm.progress import SwarmView
 from collab.types import Lineage, Role
 from peers.event_words import AGAIN
+from peers.headline import Trouble
 from peers.panel import LivePanel, Watched
 from peers.progress import Ahead
 from peers.tally import Tally
@@ -235,3 +236,19 @@ def test_an_auxiliary_says_in_how_many_rounds_it_was_of_use() -> None:
     assert lines == ["healthy: step 12 was taken 2 s ago with the samples of 2 peers"]
     assert "you helped  to average 2 rounds" in looker.all
     assert "1 round" in Looker(Role.AUXILIARY, tally=Tally(rounds=1)).all
+
+
+def test_a_problem_that_is_settled_while_the_panels_thread_tells_it_does_not_end_that_thread() -> None:
+    """What is asked for in between is where the loop may come in."""
+    meanwhile: list[Event] = []
+
+    def clock() -> float:
+        for event in meanwhile:
+            trouble.observe(event)
+        return 0.0
+
+    trouble = Trouble(clock)
+    trouble.observe(ALONE)
+    meanwhile.append(step())
+    assert trouble.lines()[1] == "  -> this machine trains on alone"
+    assert trouble.lines() == []
