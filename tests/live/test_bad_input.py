@@ -107,9 +107,13 @@ def test_a_backbone_and_its_owner_go_on_where_the_files_of_orders_are_damaged(tm
         place.write_bytes(b"")
     with live_swarm(directory, RUN.format(until=10, rate=1)) as swarm:
         backbone = swarm.backbone()
-        told = [notice["text"] for notice in backbone.all("Notice") if notice["is_problem"]]
+
+        def is_told() -> bool:
+            told = [notice["text"] for notice in backbone.all("Notice")]
+            return all(any(f"orders in {place} cannot be used" in text for text in told) for place in places)
+
+        wait_until(is_told, "word of both files", backbone)
         for place in places:
-            assert any(f"orders in {place} cannot be used" in text for text in told), told
             place.write_bytes(b"nonsense")
         looked = run_cli("status", str(directory), "--json")
         assert looked.returncode == 0, looked.stderr
