@@ -13,6 +13,7 @@ from collab.checkpoints.local_publisher import LocalPublisher
 from collab.errors import BootstrapFailed, ConfigError
 from collab.net.startup import Started, StartupSettings
 from collab.ports import Observer
+from collab.swarm.identity import load_or_create_identity
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import read_orders
 from collab.swarm.statements import Ban, Rollback
@@ -173,3 +174,50 @@ def test_a_long_reason_leaves_room_for_the_name(run_directory: Path) -> None:
     invite(run_directory, "я" * 40, devices=1, days=1.0, role=Role.TRAINER)
     asyncio.run(ban(run_directory, "я" * 40, reason="я" * 200, days=None))
     assert len(ordered(run_directory).book.bans()) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense"])
+def test_damaged_orders_are_put_aside_and_the_command_goes_on(
+    run_directory: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    gone = PEOPLE[3].peer_id
+    (run_directory / ORDERS).write_bytes(content)
+    asyncio.run(ban(run_directory, gone, reason="noise", days=None))
+    assert list(ordered(run_directory).book.bans()) == [gone]
+    assert (run_directory / "orders.unusable-1").read_bytes() == content
+    said = capsys.readouterr().err
+    assert "problem: the organiser's orders in" in said
+    assert "orders.unusable-1" in said
+
+
+def test_who_is_named_in_a_whole_line_is_banned_pardoned_and_revoked_beside_a_torn_one(run_directory: Path) -> None:
+    _, row = invite(run_directory, "Bob", devices=1, days=1.0, role=Role.TRAINER)
+    with (run_directory / INVITES).open("a") as file:
+        file.write('{"id": "12D3')
+    asyncio.run(ban(run_directory, "Bob", reason="noise", days=None))
+    asyncio.run(pardon(run_directory, "Bob"))
+    assert ordered(run_directory).book.bans() == {}
+    asyncio.run(revoke(run_directory, "Bob", "", as_json=False))
+    assert list(ordered(run_directory).book.bans()) == [row.id]
+
+
+def test_a_whole_id_needs_no_list_of_invites(run_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run_directory / INVITES).mkdir()  # it cannot be read
+    gone = PEOPLE[3].peer_id
+    asyncio.run(ban(run_directory, gone, reason="noise", days=None))
+    assert list(ordered(run_directory).book.bans()) == [gone]
+    asyncio.run(pardon(run_directory, gone))
+    assert ordered(run_directory).book.bans() == {}
+    assert capsys.readouterr().err.count("problem: cannot read") == 2
+    with pytest.raises(ConfigError, match="cannot read"):
+        asyncio.run(ban(run_directory, "Bob", reason="noise", days=None))
+
+
+def test_the_backbone_of_the_directory_is_not_banned(run_directory: Path) -> None:
+    identity = run_directory / "backbone" / "identity.key"
+    asyncio.run(ban(run_directory, PEOPLE[3].peer_id, reason="noise", days=None))
+    assert not identity.exists(), "no key is made only to look at it"
+    own = load_or_create_identity(identity).peer_id
+    with pytest.raises(ConfigError, match="is the backbone of this directory"):
+        asyncio.run(ban(run_directory, own, reason="a slip", days=None))
+    assert len(ordered(run_directory).book.orders) == 1
