@@ -1,8 +1,9 @@
-"""What a peer has given, counted over all its sessions: a pause between two of them takes nothing away."""
+"""What a peer has given and seen over all its sessions: a pause between two of them takes nothing away."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from collab.metrics.records import EpochFinished, Event, RoundEnded
+from peers.rhythm import Rhythm, RhythmKeeper
 
 
 @dataclass(slots=True)
@@ -15,8 +16,15 @@ class Tally:
     """Of everybody in these steps."""
     rounds: int = 0
     """Committed, that it was in."""
+    _keeper: RhythmKeeper = field(default_factory=RhythmKeeper)
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """How long steps take, as they came."""
+        return self._keeper.rhythm
 
     def observe(self, event: Event) -> None:
+        self._keeper.observe(event)
         if isinstance(event, EpochFinished):
             self.own_samples += event.own_samples
             self.swarm_samples += event.swarm_samples

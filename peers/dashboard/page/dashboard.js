@@ -122,7 +122,7 @@ function showFigures(now, run) {
   tile("Samples/s", precise(now.samples_per_s));
   tile("Learning rate", precise(now.learning_rate));
   tile("Trainers", whole(now.trainers));
-  tile("Next step in", span(now.next_step_s));
+  tile("Next step in", now.next_step_s === 0 ? "averaging now" : span(now.next_step_s));
   tile("A step takes", span(now.step_s));
   if (run.until_epoch !== null) tile("Run ends in", span(now.remaining_s));
 }

@@ -20,7 +20,7 @@ from peers.dashboard.plain import short_id
 from peers.dashboard.recent import Recent
 from peers.summary import ABSENT, DEFERRED
 from scripts.dashboard_swarm import InventedSwarm
-from tests.metrics.test_names import REPORT
+from tests.metrics.test_names import REPORT, ROUND
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "dashboard.md"
 
@@ -89,6 +89,47 @@ def test_figures_peers_rounds_and_contributors_are_those_of_the_swarm(swarm: Inv
     assert sum(row["share"] for row in rows) == pytest.approx(1.0, abs=0.001)
     assert told["checkpoints"][0]["epoch"] == 30
     assert told["checkpoints"][0]["place"] == "checkpoints/epoch-00000030", "and not where on this machine"
+
+
+def took(swarm: InventedSwarm, *steps_s: float, round_s: float, ago_s: float) -> None:
+    """Steps that took so long, the last of them so long ago."""
+    at_s = swarm.clock.now() - ago_s - sum(steps_s[1:])
+    for epoch, wait_s in enumerate(steps_s):
+        at_s += wait_s if epoch else 0.0
+        swarm.sink.observe(replace(ROUND, epoch=epoch, round_id=f"{epoch}", at_s=at_s, seconds=round_s))
+        swarm.sink.observe(replace(REPORT, epoch=epoch + 1, at_s=at_s))
+    swarm.epoch, swarm.begun_s = len(steps_s), at_s
+
+
+def test_rounds_that_take_much_longer_than_the_batch_are_no_standstill(swarm: InventedSwarm) -> None:
+    """512 samples at 57/s are there after 9 s; the round that follows takes 90."""
+    took(swarm, 97.0, 97.0, 97.0, round_s=90.0, ago_s=80.0)
+    told = state(swarm)
+    assert told["health"]["level"] == "good"
+    assert told["now"]["next_step_s"] == pytest.approx(17.0, abs=1.0)
+    assert told["now"]["step_s"] == pytest.approx(97.0, abs=0.1)
+    took(swarm, 97.0, 97.0, 97.0, round_s=90.0, ago_s=110.0)
+    told = state(swarm)
+    assert told["health"]["level"] == "good"
+    assert told["now"]["next_step_s"] == 0.0, "at any moment"
+    took(swarm, 97.0, 97.0, 97.0, round_s=90.0, ago_s=400.0)
+    told = state(swarm)["health"]
+    assert told["level"] == "trouble"
+    assert told["text"].endswith("expected every 97 s")
+
+
+def test_the_first_round_alone_tells_what_one_takes(swarm: InventedSwarm) -> None:
+    took(swarm, 97.0, round_s=90.0, ago_s=80.0)
+    told = state(swarm)
+    assert told["health"]["level"] == "good"
+    assert told["now"]["next_step_s"] == pytest.approx(10.0, abs=1.0)
+
+
+def test_when_the_run_ends_is_told_right_also_after_a_night_without_trainers(swarm: InventedSwarm) -> None:
+    took(swarm, 20.0, 20.0, 20.0, 40_000.0, 20.0, 20.0, round_s=1.0, ago_s=1.0)
+    now = state(swarm)["now"]
+    assert now["step_s"] == pytest.approx(20.0, abs=0.1)
+    assert now["remaining_s"] == pytest.approx(20.0 * (100_000 - 6), rel=0.01)
 
 
 def test_who_was_left_out_of_a_round_is_said_with_the_reason(swarm: InventedSwarm) -> None:
