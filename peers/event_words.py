@@ -91,8 +91,8 @@ def awaited_words(awaited: StepAwaited) -> str:
         return f"epoch {awaited.epoch}: no step for a minute, and when the next one comes nobody can say"
     if awaited.next_s <= 0:
         return f"epoch {awaited.epoch}: the whole batch is there, the next step is on its way"
-    part = "the whole batch" if awaited.share >= 1 else f"{min(round(100 * awaited.share), 99)} % of the batch"
-    share = f"{part} is there"
+    share = f"{min(round(100 * awaited.share), 99)} % of the batch is there"
+    share = "the whole batch is there" if awaited.share >= 1 else share
     return f"epoch {awaited.epoch}: {share}, the next step in about {duration_words(awaited.next_s)}"
 
 

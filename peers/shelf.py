@@ -43,6 +43,11 @@ class Shelf:
         return True
 
     @property
+    def problem(self) -> str:
+        """That the disk took nothing when it was tried last, as it was told; empty: it takes what comes."""
+        return self._problem
+
+    @property
     def is_resting(self) -> bool:
         """Whether the disk did not take something, and is not to be tried again yet."""
         return self._ports.clock.monotonic() < self._rests_until_s
