@@ -243,11 +243,12 @@ class Overview:
         return {"total": total, "rows": rows, "others": len(others), "samples": sum(c.total for _, c in others)}
 
     def _checkpoints(self) -> list[dict[str, Any]]:
-        recent = self.sources.recent
+        recent, here = self.sources.recent, self.sources.on_disk()
+        saved = {told["epoch"]: told for told in reversed(recent.newest(CheckpointSaved)) if told["epoch"] in here}
         on_disk = [
-            {"epoch": told["epoch"], "at_s": told["at_s"], "num_bytes": told["num_bytes"], "where": "disk"}
+            {"epoch": epoch, "at_s": told["at_s"], "num_bytes": told["num_bytes"], "where": "disk"}
             | {"place": "/".join(PurePath(told["path"]).parts[-2:]), "url": ""}
-            for told in recent.newest(CheckpointSaved)
+            for epoch, told in saved.items()
         ]
         on_hub = [
             {"epoch": told["epoch"], "at_s": told["at_s"], "num_bytes": told["num_bytes"], "where": "hub"}

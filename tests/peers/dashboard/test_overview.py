@@ -219,6 +219,7 @@ def test_checkpoints_on_the_hub_have_a_link_and_notices_no_secrets_of_this_machi
         CheckpointOnHub(at_s=9.0, epoch=5, place="org/name", commit="c0ffee", num_bytes=7, seconds=1.0)
     )
     swarm.sink.observe(CheckpointSaved(at_s=8.0, epoch=5, path=f"{home}/x/epoch-5", num_bytes=7, seconds=1.0))
+    swarm.on_disk = [5]
     swarm.sink.observe(Notice(at_s=9.0, text=f"{home}/x is full, ask 10.9.8.7", hint="free some", is_problem=True))
     told = state(swarm)
     assert [one["where"] for one in told["checkpoints"]] == ["hub", "disk"]
@@ -227,6 +228,17 @@ def test_checkpoints_on_the_hub_have_a_link_and_notices_no_secrets_of_this_machi
         {"at_s": 9.0, "text": "DATA_DIR/x is full, ask (an address)", "hint": "free some", "is_problem": True}
     ]
     assert home not in json.dumps(told)
+
+
+def test_checkpoints_that_are_not_on_the_disk_any_more_are_not_shown(swarm: InventedSwarm) -> None:
+    for _ in range(60):
+        swarm.step()
+    assert [one["epoch"] for one in state(swarm)["checkpoints"]] == [60, 50, 40], "the others were deleted"
+    again = CheckpointSaved(at_s=swarm.clock.now(), epoch=50, path="x/epoch-50", num_bytes=9, seconds=1.0)
+    swarm.sink.observe(again)
+    swarm.on_disk = [40, 50]
+    told = state(swarm)["checkpoints"]
+    assert [(one["epoch"], one["num_bytes"]) for one in told] == [(50, 9), (40, 21_300_000)], "60 was set aside"
 
 
 def test_metrics_have_the_names_and_values_that_the_store_has_also_after_a_restart(tmp_path: Path) -> None:
