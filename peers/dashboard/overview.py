@@ -9,7 +9,7 @@ from typing import Any
 
 from collab.config import VcAsgd
 from collab.metrics.backbone_events import RoundPlanned, RoundShared
-from collab.metrics.names import COUNTERS
+from collab.metrics.names import COUNTERS, EVAL_ACCURACY, EVAL_LOSS
 from collab.metrics.records import (
     CheckpointOnHub,
     CheckpointSaved,
@@ -140,9 +140,9 @@ class Overview:
         figures = {
             "epoch": epoch,
             "loss": finite(report.get("loss")),
-            "eval_loss": finite(report.get("eval_loss")),
-            "eval_accuracy": finite(report.get("eval_accuracy")),
-            "eval_epoch": report.get("eval_epoch", -1),
+            "eval_loss": finite(recent.figures.get(EVAL_LOSS.name)),
+            "eval_accuracy": finite(recent.figures.get(EVAL_ACCURACY.name)),
+            "eval_epoch": recent.last_epoch(EVAL_LOSS),
             "samples_per_s": finite(view.samples_per_s, 4),
             "learning_rate": finite(learning_rate(run, mandate, epoch)),
             "trainers": view.num_trainers,

@@ -12,7 +12,14 @@ import pytest
 from collab.averaging.complaints import Complaint
 from collab.metrics.backbone_events import RolledBack, RoundShared
 from collab.metrics.names import BY_EPOCH, COUNTERS
-from collab.metrics.records import CheckpointOnHub, CheckpointSaved, Notice, PeerRefused, RoundEnded
+from collab.metrics.records import (
+    CheckpointOnHub,
+    CheckpointSaved,
+    EvaluationDone,
+    Notice,
+    PeerRefused,
+    RoundEnded,
+)
 from collab.metrics.store import MetricsStore
 from collab.types import PeerId
 from peers.dashboard.overview import MOST_CONTRIBUTORS, MOST_NAMES, Overview
@@ -228,6 +235,18 @@ def test_checkpoints_on_the_hub_have_a_link_and_notices_no_secrets_of_this_machi
         {"at_s": 9.0, "text": "DATA_DIR/x is full, ask (an address)", "hint": "free some", "is_problem": True}
     ]
     assert home not in json.dumps(told)
+
+
+def test_the_evaluation_of_the_last_step_is_shown_though_no_step_follows(swarm: InventedSwarm) -> None:
+    for _ in range(15):
+        swarm.step()
+    assert state(swarm)["now"]["eval_epoch"] == 10
+    swarm.sink.observe(EvaluationDone(at_s=9.0, epoch=15, loss=1.25, seconds=math.nan, accuracy=0.5))
+    now = state(swarm)["now"]
+    assert (now["eval_epoch"], now["eval_loss"], now["eval_accuracy"]) == (15, 1.25, 0.5)
+    swarm.sink.observe(RolledBack(at_s=10.0, epoch=12))
+    now = state(swarm)["now"]
+    assert (now["eval_epoch"], now["eval_loss"]) == (-1, None)
 
 
 def test_checkpoints_that_are_not_on_the_disk_any_more_are_not_shown(swarm: InventedSwarm) -> None:
