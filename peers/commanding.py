@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collab.checkpoints.rolled_back import checkpoints_to_go_back_to, hold
+from collab.config import VcAsgd
 from collab.errors import ConfigError, CorruptState
 from collab.swarm.crowd import notice_s
 from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Statement
 from peers.inviting import invited
 from peers.ordered import plain
-from peers.owner import Session, open_session
+from peers.owner import Estate, Session, open_session
 from peers.process import announce
 from peers.whom import find_bans, find_peer
 
@@ -62,6 +63,10 @@ async def amend(directory: Path, change: Change, at_epoch: int | None) -> None:
     Raises:
         ConfigError: the epoch is past, or nothing changes.
     """
+    run = Estate.at(directory).bundle.run
+    if change.target_batch_size is not None and isinstance(run.strategy, VcAsgd):
+        text = "--target-batch: in a run with vc_asgd there is no batch, each push of a unit of work is a step"
+        raise ConfigError(text, hint="--learning-rate can be changed")
     async with open_session(directory) as session:
         await session.find_trainers()
         present = session.epoch()

@@ -175,11 +175,16 @@ class Overview:
             "up_used": finite(used[0], 3),
             "down_used": finite(used[1], 3),
             "samples": record.total_samples,
-            "brought_at_s": self.sources.recent.brought_at_s.get(record.peer),
+            "brought_at_s": self._brought_at_s(record.peer),
             "heard_at_s": record.said_at,
             "device": (shown(record.gpu) or "CPU") if record.role is Role.TRAINER else "",
             "version": shown(record.version),
         }
+
+    def _brought_at_s(self, peer: PeerId) -> float | None:
+        """When a peer's samples were in a round last; where there are none, when it said last that it has given more."""
+        book = self.sources.recent.brought_at_s if self._is_one_history else self.sources.credits.grew_at_s
+        return book.get(peer)
 
     def _rounds(self) -> list[dict[str, Any]]:
         recent, home = self.sources.recent, self.sources.home

@@ -186,3 +186,6 @@ def test_where_pushes_are_steps_nobody_is_behind_and_no_step_is_due(tmp_path: Pa
     assert told["now"]["next_step_s"] is None
     assert told["health"]["level"] == "good"
     assert told["rounds"] == []
+    given = [peer["brought_at_s"] for peer in told["peers"] if peer["samples"]]
+    assert given
+    assert all(told["at_s"] - 20.0 < at_s <= told["at_s"] for at_s in given)
