@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from collab.config import VcAsgd
-from collab.metrics.backbone_events import RoundPlanned, RoundShared
+from collab.metrics.backbone_events import RolledBack, RoundPlanned, RoundShared
 from collab.metrics.names import COUNTERS, EVAL_ACCURACY, EVAL_LOSS
 from collab.metrics.records import (
     CheckpointOnHub,
@@ -99,12 +99,14 @@ class Overview:
 
     def _run(self) -> dict[str, Any]:
         run, mandate = self.sources.run, self.sources.mandate
+        rolled_back = next(iter(self.sources.recent.newest(RolledBack)), None)
         return {
             "id": run.run_id,
             "strategy": run.strategy.name,
             "task": run.task.name,
             "is_open": run.access == "open",
             "until_epoch": mandate.until_epoch,
+            "rolled_back_at_s": rolled_back["at_s"] if rolled_back else None,
             "version": VERSION,
         }
 

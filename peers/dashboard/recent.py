@@ -28,6 +28,7 @@ KINDS: Mapping[type[Event], int] = {
     CheckpointOnHub: 20,
     Notice: 10,
     SwarmReport: 1,
+    RolledBack: 1,
 }
 """How many of each are shown, or looked through."""
 

@@ -281,7 +281,11 @@ def test_metrics_have_the_names_and_values_that_the_store_has_also_after_a_resta
     assert not {"hub_epoch", "loss"} & state(later)["figures"].keys(), "they were of after the epoch gone back to"
     later.step()
     assert state(later)["figures"]["loss"] == state(later)["now"]["loss"]
+    assert (told["run"]["rolled_back_at_s"], state(later)["run"]["rolled_back_at_s"]) == (None, 10.0)
     later.close()
+    last = InventedSwarm(tmp_path, 4)
+    assert state(last)["run"]["rolled_back_at_s"] == 10.0
+    last.close()
 
 
 def test_of_very_many_contributors_the_first_are_named_and_the_others_counted(tmp_path: Path) -> None:
