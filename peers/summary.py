@@ -20,7 +20,7 @@ DEFERRED, ABSENT = "deferred", "absent"
 
 
 FURTHEST = 4.0
-"""Times the median distance from the median loss: honest losses, of other samples and of few, are seldom further off."""
+"""Times the median distance from the median loss: honest losses, of few and other samples, are seldom further off."""
 
 
 def swarm_loss(view: SwarmView) -> float:

@@ -9,8 +9,8 @@ BEHIND = 2
 UNGIVEN_S = 180.0
 """For so long every attempt has failed: some minutes, so that links that were full once are not told of."""
 HINT = (
-    "training goes on, and is lost if all trainers leave: let one join, or come back, that others can dial and that has "
-    "upload to spare"
+    "training goes on, and is lost if all trainers leave: let one join, or come back, that others can dial and that "
+    "has upload to spare"
 )
 
 

@@ -184,7 +184,7 @@ class Overview:
         }
 
     def _brought_at_s(self, peer: PeerId) -> float | None:
-        """When a peer's samples were in a round last; where there are none, when it said last that it has given more."""
+        """When a peer's samples were in a round last; where there are none, when it said that it has given more."""
         book = self.sources.recent.brought_at_s if self._is_one_history else self.sources.credits.grew_at_s
         return book.get(peer)
 
