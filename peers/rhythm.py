@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -38,7 +37,8 @@ class RhythmKeeper:
     """Of one peer. Implements ``Sink``."""
 
     def __init__(self) -> None:
-        self._taken: deque[tuple[int, float]] = deque(maxlen=KNOWN_STEPS)
+        self._taken: tuple[tuple[int, float], ...] = ()
+        """Never changed in place: a panel is drawn by another thread."""
         self._epoch = -1
         """Of the last report; -1: none has come yet."""
         self._round_s, self._last_s = 0.0, -math.inf
@@ -63,6 +63,5 @@ class RhythmKeeper:
             self._round_s = event.seconds
 
     def _note(self, epoch: int, at_s: float) -> None:
-        if self._taken and epoch <= self._taken[-1][0]:
-            self._taken.clear()  # the organiser has gone back
-        self._taken.append((epoch, at_s))
+        goes_on = not self._taken or epoch > self._taken[-1][0]  # else the organiser has gone back
+        self._taken = (*(self._taken if goes_on else ()), (epoch, at_s))[-KNOWN_STEPS:]
