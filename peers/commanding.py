@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collab.checkpoints.rolled_back import checkpoints_to_go_back_to, hold
+from collab.config import VcAsgd
 from collab.errors import ConfigError, CorruptState
 from collab.swarm.crowd import notice_s
 from collab.swarm.identity import load_or_create_identity
@@ -12,7 +13,7 @@ from collab.swarm.orders import OrderBook
 from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Statement
 from peers.inviting import invited_for, users_of
 from peers.ordered import plain
-from peers.owner import Session, open_to_order
+from peers.owner import Estate, Session, open_to_order
 from peers.places import DataDir
 from peers.process import announce
 from peers.whom import find_bans, find_keys
@@ -70,6 +71,10 @@ async def amend(directory: Path, change: Change, at_epoch: int | None) -> None:
     Raises:
         ConfigError: the epoch is past, or nothing changes.
     """
+    run = Estate.at(directory).bundle.run
+    if change.target_batch_size is not None and isinstance(run.strategy, VcAsgd):
+        text = "--target-batch: in a run with vc_asgd there is no batch, each push of a unit of work is a step"
+        raise ConfigError(text, hint="--learning-rate can be changed")
     async with open_to_order(directory) as session:
         await session.find_trainers()
         present = session.epoch()

@@ -95,6 +95,7 @@ def awaited_words(awaited: StepAwaited) -> str:
     if awaited.next_s <= 0:
         return f"epoch {awaited.epoch}: the whole batch is there, the next step is on its way"
     share = f"{min(round(100 * awaited.share), 99)} % of the batch is there"
+    share = "the whole batch is there" if awaited.share >= 1 else share
     return f"epoch {awaited.epoch}: {share}, the next step in about {duration_words(awaited.next_s)}"
 
 
@@ -116,7 +117,8 @@ def eta_words(next_s: float, step_s: float, steps_left: int | None) -> str:
     if not (math.isfinite(next_s) and math.isfinite(step_s)):
         return ""
     end = "" if steps_left is None else f"; the run ends in about {duration_words(steps_left * step_s)}"
-    return f"in about {duration_words(next_s)}, one takes {duration_words(step_s)}{end}"
+    due = f"in about {duration_words(next_s)}" if next_s > 0 else "averaging now"
+    return f"{due}, one takes {duration_words(step_s)}{end}"
 
 
 def duration_words(seconds: float) -> str:

@@ -110,6 +110,7 @@ class TrainerHeadline:
                 contributors=0,
                 since_step_s=ago_s,
                 step_s=ahead.step_s,
+                has_round=ahead.has_round,
                 unit_s=ahead.unit_s,
                 lost_reason=self._lost,
             )
@@ -159,6 +160,7 @@ class SwarmHeadline:
                 contributors=self._contributors,
                 since_step_s=self._clock() - self._since_s,
                 step_s=ahead.step_s,
+                has_round=ahead.has_round,
                 unit_s=ahead.unit_s,
                 lost_reason=self._lost,
             )

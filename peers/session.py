@@ -136,7 +136,8 @@ class Session:
             return
         trainer = building.result()
         participant = trainer.participant
-        watched.view, watched.ahead = lambda: participant.membership.view, lambda: ahead_of_trainer(participant)
+        watched.view = lambda: participant.membership.view
+        watched.ahead = lambda: ahead_of_trainer(participant, watched.tally.rhythm)
         self._begun(started, relay)
         await trainer.run(self.stop, self.guest.pause)
         record, vitals = trainer.participant.teller.record(), trainer.participant.vitals
@@ -169,7 +170,7 @@ class Session:
         leaves = asyncio.Event()
         watched.view = lambda: auxiliary.membership.view
         watched.ahead = lambda: ahead_of_swarm(
-            bundle.run, auxiliary.statutes.mandate, watched.view(), started.ports.clock.now()
+            bundle.run, auxiliary.statutes.mandate, watched.view(), started.ports.clock.now(), watched.tally.rhythm
         )
         self._begun(started, relay)
         text = "helping to average; this machine trains nothing itself"

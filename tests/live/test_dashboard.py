@@ -5,9 +5,11 @@ import json
 import re
 import socket
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ import httpx
 import pytest
 
 from collab.errors import ConfigError, PortTaken
+from collab.metrics.backbone_events import RolledBack
+from collab.metrics.records import CheckpointOnHub, Notice
 from peers.dashboard import visitors
 from peers.dashboard.address import HERE, is_for_this_machine, listen, url_of
 from peers.dashboard.app import Answers, dashboard_app
@@ -31,6 +35,7 @@ LOSS = "document.querySelectorAll('#figures dd')[1].textContent"
 LEVEL = "document.querySelector('#health').dataset.level"
 LEGEND = "document.querySelector('#chart-loss .u-legend').textContent"
 HEALTH = "document.querySelector('#health-text').textContent"
+SELECT = "getSelection().selectAllChildren(document.querySelector('#notices li'))"
 FITS = "document.documentElement.scrollWidth <= innerWidth"
 
 
@@ -150,6 +155,58 @@ def test_the_page_draws_what_rounds_took_beside_what_the_links_allow(tmp_path: P
             dashboard.do(dashboard.swarm.step)
             page.wait_for(f"{legend}.startsWith('step{step}')", "the next round")
         assert page.complaints == []
+
+
+def test_what_stays_the_same_stays_in_the_readers_hand_while_the_page_goes_on(tmp_path: Path) -> None:
+    """A link keeps the focus, and what was told can be selected, however often the page asks."""
+    hint = "run: collab-peer status my-run"
+    with served(tmp_path, steps=5) as dashboard, browser(tmp_path) as page:
+        now_s, observe = time.time(), dashboard.swarm.sink.observe
+        on_hub = CheckpointOnHub(at_s=now_s, epoch=5, place="org/name", commit="c0ffee", num_bytes=7, seconds=1.0)
+        told = Notice(at_s=now_s, text="something is amiss", hint=hint, is_problem=True)
+        dashboard.do(lambda: (observe(on_hub), observe(told)))
+        page.open(dashboard.url)
+        page.wait_for("document.querySelector('#checkpoints a') && document.querySelector('#notices li')", "both")
+        page.value("window.link = document.querySelector('#checkpoints a'); link.focus()")
+        page.value(f"window.meter = document.querySelector('#contributors meter'); {SELECT}")
+        when = "document.querySelector('#notices li span').textContent"
+        for _ in range(2):
+            before = page.value(when)
+            page.wait_for(f"{when} !== {json.dumps(before)}", "the page to ask again")
+        assert page.value("document.activeElement === link && link.isConnected")
+        assert page.value("meter.isConnected")
+        assert hint in page.value("getSelection().toString()")
+        later = replace(on_hub, at_s=now_s + 1.0, epoch=6, commit="beef")
+        dashboard.do(lambda: (observe(later), observe(replace(told, text="and again"))))
+        page.wait_for("document.querySelectorAll('#checkpoints a').length === 2", "another checkpoint above it")
+        page.wait_for("document.querySelectorAll('#notices li').length === 2", "another notice above it")
+        assert page.value("document.activeElement === link")
+        assert hint in page.value("getSelection().toString()")
+        assert page.value("document.querySelector('#notices li').textContent.includes('and again')"), "newest first"
+        assert page.complaints == []
+
+
+def test_a_page_that_slept_through_a_rollback_draws_the_curve_anew(tmp_path: Path) -> None:
+    with served(tmp_path, steps=30) as dashboard, browser(tmp_path) as page:
+        page.open(dashboard.url)
+        page.wait_for(f"{LEGEND}.startsWith('step30')", "the curve")
+        sleeps = "window.awake = window.fetch; window.fetch = () => Promise.reject(new Error('asleep')); 0"
+        page.value(sleeps)
+        page.wait_for(f"{HEALTH}.includes('has not answered')", "the page to miss something")
+
+        def go_back_and_on() -> None:
+            swarm = dashboard.swarm
+            swarm.sink.observe(RolledBack(at_s=time.time(), epoch=10))
+            swarm.epoch = 10
+            for _ in range(25):
+                swarm.step()
+
+        dashboard.do(go_back_and_on)
+        whole = "performance.getEntriesByType('resource').filter((one) => /curves.*[?&]loss=-1/.test(one.name)).length"
+        before = page.value(whole)
+        page.value("window.fetch = window.awake; 0")
+        page.wait_for(f"{LEGEND}.startsWith('step35')", "the new curve")
+        page.wait_for(f"{whole} > {before}", "all of it to be asked for")
 
 
 def test_the_axis_of_steps_has_whole_numbers_only(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from collab.checkpoints.local import prune
 from collab.checkpoints.local_publisher import LocalPublisher
@@ -23,7 +24,7 @@ from peers.commanding import ban, pardon, rollback
 from peers.inviting import invite, revoke
 from peers.organising import init_run
 from peers.owner import Estate
-from peers.places import INVITES, ORDERS
+from peers.places import INVITES, ORDERS, RUN_FILE
 from tests.checkpoints.test_local import snapshot
 from tests.swarm.people import PEOPLE
 
@@ -127,6 +128,18 @@ def test_amendments_that_stay_void_when_a_rollback_is_taken_back_are_named(
     asyncio.run(rollback(run_directory, 15))
     assert "still void since the last rollback: from epoch 12 on learning rate 0.5" in "".join(capsys.readouterr())
     assert ordered(run_directory).book.terms_at(15).learning_rate is None
+
+
+def test_where_each_push_is_a_step_no_batch_can_be_ordered(run_directory: Path) -> None:
+    path = run_directory / RUN_FILE
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"strategy": {"name": "vc_asgd"}}))
+    change = commanding.Change(learning_rate=0.5, target_batch_size=64)
+    with pytest.raises(ConfigError, match="--target-batch: .* vc_asgd") as refused:
+        asyncio.run(commanding.amend(run_directory, change, 12))
+    assert "--learning-rate" in str(refused.value.hint)
+    assert ordered(run_directory).book.orders == ()
+    asyncio.run(commanding.amend(run_directory, commanding.Change(learning_rate=0.5), 12))
+    assert len(ordered(run_directory).book.orders) == 1
 
 
 def test_a_ban_says_what_the_banned_was_called_and_a_pardon_finds_it_by_that(run_directory: Path) -> None:

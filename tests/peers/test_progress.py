@@ -205,6 +205,7 @@ def test_when_the_next_step_is_due_is_told_if_anybody_knows() -> None:
     assert eta_words(12.0, 30.0, None) == "in about 12 s, one takes 30 s"
     assert eta_words(12.0, 30.0, 240) == "in about 12 s, one takes 30 s; the run ends in about 2 h"
     assert eta_words(float("inf"), float("inf"), 240) == ""
+    assert eta_words(0.0, 30.0, None) == "averaging now, one takes 30 s"
 
 
 def test_how_far_the_next_step_is_is_told_when_nothing_else_was_for_a_minute() -> None:
@@ -215,7 +216,8 @@ def test_how_far_the_next_step_is_is_told_when_nothing_else_was_for_a_minute() -
         Fanout(*sinks).observe(event)
 
     def ahead() -> Ahead:
-        return Ahead(epoch=12, until_epoch=None, next_s=600.0 - loop.time(), step_s=600.0)
+        at_s = loop.time()
+        return Ahead(epoch=12, until_epoch=None, next_s=600.0 - at_s, step_s=600.0, share=at_s / 600.0)
 
     async def life() -> None:
         steps = StepTeller(observe, VirtualClock(loop), ahead)
@@ -256,6 +258,7 @@ def awaited(share: float, next_s: float) -> StepAwaited:
 def test_the_batch_may_be_there_and_nobody_may_know() -> None:
     assert words(awaited(1.0, 0.0)) == "epoch 12: the whole batch is there, the next step is on its way"
     assert "99 % of the batch" in words(awaited(0.999, 0.06))
+    assert words(awaited(1.0, 45.0)) == "epoch 12: the whole batch is there, the next step in about 45 s"
     assert "when the next one comes nobody can say" in words(awaited(math.nan, math.inf))
     out = io.StringIO()
     JsonScreen(out).observe(awaited(math.nan, math.inf))

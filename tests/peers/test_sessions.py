@@ -348,7 +348,7 @@ class Quiet:
             return True
 
         async def train(_session: Session, _started: Any, _bundle: None, relay: Relay, watched: Watched) -> None:
-            watched.ahead = lambda: Ahead(epoch=6, until_epoch=None, next_s=70.0, step_s=140.0)
+            watched.ahead = lambda: Ahead(epoch=6, until_epoch=None, next_s=70.0, step_s=140.0, share=0.5)
             await asyncio.sleep(130.0)
             relay.observe(step(epoch=7, own=16))
 

@@ -41,6 +41,13 @@ def test_a_step_that_takes_four_times_what_it_should_is_trouble_with_the_reason(
     assert health(replace(WELL, step_s=math.inf, since_step_s=31.0)).level == TROUBLE
 
 
+def test_while_nobody_has_seen_what_a_round_takes_there_is_time_for_one_on_slow_links() -> None:
+    found = replace(WELL, step_s=7.0, has_round=False)
+    assert health(replace(found, since_step_s=299.0)).level == GOOD
+    assert health(replace(found, since_step_s=301.0)).level == TROUBLE
+    assert health(replace(found, step_s=100.0, since_step_s=399.0)).level == GOOD
+
+
 def test_a_swarm_without_trainers_waits_and_one_at_its_end_is_finished() -> None:
     assert health(replace(WELL, trainers=0)).level == WAITING
     assert health(replace(WELL, since_step_s=math.inf)).text == "waiting for the first step of 3 trainers"
