@@ -84,7 +84,7 @@ class Lasting:
 
     def _due(self, *, is_all: bool) -> dict[str, bytes]:
         """What the folder lacks; with ``is_all`` also what it has as it was once."""
-        here = {path.name: data for path in self._files if (data := _read(path))}  # empty: being written
+        here = {path.name: data for path in self._files if (data := _read(path)) is not None}
         if self._key not in here:
             return {}  # there is no peer yet
         kept = self._kept
@@ -145,8 +145,9 @@ def _claimed(folder: Path) -> Iterator[None]:
 
 
 def _read(path: Path) -> bytes | None:
+    """None: it is not there, or has nothing in it yet."""
     try:
-        return path.read_bytes()
+        return path.read_bytes() or None
     except FileNotFoundError:
         return None
 

@@ -122,6 +122,7 @@ def test_of_two_machines_with_one_peer_the_later_writer_leaves_the_folder_alone(
 def test_without_its_key_what_is_kept_is_of_nobody_and_a_new_peer_takes_its_place(tmp_path: Path, folder: Path) -> None:
     for name in ("agreed.json", "backbones.json"):
         (folder / name).write_bytes(b"of before")
+    (folder / "identity.key").touch()  # a Drive has the name before it has what is in it
     machine = Machine(tmp_path / "here", folder)
     machine.lasting.bring()
     assert machine.on_disk() == {}
