@@ -3,12 +3,14 @@
 import logging
 import math
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from collab.checkpoints.base import Checkpoint, Listener, Order, Oversight, nobody
+from collab.checkpoints.disk_errors import not_written
 from collab.checkpoints.fence import Fence
 from collab.checkpoints.local import (
     change_metrics,
@@ -20,7 +22,7 @@ from collab.checkpoints.local import (
     save_checkpoint,
 )
 from collab.checkpoints.rolled_back import begin_again
-from collab.errors import CorruptState
+from collab.errors import CheckpointFailed, CollabError, CorruptState
 from collab.swarm.backbone_records import Publication
 from collab.swarm.lease import Tenure
 from collab.swarm.snapshots import Snapshot
@@ -57,12 +59,13 @@ class LocalPublisher:
     ) -> None:
         """
         Args:
-            files: of the task, to lie beside the tensors.
+            files: of the task, to lie beside the tensors: always the same ones, so they are asked for once.
             keep: how many of the newest checkpoints stay.
             tell: how much of one is on the disk.
         """
         self.root, self._tell = root, tell
-        self._fingerprint, self._files, self._keep = fingerprint, files, keep
+        self._fingerprint, self._make_files, self._keep = fingerprint, files, keep
+        self._files: Mapping[str, bytes] | None = None
         self._fence = Fence(root)
 
     def highest(self) -> Tenure:
@@ -147,12 +150,39 @@ class LocalPublisher:
             self.root,
             snapshot,
             fingerprint=self._fingerprint,
-            files=self._files(),
+            files=self._made_files(),
             metrics=metrics,
             oversight=Oversight(may_finish=may_finish, tell=self._tell),
         )
         prune(self.root, self._keep)
         return saved
+
+    def _made_files(self) -> Mapping[str, bytes]:
+        """Of the task, which may need a disk of its own for them, and is somebody else's code.
+
+        Raises:
+            CheckpointFailed: they cannot be made; it is tried again with the next checkpoint.
+        """
+        if self._files is None:
+            try:
+                self._files = dict(self._make_files())
+            except OSError as error:
+                raise not_written(_temporary(), error) from error
+            except CollabError as error:
+                raise CheckpointFailed(error.message, hint=error.hint) from error
+            except Exception as error:
+                logger.exception("the task's files for checkpoints cannot be made")
+                text = f"the task's files for checkpoints cannot be made: {error!r}"
+                raise CheckpointFailed(text, hint="see the log, mend what it names, and start again") from error
+        return self._files
+
+
+def _temporary() -> Path:
+    """Where the libraries that make a task's files put them down, unless an error names the place."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError:  # there is none that takes anything
+        return Path("the directory for temporary files (TMPDIR)")
 
 
 def _metrics(publication: Publication) -> dict[str, Any]:

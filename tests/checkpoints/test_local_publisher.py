@@ -2,6 +2,9 @@
 
 import errno
 import json
+import os
+import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from collab.checkpoints.base import Order
 from collab.checkpoints.fence import FENCE_FILE
 from collab.checkpoints.local import list_checkpoints
 from collab.checkpoints.local_publisher import LocalPublisher
-from collab.errors import CheckpointFailed, Fenced
+from collab.errors import CheckpointFailed, DataError, Fenced
 from collab.swarm.backbone_records import Publication
 from collab.swarm.lease import NOBODY, Tenure
 from collab.swarm.snapshots import pack
@@ -181,3 +184,69 @@ def test_whoever_listens_hears_how_much_of_a_checkpoint_is_written(
     ours = LocalPublisher(tmp_path, "f", lambda: FILES, keep=3, tell=lambda *so_far: told.append(so_far))
     saved = ours.publish(snapshot(5), order(5, Tenure(1, A)))
     assert told[-1] == (saved.num_bytes, saved.num_bytes)
+
+
+# -- files of the task -------------------------------------------------------------------------------------------------
+
+
+def test_the_tasks_files_are_asked_for_once_a_life(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def files() -> Mapping[str, bytes]:
+        asked.append(1)
+        return FILES
+
+    ours = LocalPublisher(tmp_path, "f", files, keep=3)
+    for epoch in (10, 20):
+        ours.publish(snapshot(epoch), order(epoch, Tenure(1, A)))
+        assert (tmp_path / f"epoch-{epoch:08d}" / "config.json").read_bytes() == b"{}"
+    assert len(asked) == 1
+
+
+def test_a_full_disk_for_temporary_files_is_a_checkpoint_that_failed_and_the_next_one_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with ``CausalLM``: transformers writes to a directory, wherever that is."""
+
+    def files() -> Mapping[str, bytes]:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "config.json").write_bytes(b"{}")
+            return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+    def is_full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    ours = LocalPublisher(tmp_path, "f", files, keep=3)
+    with monkeypatch.context() as full:
+        full.setattr(tempfile, "mkdtemp", is_full)
+        for do in (
+            lambda: ours.publish(snapshot(10), order(10, Tenure(1, A))),
+            lambda: ours.keep(snapshot(10), "digest", 0.5),
+        ):
+            with pytest.raises(CheckpointFailed, match="No space left on device") as told:
+                do()
+            assert tempfile.gettempdir() in told.value.message
+            assert "free some space" in told.value.hint
+    assert list_checkpoints(tmp_path) == []
+    ours.publish(snapshot(20), order(20, Tenure(1, A)))
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["epoch-00000020"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "hint"),
+    [
+        (DataError("no tokenizer", hint="make one"), "no tokenizer", "make one"),
+        (Exception("Permission of the tokenizer"), "Permission of the tokenizer", "see the log"),
+    ],
+)
+def test_whatever_a_tasks_files_fail_with_is_a_checkpoint_that_failed(
+    tmp_path: Path, error: Exception, said: str, hint: str
+) -> None:
+    def files() -> Mapping[str, bytes]:
+        raise error
+
+    ours = LocalPublisher(tmp_path, "f", files, keep=3)
+    with pytest.raises(CheckpointFailed, match=said) as told:
+        ours.publish(snapshot(10), order(10, Tenure(1, A)))
+    assert hint in told.value.hint
+    assert list_checkpoints(tmp_path) == []
