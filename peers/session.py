@@ -126,7 +126,8 @@ class Session:
         tell = ProgressTeller(relay.observe, started.ports.clock).tell
         if dataset_of(bundle.run) is not None:
             tell = CountedReading(tell, READING, self.guest.traffic).tell
-        beginning = Beginning(contributed=self.given.counts["epochs_contributed"], tell=tell)
+        contributed, is_back = self.given.counts["epochs_contributed"], bool(self.guest.paused_s)
+        beginning = Beginning(contributed=contributed, tell=tell, is_back=is_back)
         building = asyncio.ensure_future(build_trainer(started, bundle, self.options, beginning))
         ending = asyncio.ensure_future(self._ends())
         await asyncio.wait((building, ending), return_when=asyncio.FIRST_COMPLETED)
