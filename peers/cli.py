@@ -95,8 +95,7 @@ def backbone(
 
     options = HostOptions(
         directory=directory,
-        host=host,
-        port=port,
+        host=host, port=port,
         announce=tuple(announce or ()),
         invite_file=invite_file,
         allowed_modules=tuple(allow or ()),

@@ -23,7 +23,8 @@ def show(*words: str | Path, **variables: str) -> tuple[dict[str, dict[str, obje
     )
     assert result.exit_code == 0, result.output
     rows = [line.rpartition(" # ") for line in result.stdout.splitlines() if " # " in line]
-    return yaml.safe_load(result.stdout), {row.strip().partition(":")[0]: origin for row, _, origin in rows}, result.stdout
+    origins = {row.strip().partition(":")[0]: origin for row, _, origin in rows}
+    return yaml.safe_load(result.stdout), origins, result.stdout
 
 
 def test_each_value_of_a_backbone_names_where_it_comes_from(tmp_path: Path) -> None:
@@ -65,7 +66,8 @@ def test_addresses_to_announce_are_shown_as_they_go_into_invites(tmp_path: Path)
 @pytest.mark.parametrize("word", ["an-invite", "org/model"])
 def test_a_peer_shows_its_options_without_looking_for_the_run(word: str, tmp_path: Path) -> None:
     store = "redis://user:the-password@host:6379/0"
-    values, origins, text = show("join", word, "--data-dir", tmp_path / "here", "--when", "22:00-07:00", "--store", store)
+    chosen = ("--data-dir", tmp_path / "here", "--when", "22:00-07:00", "--store", store)
+    values, origins, text = show("join", word, *chosen)
     options = values["options"]
     assert options["data-dir"] == str(tmp_path / "here")
     assert (options["when"], origins["when"]) == ("22:00-07:00", "flag")
