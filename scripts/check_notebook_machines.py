@@ -217,7 +217,7 @@ def join(emulated: Emulated, notebook: str, wheel: Path) -> tuple[str, float]:
         form["keep"] = str(emulated.folder / "working")
     with tempfile.TemporaryDirectory(dir=emulated.folder) as place, closing(Household(Path(place))) as household:
         os.environ["PYTHONPATH"] = str(ROOT)
-        invite, backbone = household.start_backbone(RUN_FILE)
+        invite, backbone = household.start_backbone(RUN_FILE, is_fresh=True)
         del os.environ["PYTHONPATH"]  # the kernel has what it has installed, and nothing of this checkout
         await_invite(invite, backbone, START_LIMIT_S)
         form["invite"] = invite.read_text(encoding="utf-8")
