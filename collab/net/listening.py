@@ -8,8 +8,10 @@ from collab.errors import PortTaken
 
 MULTIADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/]+)/tcp/([0-9]{1,5})")
 HOST_AND_PORT = re.compile(r"(?:\[(?P<ip6>[^/\]]+)\]|(?P<host>[^/:]+)):(?P<port>[0-9]{1,5})")
-NAME = re.compile(r"(?=.{1,253}$)(?:[a-z0-9-]+\.)*[a-z][a-z0-9-]*", re.IGNORECASE)
-"""Of a machine. The last part of one begins with a letter: else it is an IP address that was mistyped."""
+LABEL = r"(?!..--)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+NAME = re.compile(rf"(?=.{{1,253}}$)(?:{LABEL}\.)*(?=[a-z]){LABEL}")
+"""Of a machine, as multiaddresses have them. The last part of one begins with a letter: else it is an IP address that
+was mistyped."""
 
 
 def check_port(host: str, port: int) -> None:
@@ -40,6 +42,7 @@ def to_announce(text: str) -> str:
         kind, host, port = found.groups()
     elif found := HOST_AND_PORT.fullmatch(text):
         host, port = found["ip6"] or found["host"], found["port"]
+    host = host.lower()
     what = _kind_of(host)
     is_as_told = kind in ("", what) or (what == "dns4" and kind.startswith("dns"))
     if not what or not is_as_told or not 0 < int(port) < 65536:
