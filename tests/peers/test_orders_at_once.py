@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
@@ -201,7 +200,7 @@ def test_an_order_that_nobody_has_and_no_disk_takes_is_an_error(
 
 
 def test_where_no_temporary_file_can_be_written_that_is_said(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
+    monkeypatch.setattr(owner, "tempfile", SimpleNamespace(TemporaryDirectory=full))
     with pytest.raises(ConfigError, match="No space left") as refused:
         run(ban(directory, EVE, reason="noise", days=None))
     assert "TMPDIR" in refused.value.hint
