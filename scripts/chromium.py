@@ -1,4 +1,4 @@
-"""A real browser for pages, in tests and a benchmark: Debian's chromium, driven over two pipes by its debug protocol."""
+"""A real browser for pages, in tests and a benchmark: Debian's chromium, driven over two pipes by its debugger."""
 
 import base64
 import fcntl
