@@ -8,6 +8,7 @@ from collab.config import CausalLMTask, Run, parse_run
 from collab.errors import ConfigError
 from peers.assets import keep_assets
 from peers.hub_lookup import checkpoint_in, place_of, repository_to_read
+from peers.hub_patience import patiently
 from peers.model_card import RUN_YAML
 from peers.places import OWNER_KEY, RUN_FILE
 from peers.process import announce
@@ -30,7 +31,7 @@ def bring_run_file(begin_with: str, directory: Path) -> None:
         return
     announce(f"looking for the run file of {place} on the Hub ...")
     repository = repository_to_read(place)
-    content = repository.read(RUN_YAML, repository.head())
+    content = patiently(lambda: repository.read(RUN_YAML, repository.head()))
     try:
         parse_run(content.decode("utf-8"), origin=f"{RUN_YAML} of {place}")
         directory.mkdir(parents=True, exist_ok=True)
@@ -60,7 +61,8 @@ def take_up(begin_with: str, run: Run, directory: Path, data_dir: Path) -> Path:
         verified_state(found)
     else:
         announce(f"looking at {place} on the Hub ...")
-        found = fetch_checkpoint(repository_to_read(place), data_dir / "from-hub")
+        repository = repository_to_read(place)
+        found = patiently(lambda: fetch_checkpoint(repository, data_dir / "from-hub"))
     tokenizer = found / TOKENIZER_FILE
     if isinstance(run.task, CausalLMTask) and tokenizer.is_file():
         keep_assets(run, directory, {TOKENIZER_FILE: tokenizer.read_bytes()})

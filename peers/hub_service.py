@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from collab.checkpoints.from_hub import Brought, bring_newest
+from collab.checkpoints.hub_advice import TO_BEGIN, TO_WRITE
 from collab.checkpoints.hub_publisher import HubPublisher, OnHub
 from collab.checkpoints.hub_repository import BRANCH, HubPlace, HubRepository
-from collab.checkpoints.hub_session import TO_BEGIN, TO_WRITE, has_token
+from collab.checkpoints.hub_session import has_token
 from collab.checkpoints.local import list_checkpoints
 from collab.compute import ThreadCompute
 from collab.config import Run
@@ -21,6 +22,7 @@ from peers.exhibiting import Kept
 from peers.hub_desk import HubDesk, HubPlan
 from peers.hub_lookup import repository_to_read
 from peers.hub_pages import HubPages, points_of
+from peers.hub_patience import patiently
 from peers.model_card import Point
 from peers.places import DataDir
 from peers.process import announce
@@ -106,8 +108,8 @@ def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes
     if not list_checkpoints(data_dir.checkpoints):
         try:
             repository = HubRepository(place, advice=TO_BEGIN)
-            _see(repository)
-            brought = bring_newest(repository, data_dir.checkpoints, fingerprint=fingerprint)
+            patiently(lambda: _see(repository))
+            brought = patiently(lambda: bring_newest(repository, data_dir.checkpoints, fingerprint=fingerprint))
             if brought.path is not None:
                 _announce(place, brought)
         except StateError as error:
@@ -148,7 +150,8 @@ def bring(place: HubPlace, data_dir: DataDir, fingerprint: str) -> None:
         StateError: it cannot be had, or is of another run; or that very revision was asked for, or nothing is on this
             disk, and it is not taken over.
     """
-    brought = bring_newest(repository_to_read(place), data_dir.checkpoints, fingerprint=fingerprint)
+    repository = repository_to_read(place)
+    brought = patiently(lambda: bring_newest(repository, data_dir.checkpoints, fingerprint=fingerprint))
     goes_on = place.revision == BRANCH and list_checkpoints(data_dir.checkpoints)
     if brought.path is None and not goes_on:
         raise StateError(brought.why, hint=brought.hint)
