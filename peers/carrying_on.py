@@ -9,8 +9,9 @@ from collab.errors import ConfigError
 from peers.assets import keep_assets
 from peers.hub_lookup import checkpoint_in, place_of, repository_to_read
 from peers.hub_patience import patiently
+from peers.hub_taken_over import keep_history
 from peers.model_card import RUN_YAML
-from peers.places import OWNER_KEY, RUN_FILE
+from peers.places import OWNER_KEY, RUN_FILE, DataDir
 from peers.process import announce
 
 
@@ -63,6 +64,7 @@ def take_up(begin_with: str, run: Run, directory: Path, data_dir: Path) -> Path:
         announce(f"looking at {place} on the Hub ...")
         repository = repository_to_read(place)
         found = patiently(lambda: fetch_checkpoint(repository, data_dir / "from-hub"))
+        keep_history(repository, DataDir(data_dir).hub_history)
     tokenizer = found / TOKENIZER_FILE
     if isinstance(run.task, CausalLMTask) and tokenizer.is_file():
         keep_assets(run, directory, {TOKENIZER_FILE: tokenizer.read_bytes()})

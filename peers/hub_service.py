@@ -20,10 +20,11 @@ from collab.ports import Ports
 from peers.backbone import Backbone
 from peers.exhibiting import Kept
 from peers.hub_desk import HubDesk, HubPlan
+from peers.hub_history import Curves, History, curves_of
 from peers.hub_lookup import repository_to_read
-from peers.hub_pages import HubPages, points_of
+from peers.hub_pages import HubPages, Seen
 from peers.hub_patience import patiently
-from peers.model_card import Point
+from peers.hub_taken_over import keep_history, kept_history
 from peers.places import DataDir
 from peers.process import announce
 from peers.progress import ProgressTeller
@@ -65,17 +66,23 @@ async def serve_hub(
     """Publish what this backbone publishes, until cancelled."""
     bundle = backbone.statutes.bundle
 
-    def points() -> list[Point]:
+    def curves() -> Curves:
         kept.recorder.write()
-        return points_of(kept.history)
+        return curves_of(kept.history)
+
+    def before() -> History:
+        return kept_history(data_dir.hub_history)
 
     def is_told(done: OnHub) -> bool:
         kept.recorder.write()
         return has_told(kept.history, str(service.place), done)
 
-    pages = HubPages(str(service.place), bundle, points, kept.book.all, service.invite(backbone))
+    seen = Seen(
+        curves=curves, given=kept.book.by_peer, before=before, orders=lambda: backbone.statutes.mandate.book
+    )
+    pages = HubPages(str(service.place), bundle, seen, service.invite(backbone))
     repository = HubRepository(service.place, tell=partial(teller.tell, "sending a checkpoint to the Hub"))
-    publisher = HubPublisher(repository, data_dir.path / "hub-outbox", pages.beside)
+    publisher = HubPublisher(repository, data_dir.path / "hub-outbox", pages.beside, pages.misleads)
     with closing(ThreadCompute()) as worker:
         plan = HubPlan(place=str(service.place), publish=publisher.publish, worker=worker, is_told=is_told)
         desk = HubDesk(ports, backbone.keeper.shelf, backbone.lease.tenure, plan)
@@ -112,6 +119,7 @@ def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes
             brought = patiently(lambda: bring_newest(repository, data_dir.checkpoints, fingerprint=fingerprint))
             if brought.path is not None:
                 _announce(place, brought)
+                keep_history(repository, data_dir.hub_history)
         except StateError as error:
             if makes_first_state:
                 raise _not_begun(place, error) from error
@@ -156,6 +164,8 @@ def bring(place: HubPlace, data_dir: DataDir, fingerprint: str) -> None:
     if brought.path is None and not goes_on:
         raise StateError(brought.why, hint=brought.hint)
     _announce(place, brought)
+    if brought.path is not None:
+        keep_history(repository, data_dir.hub_history)
 
 
 def _announce(place: HubPlace, brought: Brought) -> None:

@@ -104,6 +104,11 @@ class DataDir:
         return self.path / "last-seen.json"
 
     @property
+    def hub_history(self) -> Path:
+        """Curves and contributors that came from the Hub with a checkpoint."""
+        return self.path / "hub-history.json"
+
+    @property
     def orders(self) -> Path:
         """The organiser's, as a backbone has heard them."""
         return self.path / ORDERS
