@@ -12,6 +12,7 @@ from peers.cli_options import (
     AsJson,
     DashboardAt,
     GpuMemory,
+    HubEvery,
     HubRepo,
     InviteText,
     LogLevel,
@@ -33,6 +34,7 @@ from peers.cli_options import (
     check_track,
     duties_off,
 )
+from peers.hub_pace import HUB_EVERY_MIN
 
 if TYPE_CHECKING:
     import asyncio
@@ -63,6 +65,7 @@ def join(
     port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
     credit: Annotated[bool, typer.Option("--credit", help="Your --name may be published with the model.")] = False,
     hub_repo: HubRepo = "",
+    hub_every: HubEvery = HUB_EVERY_MIN,
     reach: ReachText = "auto",
     store: Store = "",
     dashboard: DashboardAt = "",
@@ -82,9 +85,7 @@ def join(
     _check(role, priority)
     asked_for, off = _asked_for(reach), duties_off(without)
     if print_config:
-        from peers.printed_config import print_config as show
-
-        show(context)
+        _print_config(context)
         return
     _begin(invite, log_level, is_quiet=quiet)
     from peers.joining import JoinOptions
@@ -95,20 +96,20 @@ def join(
     limits = limits_from(max_upload, max_download)
     options = partial(
         JoinOptions,
-        name=(name or platform.node() or "peer")[:40],
+        name=(name or platform.node() or "peer")[:40], allowed_modules=tuple(allow or ()),
         reach=Reach(host=host, port=port, asked_for=asked_for, limits=limits, clock_error_s=clock_error_s),
-        epochs=epochs,
-        microbatch_size=microbatch_size,
-        device=device,
-        gpu_memory_gb=gpu_memory,
+        epochs=epochs, microbatch_size=microbatch_size, device=device, gpu_memory_gb=gpu_memory,
         rules=HouseRules(when=when, works_on_battery=on_battery, monthly_gb=monthly_gb, is_modest=priority == "low"),
-        allowed_modules=tuple(allow or ()),
-        store=store, dashboard=dashboard, track=track, hub_repo=hub_repo, off=off,
-        wants_credit=credit, has_agreed=yes,
-        style=style_of(is_plain=plain, is_quiet=quiet),
-        as_json=as_json,
+        store=store, dashboard=dashboard, track=track, hub_repo=hub_repo, hub_every_min=hub_every, off=off,
+        wants_credit=credit, has_agreed=yes, style=style_of(is_plain=plain, is_quiet=quiet), as_json=as_json,
     )  # fmt: skip
     raise typer.Exit(_run(invite, role, data_dir, options))
+
+
+def _print_config(context: typer.Context) -> None:
+    from peers.printed_config import print_config
+
+    print_config(context)
 
 
 def _run(invite: str, role: str, data_dir: Path | None, options: "Callable[..., JoinOptions]") -> int:
