@@ -7,7 +7,18 @@ from collab.net.startup import Started
 from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
 from collab.types import Reachability, Role
-from peers.consent import Load, can_ask, has_agreed, load_of, note_agreed, row, says_yes, terms, traffic_words
+from peers.consent import (
+    Load,
+    can_ask,
+    download_words,
+    has_agreed,
+    load_of,
+    note_agreed,
+    row,
+    says_yes,
+    terms,
+    traffic_words,
+)
 from peers.join_options import JoinOptions
 from peers.places import DataDir
 from peers.process import Declined, announce
@@ -57,7 +68,9 @@ async def is_welcome(started: Started, bundle: Bundle, options: JoinOptions, sto
 
 
 async def _tell_traffic(started: Started, bundle: Bundle, options: JoinOptions) -> None:
-    announce(row("traffic", traffic_words(await forecast(started, bundle, options))))
+    words = traffic_words(await forecast(started, bundle, options))
+    downloads = download_words(bundle.run) if options.role is Role.TRAINER else ""
+    announce(row("traffic", words + downloads))
 
 
 async def forecast(started: Started, bundle: Bundle, options: JoinOptions) -> Load | None:

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assistant import Assistant, assisting_engine
@@ -42,7 +43,8 @@ from peers.keeping import StateKeeper
 from peers.parameter_keeping import ParameterKeeper, StorelessKeeper, Storeroom
 from peers.places import DataDir
 from peers.reporting import Reporter
-from peers.summary import shares_of
+from peers.summary import history_of, shares_of
+from peers.ungiven import Ungiven
 from peers.workshop import Workshop
 
 LAST_ERRAND_S = 2.5
@@ -98,6 +100,7 @@ class Backbone:
         self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, orders)
         self.lease = LeaseKeeper(ports, identity, bundle.fingerprint, self, self._is_vouched)
         self.keeper = self._keeper(workshop)
+        self._ungiven = Ungiven(ports, self.keeper, bundle.run.checkpoints.every_epochs)
         self._goal = Goal(ports, bundle.run, self.statutes.mandate, settings.owner)
         self.keeper.evaluations.on_measured = self._goal.note_measured
 
@@ -145,6 +148,10 @@ class Backbone:
         await self._coverage.serve()
         await self.membership.report()
         await self.lease.turn()
+
+    def take_orders(self, path: Path) -> None:
+        """Follow the organiser's orders that lie at ``path``, beside those that we have heard."""
+        self._orders.take_kept(path)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``; ``begin`` comes first."""
@@ -197,7 +204,14 @@ class Backbone:
 
     def not_saved(self) -> tuple[str, str]:
         """Why what is trained is not on this disk, and what to do, in words; both empty: it is."""
-        return ("the disk takes no checkpoints", FREE_SPACE) if self.keeper.shelf.is_resting else ("", "")
+        if self.keeper.shelf.problem:
+            return "the disk takes no checkpoints", FREE_SPACE
+        return self._ungiven.problem(self._epoch_of(self.membership.view))
+
+    def _epoch_of(self, view: SwarmView) -> int:
+        """That trainers are at; -1: none is here."""
+        history = history_of(self._bundle.run, view)
+        return history[0] if history is not None else -1
 
     def all_addresses(self) -> tuple[str, ...]:
         """Of all backbones that are alive, our own first; for an invite."""
@@ -244,6 +258,7 @@ class Backbone:
                 self._era = self.keeper.era
                 self._ports.observer.observe(RolledBack(at_s=view.at_s, epoch=self.keeper.epoch))
             self._tell(view)
+            self._ungiven.tell(self._epoch_of(view))
             if until is not None and self.keeper.shelf.saved_epoch >= until and not is_told:
                 is_told = True
                 where = str(self._settings.data_dir.checkpoints) if self._does(Duty.CHECKPOINTS) else "memory only"

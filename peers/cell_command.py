@@ -14,7 +14,7 @@ from typing import IO
 
 from collab.errors import CollabError
 from peers.cell_window import LINES, CellWindow
-from peers.process import LEAVE_LIMIT_S, WORKER_LIMIT_S, dying_with_us
+from peers.process import EXIT_AT_ONCE, LEAVE_LIMIT_S, WORKER_LIMIT_S, dying_with_us
 
 GONE_AFTER_S = LEAVE_LIMIT_S + WORKER_LIMIT_S + 5.0
 """A peer that was asked to leave has done so by then, on a machine that is busy, too; else it is killed."""
@@ -23,6 +23,8 @@ SAID_LAST = 6
 EPOCH = re.compile(r"(?:^|  |took over )epoch (\d+) ")
 """In a peer's line about itself; orders name epochs that are to come."""
 PROGRAM = (sys.executable, "-m", "peers.cli")
+LEFT = (0, EXIT_AT_ONCE, -signal.SIGINT)
+"""How a command ends that was asked to: cleanly, at once, or before it had set itself up to hear of it."""
 
 
 class CommandFailed(CollabError):
@@ -118,19 +120,23 @@ class CellCommand:
             num_lines: that the cell shows, the newest.
 
         Raises:
-            CommandFailed: it ended with an error, and nobody had asked it to leave.
+            CommandFailed: it ended with an error, or had to be killed.
         """
         with self._interruptible():
             window = CellWindow(self._hidden, num_lines)
             while self._next(window) is not None:
                 pass
             code = self._end()
-        if code and not self._is_told_to_leave:
-            raise self._failed(f"with code {code}")
+        if code not in (LEFT if self._is_told_to_leave else (0,)):
+            raise self._failed(f"with code {code}" if code > 0 else f"by {signal.Signals(-code).name}")
         return "\n".join(line.text for line in self._said if line.is_result).strip()
 
     def leave(self) -> str:
-        """Ask it to leave cleanly, and show what it says until it has."""
+        """Ask it to leave cleanly, and show what it says until it has.
+
+        Raises:
+            CommandFailed: it had ended with an error before, does so now, or had to be killed.
+        """
         self._ask_to_leave()
         return self.follow()
 
@@ -153,10 +159,12 @@ class CellCommand:
             signal.signal(signal.SIGINT, before)
 
     def _ask_to_leave(self) -> None:
-        if not self._is_told_to_leave and self._process.poll() is None:
+        if self._process.poll() is not None:
+            return  # by itself: how it ended is its own
+        if not self._is_told_to_leave:
+            self._is_told_to_leave = True
             self._killer.start()
-        self._is_told_to_leave = True
-        self._process.send_signal(signal.SIGINT)  # nothing where it has ended
+        self._process.send_signal(signal.SIGINT)
 
     def _next(self, window: CellWindow) -> Line | None:
         """The next line, which is shown; None: it has said all."""

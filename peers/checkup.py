@@ -70,6 +70,10 @@ class Devices:
     """Whether an NVIDIA driver is here, whatever torch makes of it."""
     error: str = ""
     """Why torch could not be loaded, or said nothing."""
+    trouble: str = ""
+    """Why nothing can be computed on the first GPU, which ``join`` takes unless it is told another; empty: it can."""
+    remedy: str = ""
+    """Of that."""
 
 
 def system(python: tuple[int, int], platform: str, machine: str) -> Finding:
@@ -105,7 +109,7 @@ def versions(required: Sequence[str] | None, installed: Mapping[str, str | None]
         elif not needed.specifier.contains(found, prereleases=True):
             wrong.append(f"{needed.name} {found} is there, {needed.specifier} is needed")
     if wrong:
-        remedy = "pip install --upgrade-strategy only-if-needed with the line that installed collab"
+        remedy = "type the line that installed collab once more; ask the organiser for it"
         return _problem("versions", "; ".join(wrong), remedy)
     told = ", ".join(f"{name} {version}" for name, version in installed.items() if version is not None)
     if required is None:
@@ -119,6 +123,8 @@ def device(found: Devices) -> Finding:
     if found.error:
         remedy = "install PyTorch again, from the index that fits this machine"
         return _problem("device", f"torch does not load: {found.error}", remedy)
+    if found.trouble:
+        return _problem("device", f"{'; '.join(found.gpus)}: {found.trouble}", found.remedy)
     if found.gpus:
         return _ok("device", "; ".join(found.gpus))
     text = f"no GPU; {found.processors} processor{'s' if found.processors != 1 else ''}"
@@ -169,6 +175,18 @@ def clock(offset_s: float | None) -> Finding:
 def failed(check: str, error: CollabError) -> Finding:
     """What could not be done, with the error's own next step."""
     return _problem(check, error.message, error.hint or "see the message")
+
+
+def unexpected(check: str, error: Exception) -> Finding:
+    """A look that has ended as nobody has thought of."""
+    text = f"could not be looked at: {type(error).__name__}: {error}"
+    return _problem(check, text, "mend what it names; if that is nothing of this machine, report it")
+
+
+def no_temporary_files(check: str, error: OSError) -> Finding:
+    """What needs a file for a moment has no place for it."""
+    text = f"there is no place for temporary files: {error.strerror or error}"
+    return _problem(check, text, "make room in /tmp, or set TMPDIR to a directory that can be written")
 
 
 def reach(verdict: ReachVerdict | None) -> Finding:

@@ -8,6 +8,7 @@ import typer
 from peers import cli_guest, cli_join, cli_owner, cli_plan, cli_simulate
 from peers.cli_options import (
     Allow,
+    Announce,
     AsJson,
     DashboardAt,
     HubEvery,
@@ -54,9 +55,7 @@ def backbone(
     directory: Annotated[Path, typer.Argument(help="Directory of the run, made with 'collab-peer init'.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",  # noqa: S104 - a backbone is dialled
     port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
-    announce: Annotated[
-        list[str] | None, typer.Option(help="Public multiaddress to put into invites, such as /ip4/1.2.3.4/tcp/4000.")
-    ] = None,
+    announce: Announce = None,
     invite_file: Annotated[Path | None, typer.Option(help="Write the invite here, too.")] = None,
     allow: Allow = None,
     begin_with: Annotated[

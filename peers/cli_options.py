@@ -1,6 +1,7 @@
 """Options that several commands have."""
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,22 @@ from peers import cli_owner
 
 if TYPE_CHECKING:
     from collab.swarm.duties import Duty
+
+
+
+def _to_announce(texts: list[str] | None) -> list[str]:
+    """As multiaddresses.
+
+    Raises:
+        BadParameter: one of them is no address.
+    """
+    from collab.net.listening import to_announce
+
+    try:
+        return [to_announce(text) for text in texts or ()]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
 
 LogLevel = cli_owner.LogLevel
 MAX_MBIT_PER_S = 1e6
@@ -21,6 +38,14 @@ Limit = partial(typer.Option, min=0.1, max=MAX_MBIT_PER_S)
 Gigabytes = partial(typer.Option, min=0.001, max=MAX_GB)
 MaxUpload = Annotated[float | None, Limit(help="Mbit/s that this peer may send; default: all it can.")]
 MaxDownload = Annotated[float | None, Limit(help="Mbit/s that this peer may take in; default: all it can.")]
+Announce = Annotated[
+    list[str] | None,
+    typer.Option(
+        callback=_to_announce,
+        metavar="ADDRESS",
+        help="Public address to put into invites: /ip4/1.2.3.4/tcp/4000, 1.2.3.4:4000 or name:4000.",
+    ),
+]
 Allow = Annotated[list[str] | None, typer.Option(help="Module of others that may run here, if the run names it.")]
 Store = Annotated[
     str,
@@ -29,6 +54,13 @@ Store = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
 InviteText = Annotated[
     str, typer.Argument(metavar="INVITE|ORG/NAME", help="The invite, a file that holds it, or the model on the Hub.")
+]
+Keep = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="A folder that outlives this machine, such as a mounted drive: the next one's peer with it is the same.",
+    ),
 ]
 ReachText = Annotated[
     str, typer.Option(help="How others reach this machine: auto (they try), direct, or client (it only dials).")
@@ -68,7 +100,7 @@ When = Annotated[
 ]
 OnBattery = Annotated[bool, typer.Option("--on-battery", help="Go on while the machine runs on battery.")]
 MonthlyGb = Annotated[
-    float | None, Gigabytes(help="GB that this peer may send and take in a month, over restarts; then it pauses.")
+    float | None, Gigabytes(help="GB to send and take in a month at most, a dataset's download too; then it pauses.")
 ]
 GpuMemory = Annotated[float | None, Gigabytes(help="GB of the GPU's memory that it may take; default: what it needs.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before this machine takes part for the first time.")]

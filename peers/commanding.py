@@ -1,17 +1,22 @@
 """``collab-peer ban``, ``pardon``, ``amend``, ``rollback``, ``end``: what an organiser orders while the run goes on."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from collab.checkpoints.rolled_back import checkpoints_to_go_back_to, hold
+from collab.config import VcAsgd
 from collab.errors import ConfigError, CorruptState
 from collab.swarm.crowd import notice_s
+from collab.swarm.identity import load_or_create_identity
+from collab.swarm.orders import OrderBook
 from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Statement
-from peers.inviting import invited
+from peers.inviting import invited_for, users_of
 from peers.ordered import plain
-from peers.owner import Session, open_session
+from peers.owner import Estate, Session, open_to_order
+from peers.places import DataDir
 from peers.process import announce
-from peers.whom import find_bans, find_peer
+from peers.whom import find_bans, find_keys
 
 DAY_S = 86400.0
 NOTICE_EPOCHS = 10
@@ -33,8 +38,11 @@ async def ban(directory: Path, who: str, *, reason: str, days: float | None) -> 
     Args:
         who: a peer by id or name, or a person of the list of invites.
         days: None: for good.
+
+    Raises:
+        ConfigError: nobody is meant, or more than one; or the backbone of this very directory.
     """
-    async with open_session(directory) as session:
+    async with open_to_order(directory) as session:
         until_s = FOREVER if days is None else session.now() + days * DAY_S
         for one, name in _whom(session, who.strip()).items():
             order = Ban(who=one, reason=reason, until_s=until_s, name=name or None)
@@ -50,9 +58,10 @@ async def pardon(directory: Path, who: str) -> None:
     Raises:
         ConfigError: nobody who is banned is meant, or more than one.
     """
-    async with open_session(directory) as session:
+    async with open_to_order(directory) as session:
         bans = [ban for ban in session.mandate.book.bans().values() if ban.holds(session.now())]
-        for ban in find_bans(bans, invited(directory), session.view, who.strip()):
+        who = who.strip()
+        for ban in find_bans(bans, invited_for(directory, who), session.view, who):
             await _say(session, Pardon(who=ban.who), f"{plain(ban.name or who)} ({ban.who}) may take part again")
 
 
@@ -62,7 +71,11 @@ async def amend(directory: Path, change: Change, at_epoch: int | None) -> None:
     Raises:
         ConfigError: the epoch is past, or nothing changes.
     """
-    async with open_session(directory) as session:
+    run = Estate.at(directory).bundle.run
+    if change.target_batch_size is not None and isinstance(run.strategy, VcAsgd):
+        text = "--target-batch: in a run with vc_asgd there is no batch, each push of a unit of work is a step"
+        raise ConfigError(text, hint="--learning-rate can be changed")
+    async with open_to_order(directory) as session:
         await session.find_trainers()
         present = session.epoch()
         first = present + NOTICE_EPOCHS if at_epoch is None else at_epoch
@@ -87,7 +100,7 @@ async def rollback(directory: Path, epoch: int) -> None:
         CheckpointFailed: it cannot be held.
     """
     root = directory / "backbone" / "checkpoints"
-    async with open_session(directory) as session:
+    async with open_to_order(directory) as session:
         found = checkpoints_to_go_back_to(root, session.mandate.era, session.estate.bundle.fingerprint)
         listing = ", ".join(map(str, sorted(found))) or "none at all"
         if epoch not in found:
@@ -98,12 +111,14 @@ async def rollback(directory: Path, epoch: int) -> None:
             words += f"; void: from epoch {void.from_epoch} on {_words(void)}"
         for void in session.mandate.book.void_before(order) if path.parent != root else []:
             words += f"; still void since the last rollback: from epoch {void.from_epoch} on {_words(void)}"
-        book = session.sign(order)
-        try:
-            hold(root, path, order, book.mark)
-        except CorruptState as error:
-            raise ConfigError(error.message, hint=f"nobody has heard of this; there were: {listing}") from error
-        _tell(await session.give(book), words)
+
+        def hold_it(book: OrderBook) -> None:
+            try:
+                hold(root, path, order, book.mark)
+            except CorruptState as error:
+                raise ConfigError(error.message, hint=f"nobody has heard of this; there were: {listing}") from error
+
+        _tell(await session.say(order, hold_it), words)
 
 
 async def end(directory: Path, at_epoch: int | None) -> None:
@@ -112,7 +127,7 @@ async def end(directory: Path, at_epoch: int | None) -> None:
     Raises:
         ConfigError: the epoch is past.
     """
-    async with open_session(directory) as session:
+    async with open_to_order(directory) as session:
         await session.find_trainers()
         notice = await session.epochs_in(notice_s(session.trainers))
         present = session.epoch()
@@ -135,12 +150,22 @@ def _words(change: Change | Amend) -> str:
 
 
 def _whom(session: Session, who: str) -> dict[str, str]:
-    """Keys that a person means, those of an invited person, else a peer's, and what they are called; empty: unknown."""
-    keys = {row.id: row.person for row in invited(session.estate.directory) if who in (row.person, row.id)}
-    if keys:
-        return keys
-    peer = find_peer(session.view, who)
-    return {peer: next((record.name for record in session.view.records if record.peer == peer), "")}
+    """As ``find_keys``; never the backbone of this directory, without which its owner reaches nobody."""
+    estate = session.estate
+    people, users = invited_for(estate.directory, who), users_of(session.view, estate.bundle)
+    keys, own = find_keys(people, users, session.view, who), _own_backbone(estate.directory)
+    if own in keys:
+        hint = "it stops with Ctrl+C where it runs; the run ends with: collab-peer end DIR"
+        raise ConfigError(f"{own} is the backbone of this directory", hint=hint)
+    return keys
+
+
+def _own_backbone(directory: Path) -> str:
+    """Empty: it has not served yet, or its key cannot be read."""
+    path = DataDir(directory / "backbone").identity
+    with suppress(ConfigError):
+        return load_or_create_identity(path).peer_id if path.is_file() else ""
+    return ""
 
 
 async def _say(session: Session, what: Statement, words: str) -> None:

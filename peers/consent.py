@@ -14,6 +14,7 @@ from collab.config import About, BuiltinData, CausalLMTask, FilesData, HubData, 
 from collab.errors import ConfigError
 from collab.types import Role
 from peers.places import DataDir
+from peers.reading import dataset_of
 
 UNSAID = "the organiser does not say"
 AUTO = ("float16", "float16")
@@ -108,6 +109,15 @@ def traffic_words(load: Load | None) -> str:
         return f"about {step_mb}, sent and taken; how many steps a day nobody knows yet"
     gigabytes = f"{load.gb_per_day:,.0f}" if load.gb_per_day >= 100 else f"{load.gb_per_day:.3g}"
     return f"about {gigabytes} GB a day if it works all day, sent and taken ({step_mb})"
+
+
+def download_words(run: Run) -> str:
+    """What comes to that; empty: nothing."""
+    if (data := dataset_of(run)) is None:
+        return ""
+    if isinstance(run.strategy, Solo) or data.placement == "local":
+        return f", and once the dataset's download (of up to {data.max_megabytes:g} MB of text)"
+    return ", and the dataset's download as it is trained on"
 
 
 def _shown(text: str) -> str:

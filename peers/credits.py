@@ -47,6 +47,8 @@ class CreditBook:
         """Blocks. What lies at ``path`` and cannot be read is put aside, and is never written over."""
         self._path, self._lock = path, threading.Lock()
         self._credits: dict[PeerId, Credit] = {}
+        self.grew_at_s: dict[PeerId, float] = {}
+        """When each of them said for the first time that it had given more, swarm time; since this process began."""
         self._is_changed, self._is_kept = False, True
         try:
             self._credits = _read(path)
@@ -67,9 +69,12 @@ class CreditBook:
                 credit.earlier += credit.samples
             name = record.name if record.wants_credit else ""
             self._is_changed |= (name, record.total_samples) != (credit.name, credit.samples)
+            if record.total_samples != credit.samples:
+                self.grew_at_s[record.peer] = record.said_at
             credit.name, credit.samples = name, record.total_samples
         if len(self._credits) > MOST_PEERS:
             self._credits = dict(sorted(self._credits.items(), key=lambda item: -item[1].total)[:MOST_PEERS])
+            self.grew_at_s = {peer: at_s for peer, at_s in self.grew_at_s.items() if peer in self._credits}
 
     def all(self) -> tuple[Credit, ...]:
         """Most first."""

@@ -86,13 +86,30 @@ def progress_words(progress: Progress) -> str:
 
 
 def awaited_words(awaited: StepAwaited) -> str:
-    """How far the next step is."""
+    """How far the next step is; where pushes of units are steps, how far this machine's unit is."""
+    if not math.isnan(awaited.unit_share):
+        unit = unit_words(awaited.unit_share, awaited.unit_left_s)
+        return f"epoch {awaited.epoch}: of this machine's unit of work {unit}"
     if math.isnan(awaited.share):
         return f"epoch {awaited.epoch}: no step for a minute, and when the next one comes nobody can say"
     if awaited.next_s <= 0:
         return f"epoch {awaited.epoch}: the whole batch is there, the next step is on its way"
     share = f"{min(round(100 * awaited.share), 99)} % of the batch is there"
+    share = "the whole batch is there" if awaited.share >= 1 else share
     return f"epoch {awaited.epoch}: {share}, the next step in about {duration_words(awaited.next_s)}"
+
+
+def unit_words(share: float, left_s: float) -> str:
+    """How far a unit of work is.
+
+    Args:
+        share: of its samples, that are computed.
+        left_s: until the others are; infinite: nobody knows.
+    """
+    if share >= 1:
+        return "all is computed"
+    rest = f", the rest takes about {duration_words(left_s)}" if math.isfinite(left_s) else ""
+    return f"{min(round(100 * share), 99)} % is computed{rest}"
 
 
 def eta_words(next_s: float, step_s: float, steps_left: int | None) -> str:
@@ -100,7 +117,8 @@ def eta_words(next_s: float, step_s: float, steps_left: int | None) -> str:
     if not (math.isfinite(next_s) and math.isfinite(step_s)):
         return ""
     end = "" if steps_left is None else f"; the run ends in about {duration_words(steps_left * step_s)}"
-    return f"in about {duration_words(next_s)}, one takes {duration_words(step_s)}{end}"
+    due = f"in about {duration_words(next_s)}" if next_s > 0 else "averaging now"
+    return f"{due}, one takes {duration_words(step_s)}{end}"
 
 
 def duration_words(seconds: float) -> str:

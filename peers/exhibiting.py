@@ -127,6 +127,7 @@ async def show(listening: socket.socket, ports: Ports, backbone: Backbone, data_
         recent=kept.recent,
         problem=backbone.problem,
         not_kept=lambda: found if (found := backbone.not_saved())[0] else kept.publishing.problem(),
+        on_disk=lambda: backbone.keeper.shelf.epochs,
         home=str(data_dir.path.absolute()),
         hub_url=hub_url,
     )

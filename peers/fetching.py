@@ -23,6 +23,13 @@ class Fetcher:
     def __init__(self, ports: Ports, fingerprint: str, membership: Membership, links: Links) -> None:
         self._ports, self._fingerprint, self._membership, self._links = ports, fingerprint, membership, links
         self._failures = 0
+        self._failing_from_s = 0.0
+        """When the first of these ended."""
+
+    @property
+    def failing_s(self) -> float:
+        """For how long nobody has given us anything that we asked for; 0: somebody has."""
+        return self._ports.clock.monotonic() - self._failing_from_s if self._failures else 0.0
 
     async def fetch(self, due: Due) -> PackedSnapshot | None:
         """A snapshot, verified; None when nobody can give it now."""
@@ -39,6 +46,8 @@ class Fetcher:
             )
         except NoDonor as error:
             logger.info("no snapshot of epoch %s yet: %s", due.epoch, error.message)
+            if not self._failures:
+                self._failing_from_s = self._ports.clock.monotonic()
             self._failures += 1
             if self._failures % FAILURES_BEFORE_DOUBT == 0 and self._membership.others().is_at_rest():
                 self._membership.doubt()

@@ -159,6 +159,8 @@ class Guest:
         else:
             self._welcome.set()
         self._say()
+        if self.traffic.is_due:
+            await asyncio.get_running_loop().run_in_executor(None, self.traffic.save)  # a busy disk takes its time
 
     def _ask_to_pause(self) -> None:
         self._asked_s, self._asked_kind = monotonic(), self._kind

@@ -47,11 +47,12 @@ class Trouble:
         return isinstance(event, Notice) and self._problem is not None and event.settles == self._problem.text
 
     def lines(self) -> list[str]:
-        """What it is and what to do; none: there is no problem."""
-        if self._problem is None:
+        """What it is and what to do; none: there is no problem. A panel's thread asks; the loop may settle it."""
+        problem = self._problem
+        if problem is None:
             return []
-        told = f"problem: {self._problem.text} (told {duration_words(self._clock() - self._at_s)} ago)"
-        return [told, f"  -> {self._problem.hint}"] if self._problem.hint else [told]
+        told = f"problem: {problem.text} (told {duration_words(self._clock() - self._at_s)} ago)"
+        return [told, f"  -> {problem.hint}"] if problem.hint else [told]
 
 
 class TrainerHeadline:
@@ -109,6 +110,7 @@ class TrainerHeadline:
                 contributors=0,
                 since_step_s=ago_s,
                 step_s=ahead.step_s,
+                has_round=ahead.has_round,
                 unit_s=ahead.unit_s,
                 lost_reason=self._lost,
             )
@@ -158,6 +160,7 @@ class SwarmHeadline:
                 contributors=self._contributors,
                 since_step_s=self._clock() - self._since_s,
                 step_s=ahead.step_s,
+                has_round=ahead.has_round,
                 unit_s=ahead.unit_s,
                 lost_reason=self._lost,
             )

@@ -21,13 +21,13 @@ NO_SECRET = (
 
 def secrets(*names: str) -> dict[str, str]:
     """Those of these that the host keeps for this notebook. Never print what comes out."""
-    module = _module("google.colab.userdata") or _module("kaggle_secrets")
+    module = _module("kaggle_secrets") or _module("google.colab.userdata")  # Kaggle's image has Colab's, too
     if module is None:
         return {}
     refusals = tuple(getattr(module, name) for name in NO_SECRET if hasattr(module, name))
     found = {}
     try:
-        get = module.get if hasattr(module, "get") else module.UserSecretsClient().get_secret
+        get = module.UserSecretsClient().get_secret if hasattr(module, "UserSecretsClient") else module.get
         for name in names:
             try:
                 found[name] = str(get(name))

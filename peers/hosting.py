@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,11 +24,10 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
-from collab.swarm.order_exchange import read_orders
 from collab.swarm.snapshots import Snapshot
 from collab.types import Reachability, Role
 from peers.backbone import Backbone
-from peers.carrying_on import bring_run_file, take_up
+from peers.carrying_on import bring_run_file, take_up, told_before
 from peers.hub_lookup import apart, place_of
 from peers.hub_pace import HUB_EVERY_MIN
 from peers.hub_service import bring, bring_if_lost, place_for, service_at
@@ -93,6 +92,8 @@ class HostOptions:
 async def host(options: HostOptions, stop: asyncio.Event) -> None:
     """Serve the run of ``options.directory`` until stopped."""
     directory, begin_with = options.directory, None
+    if not options.begin_with and (told := told_before(directory)):
+        options = replace(options, begin_with=told, is_new_owner=True)
     if options.is_new_owner:
         await apart(lambda: bring_run_file(options.begin_with, directory))
     run = load_run(directory / RUN_FILE)
@@ -102,7 +103,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
         options.say(f"preparing run {run.run_id} ...")
         announce_duties(options.off, options.style)
         if options.is_new_owner:
-            begin_with = await apart(lambda: take_up(options.begin_with, run, directory, data_dir.path))
+            begin_with = await apart(lambda: take_up(options.begin_with, run, directory, data_dir))
         load_or_create_identity(directory / OWNER_KEY)  # who starts a run without one owns it
         estate = Estate.at(directory)
         bundle, identity = estate.bundle, load_or_create_identity(data_dir.identity)
@@ -138,7 +139,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
             )
 
             async def welcome(backbone: Backbone) -> None:
-                backbone.statutes.mandate.take(0, read_orders(options.directory / ORDERS))
+                backbone.take_orders(options.directory / ORDERS)
                 addresses = _dialable_first(backbone.all_addresses())
                 _keep_addresses(options.directory / ADDRESSES, addresses)
                 options.say(f"checkpoints and metrics: {data_dir.path}")

@@ -41,7 +41,7 @@ class StateKeeper:
     ) -> None:
         self._ports, self._bundle, self._workshop = ports, bundle, workshop
         self._membership, self._lease, self._mandate = company.membership, company.lease, company.mandate
-        self._fetcher = Fetcher(ports, bundle.fingerprint, company.membership, company.links)
+        self.fetcher = Fetcher(ports, bundle.fingerprint, company.membership, company.links)
         self.evaluations = Evaluations(ports, bundle.run, company.membership, workshop.evaluate)
         self._off = company.off
         self.shelf = MemoryShelf(ports, publisher) if Duty.CHECKPOINTS in self._off else Shelf(ports, publisher)
@@ -125,7 +125,7 @@ class StateKeeper:
         """A trainer that leaves offers its state; whether it is safe with us."""
         async with self._saving:
             if offer.epoch > self.shelf.saved_epoch:
-                packed = await self._fetcher.fetch(Due(offer.epoch, (peer,)))
+                packed = await self.fetcher.fetch(Due(offer.epoch, (peer,)))
                 if packed is not None:
                     told = offer.eval_loss if math.isfinite(offer.eval_loss) else self.evaluations.now(offer.epoch)
                     await self._adopt(packed, told)
@@ -177,11 +177,11 @@ class StateKeeper:
                 same = [r.peer for r in self._records() if r.published and r.published.digest == published.digest]
                 donors = dict.fromkeys([holder.peer, *same])
                 donors.pop(self._ports.transport.peer_id, None)
-                packed = await self._fetcher.fetch(Due(published.epoch, tuple(donors), published))
+                packed = await self.fetcher.fetch(Due(published.epoch, tuple(donors), published))
             if packed is None and self.epoch < published.epoch:
                 trainers = self._membership.others().all_trainers()
                 donors = dict.fromkeys(record.peer for record in trainers if record.epoch >= published.epoch)
-                packed = await self._fetcher.fetch(Due(published.epoch, tuple(donors)))
+                packed = await self.fetcher.fetch(Due(published.epoch, tuple(donors)))
             if packed is None:
                 return
             if packed.manifest.digest == published.digest:
@@ -221,7 +221,7 @@ class StateKeeper:
     # -- fetching and keeping ----------------------------------------------------------------------------------------
 
     async def _fetch_and_adopt(self, due: Due) -> None:
-        if (packed := await self._fetcher.fetch(due)) is None:
+        if (packed := await self.fetcher.fetch(due)) is None:
             return
         eval_loss = due.published.eval_loss if due.published is not None else await self.evaluations.of(packed)
         async with self._saving:

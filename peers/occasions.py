@@ -14,6 +14,7 @@ from peers.usage import Usage
 Occasion = Callable[[], str]
 """Why the peer should pause now; empty: it need not. May read files."""
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HouseRules:
     """What the owner of a machine has said about when a peer may work."""
@@ -26,13 +27,18 @@ class HouseRules:
     is_modest: bool = True
     """Whether other programs go first."""
 
-    def check(self) -> None:
+    def check(self, root: Path = Path("/")) -> None:
         """
         Raises:
-            ConfigError: ``when`` says nothing that can be followed.
+            ConfigError: ``when`` says nothing that can be followed, or nothing that can be on this machine.
         """
         if self.when not in ("always", "idle"):
             hours_from(self.when)
+        if self.when == "idle" and "microsoft" in _word(root / "proc/sys/kernel/osrelease").lower():
+            raise ConfigError(
+                "--when idle cannot be followed under WSL2: its Linux sees neither Windows' keyboard nor its programs",
+                hint="name hours in its place, for example --when 22:00-07:00",
+            )
 
 
 NO_RULES = HouseRules()

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from collab.metrics.records import EpochFinished, Event, StateFetched, SwarmRepo
 from collab.metrics.refusals import Refused
 from collab.swarm.progress import SwarmView
 from collab.types import Role
-from peers.event_words import count, refused_words, words
+from peers.event_words import count, refused_words, unit_words, words
 from peers.headline import Headline, SwarmHeadline, TrainerHeadline
 from peers.progress import Ahead
 from peers.tally import Tally
@@ -42,7 +42,9 @@ class Watched:
 
         Of who serves day and night: nothing while nobody can say when it comes, as when nobody is here.
         """
-        ahead = self.ahead()
+        ahead, unit = self.ahead(), self.tally.unit
+        if ahead is not None and not math.isnan(unit.share):
+            return replace(ahead, unit_share=unit.share, unit_left_s=unit.left_s)
         is_known = ahead is not None and math.isfinite(ahead.next_s)
         return ahead if is_known or self.role is Role.TRAINER else None
 
@@ -126,6 +128,8 @@ class LivePanel:
             ("loss", f"{self._loss:.4f}" if math.isfinite(self._loss) else "-"),
         ]
         if watched.role is Role.TRAINER:
+            unit = watched.tally.unit
+            rows.append(("your unit", "" if math.isnan(unit.share) else unit_words(unit.share, unit.left_s)))
             rows.append(("you gave", watched.gave or "-"))
         if watched.role is Role.AUXILIARY:
             rows.append(("you helped", f"to average {watched.helped}" if watched.helped else "-"))

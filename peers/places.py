@@ -109,6 +109,11 @@ class DataDir:
         return self.path / "hub-history.json"
 
     @property
+    def begins_with(self) -> Path:
+        """Whose state a new owner's run is to begin with, as its first start was told."""
+        return self.path / "begins-with"
+
+    @property
     def orders(self) -> Path:
         """The organiser's, as a backbone has heard them."""
         return self.path / ORDERS
@@ -177,6 +182,12 @@ def claim_data_dir(
                 bring_up_to_date(path)
                 yield DataDir(path)
                 return
+
+
+def place_of_next(chosen: Path | None, run_id: str) -> DataDir:
+    """Which directory ``claim_data_dir`` would give a peer now; it is not made."""
+    usual = (data_home() / run_id / f"peer-{number}" for number in count(1))
+    return DataDir(chosen if chosen is not None else next(path for path in usual if not is_in_use(path)))
 
 
 @contextmanager

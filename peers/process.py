@@ -10,13 +10,13 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import uvloop
 
 from collab.compute import workers_end
 from collab.errors import CollabError
-from peers.terminal import outlive_terminal
+from peers.terminal import outlive_hearers
 
 LEAVE_LIMIT_S = 4.5
 """After the first Ctrl+C or SIGTERM; preemptible machines give little more."""
@@ -38,6 +38,7 @@ class Declined(CollabError):
     """The person at the terminal has said no: nothing is wrong, and nothing was done."""
 
 
+Error = TypeVar("Error", bound=Exception)
 Main = Callable[[asyncio.Event], Awaitable[None]]
 """Runs a peer until the event is set."""
 
@@ -47,7 +48,7 @@ def run_peer(main: Main) -> int:
 
     First SIGINT, SIGTERM or SIGHUP (its terminal is gone): leave cleanly within ``LEAVE_LIMIT_S``. Second: now.
     """
-    outlive_terminal()
+    outlive_hearers()
     problems: list[CollabError] = []
     try:
         uvloop.run(_supervise(main))
@@ -75,9 +76,9 @@ async def _supervise(main: Main) -> None:
             if signum is signal.SIGHUP:  # a terminal that closes sends it, and the shell in it sends it again
                 return
             os._exit(EXIT_AT_ONCE)  # p2pd sees its control connection break, and exits too
-        announce("leaving: finishing what is under way (again to leave at once)")
         stop.set()
         loop.call_later(LEAVE_LIMIT_S, peer.cancel)
+        announce("leaving: finishing what is under way (again to leave at once)")  # last: whatever comes of saying it
 
     loop.set_exception_handler(_report)
     for signum in LEAVE:
@@ -154,9 +155,9 @@ async def keep_heap_small(every_s: float = COLLECT_S) -> None:
         took_s = time.thread_time() - began_s
 
 
-def leaves(group: BaseExceptionGroup[CollabError]) -> list[CollabError]:
+def leaves(group: BaseExceptionGroup[Error]) -> list[Error]:
     """The errors of a group, however deeply nested."""
-    found: list[CollabError] = []
+    found: list[Error] = []
     for error in group.exceptions:
         found.extend(leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
     return found

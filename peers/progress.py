@@ -13,6 +13,7 @@ from collab.ports import Clock
 from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
 from peers.event_words import eta_words, words
+from peers.rhythm import Rhythm
 from peers.summary import epoch_of, history_of
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ SILENCE_S = 60.0
 """So long nothing was said before it is said how far the next step is."""
 LEAST_S = 1.0
 """Between two words about the same thing."""
+UNSEEN = Rhythm()
+"""Of a swarm of which no step was seen."""
 
 
 class ProgressTeller:
@@ -64,17 +67,20 @@ class Ahead:
     """Steps taken so far."""
     until_epoch: int | None
     next_s: float
-    """Until the next step's batch is there; infinite: nobody knows."""
+    """Until the next step is due, its round included; 0: the batch is there, and it may come at any moment; infinite:
+    nobody knows."""
     step_s: float
-    """That a step should take; infinite: nobody knows."""
+    """That a step should take, its round included; infinite: nobody knows."""
+    has_round: bool = True
+    """Whether it is known what a round takes; else ``step_s`` is what computing does."""
+    share: float = math.nan
+    """Of the batch, that is there; NaN: nobody knows."""
     unit_s: float = 0.0
     """How long a unit of work may take, where each push of one is a step; 0: rounds are."""
-
-    @property
-    def share(self) -> float:
-        """Of the batch, that is there; NaN: nobody knows."""
-        is_known = math.isfinite(self.next_s) and 0 < self.step_s < math.inf
-        return 1 - self.next_s / self.step_s if is_known else math.nan
+    unit_share: float = math.nan
+    """Of this machine's unit, that is computed; NaN: there is none."""
+    unit_left_s: float = math.inf
+    """Until all of it is; infinite: nobody knows."""
 
     @property
     def words(self) -> str:
@@ -83,33 +89,46 @@ class Ahead:
         return eta_words(self.next_s, self.step_s, left)
 
 
-def ahead_of(run: Run, mandate: Mandate, view: SwarmView, epoch: int, now_s: float) -> Ahead:
+def ahead_of(
+    run: Run, mandate: Mandate, view: SwarmView, epoch: int, now_s: float, rhythm: Rhythm = UNSEEN
+) -> Ahead:
     """What lies before a run at ``epoch``.
 
     Args:
         now_s: swarm time.
+        rhythm: of its last steps: speeds say when a batch is there, and nothing of the round that follows.
     """
-    next_s, step_s, unit_s = math.inf, math.inf, 0.0
+    batch_s, computing_s, unit_s = math.inf, math.inf, 0.0
     if isinstance(run.strategy, VcAsgd):  # each push is a step, and nobody says when one comes
         unit_s = run.strategy.first_lease_s
     else:
-        next_s, step_s = view.step_ahead(mandate.target_batch_size(epoch), now_s)
-    return Ahead(epoch=epoch, until_epoch=mandate.until_epoch, next_s=next_s, step_s=step_s, unit_s=unit_s)
+        batch_s, computing_s = view.step_ahead(mandate.target_batch_size(epoch), now_s)
+    is_known = math.isfinite(batch_s) and 0 < computing_s < math.inf
+    return Ahead(
+        epoch=epoch,
+        until_epoch=mandate.until_epoch,
+        next_s=max(batch_s, rhythm.last_s + rhythm.step_s - now_s),
+        step_s=max(computing_s, rhythm.step_s),
+        has_round=rhythm.step_s > 0,
+        share=1 - batch_s / computing_s if is_known else math.nan,
+        unit_s=unit_s,
+    )
 
 
-def ahead_of_trainer(participant: "Participant") -> Ahead | None:
+def ahead_of_trainer(participant: "Participant", rhythm: Rhythm = UNSEEN) -> Ahead | None:
     """The same for a trainer; None: it has no state of the run yet."""
     if not participant.replica.lineage:
         return None
     view, now_s = participant.membership.view, participant.ports.clock.now()
-    return ahead_of(participant.bundle.run, participant.statutes.mandate, view, participant.replica.epoch, now_s)
+    run, mandate = participant.bundle.run, participant.statutes.mandate
+    return ahead_of(run, mandate, view, participant.replica.epoch, now_s, rhythm)
 
 
-def ahead_of_swarm(run: Run, mandate: Mandate, view: SwarmView, now_s: float) -> Ahead:
+def ahead_of_swarm(run: Run, mandate: Mandate, view: SwarmView, now_s: float, rhythm: Rhythm = UNSEEN) -> Ahead:
     """The same for who trains nothing itself: from where the swarm is."""
     history = history_of(run, view)
     epoch = epoch_of(view, history[0] if history is not None else 0)
-    return ahead_of(run, mandate, view, epoch, now_s)
+    return ahead_of(run, mandate, view, epoch, now_s, rhythm)
 
 
 class StepTeller:
@@ -147,5 +166,7 @@ class StepTeller:
                         share=ahead.share,
                         next_s=ahead.next_s,
                         step_s=ahead.step_s,
+                        unit_share=ahead.unit_share,
+                        unit_left_s=ahead.unit_left_s,
                     )
                 )

@@ -1,7 +1,10 @@
 """Where the swarm stands, told by a peer that trains nothing itself whenever the swarm has gone on."""
 
+import math
+from dataclasses import replace
+
 from collab.config import Run
-from collab.metrics.records import SwarmReport
+from collab.metrics.records import EvaluationDone, SwarmReport
 from collab.ports import Observer
 from collab.swarm.mandate import Mandate
 from collab.swarm.membership import Membership
@@ -16,16 +19,20 @@ class Reporter:
     def __init__(self, observer: Observer, run: Run, mandate: Mandate, membership: Membership) -> None:
         self._observer, self._run, self._mandate, self._membership = observer, run, mandate, membership
         self._reported: tuple[int, Lineage] | None = None
+        self._evaluated: tuple[str, int] = "", -1
+        """Era and epoch of the newest evaluation that was told of."""
 
     def report(self, view: SwarmView) -> tuple[int, Lineage] | None:
         """Tell of it, if it is news; returns the history that the swarm is at, None: no trainer is here."""
         history = history_of(self._run, view)
         if history is None or history == self._reported:
+            self._tell_evaluation(view)
             return history
         self._reported = history
         epoch, lineage = history
         most = epoch + 1  # some may be a step ahead
         eval_epoch, eval_loss, eval_accuracy = newest_evaluation(view, self._membership.era, most)
+        self._evaluated = self._membership.era, eval_epoch
         self._observer.observe(
             SwarmReport(
                 at_s=view.at_s,
@@ -42,3 +49,19 @@ class Reporter:
             )
         )
         return history
+
+    def _tell_evaluation(self, view: SwarmView) -> None:
+        """Tell of one that came after the report of its step: after that of the last step no other follows.
+
+        Of what this peer has measured itself it has told.
+        """
+        if self._reported is None:
+            return
+        era, me = self._membership.era, self._membership.our_record().peer
+        others = replace(view, records=tuple(record for record in view.records if record.peer != me))
+        epoch, loss, accuracy = newest_evaluation(others, era, self._reported[0] + 1)
+        known = self._evaluated[1] if self._evaluated[0] == era else -1
+        if epoch > known and math.isfinite(loss):
+            self._evaluated = era, epoch
+            done = EvaluationDone(at_s=view.at_s, epoch=epoch, loss=loss, seconds=math.nan, accuracy=accuracy)
+            self._observer.observe(done)

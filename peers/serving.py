@@ -30,6 +30,7 @@ from peers.process import keep_heap_small, settle_heap
 from peers.progress import ProgressTeller, StepTeller, ahead_of_swarm
 from peers.screen import Style, choose_screen
 from peers.stores import open_stores
+from peers.tally import Tally
 from peers.telling import say
 from peers.workshop import Workshop
 
@@ -80,7 +81,7 @@ async def serve_backbone(
         listening = listen(place.dashboard if has_record else NOWHERE)
         if listening is not None:
             stack.callback(listening.close)
-        stores = await ports.compute.beside(lambda: open_stores(bundle, place.store))
+        stores = await ports.compute.beside(lambda: open_stores(bundle, place.store, place.data_dir.parameters))
         if stores is not None:
             stack.callback(stores.close)
         kept = await keep_record(ports, place.data_dir, stack, lambda: backbone.membership.view) if has_record else None
@@ -138,12 +139,13 @@ def watch(
     Args:
         not_published: what keeps the newest checkpoint from the Hub, and what to do; both empty: nothing does.
     """
-    clock, mandate = started.ports.clock, backbone.statutes.mandate
+    clock, mandate, tally = started.ports.clock, backbone.statutes.mandate, Tally()
     return Watched(
         title=f"collab backbone: {bundle.run.run_id}" + (f", {url}" if url else ""),
         role=Role.BACKBONE,
         view=lambda: backbone.membership.view,
-        ahead=lambda: ahead_of_swarm(bundle.run, mandate, backbone.membership.view, clock.now()),
+        ahead=lambda: ahead_of_swarm(bundle.run, mandate, backbone.membership.view, clock.now(), tally.rhythm),
+        tally=tally,
         refusals=started.refusals.rows,
         problem=lambda: backbone.problem() or "\n  -> ".join(filter(None, not_published())),
     )

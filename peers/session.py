@@ -24,6 +24,7 @@ from peers.join_options import JoinOptions, Relay
 from peers.panel import LivePanel, Watched
 from peers.process import settle_heap
 from peers.progress import ProgressTeller, StepTeller, ahead_of_swarm, ahead_of_trainer
+from peers.reading import CountedReading, dataset_of
 from peers.screen import choose_screen
 from peers.summary import told
 from peers.tally import Tally
@@ -119,11 +120,14 @@ class Session:
         await started.ports.compute.run(lambda: import_module("peers.machine"))  # PyTorch, beside the loop
         if self._is_to_leave:
             return
-        from peers.machine import Beginning, build_trainer
+        from peers.machine import READING, Beginning, build_trainer
 
         self.guest.take_device()
-        teller = ProgressTeller(relay.observe, started.ports.clock)
-        beginning = Beginning(contributed=self.given.counts["epochs_contributed"], tell=teller.tell)
+        tell = ProgressTeller(relay.observe, started.ports.clock).tell
+        if dataset_of(bundle.run) is not None:
+            tell = CountedReading(tell, READING, self.guest.traffic).tell
+        contributed, is_back = self.given.counts["epochs_contributed"], bool(self.guest.paused_s)
+        beginning = Beginning(contributed=contributed, tell=tell, is_back=is_back)
         building = asyncio.ensure_future(build_trainer(started, bundle, self.options, beginning))
         ending = asyncio.ensure_future(self._ends())
         await asyncio.wait((building, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -133,7 +137,8 @@ class Session:
             return
         trainer = building.result()
         participant = trainer.participant
-        watched.view, watched.ahead = lambda: participant.membership.view, lambda: ahead_of_trainer(participant)
+        watched.view = lambda: participant.membership.view
+        watched.ahead = lambda: ahead_of_trainer(participant, watched.tally.rhythm)
         self._begun(started, relay)
         await trainer.run(self.stop, self.guest.pause)
         record, vitals = trainer.participant.teller.record(), trainer.participant.vitals
@@ -166,7 +171,7 @@ class Session:
         leaves = asyncio.Event()
         watched.view = lambda: auxiliary.membership.view
         watched.ahead = lambda: ahead_of_swarm(
-            bundle.run, auxiliary.statutes.mandate, watched.view(), started.ports.clock.now()
+            bundle.run, auxiliary.statutes.mandate, watched.view(), started.ports.clock.now(), watched.tally.rhythm
         )
         self._begun(started, relay)
         text = "helping to average; this machine trains nothing itself"

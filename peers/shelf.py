@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from collab.checkpoints.base import Checkpoint, Order
+from collab.checkpoints.local import list_checkpoints
 from collab.checkpoints.local_publisher import Held, LocalPublisher
 from collab.errors import CheckpointFailed, Fenced
 from collab.metrics.records import CheckpointSaved, Notice
@@ -28,6 +29,8 @@ class Shelf:
         """Of the newest checkpoint; None: there is none, or it was never published."""
         self.saved_epoch = -1
         """Of the newest checkpoint; -1: none."""
+        self.epochs: frozenset[int] = frozenset()
+        """Of all checkpoints that lie here, those set aside not among them."""
         self._rests_until_s = -math.inf
         self._problem = ""
         """That the disk took nothing, as it was told; empty: it takes what comes."""
@@ -43,13 +46,18 @@ class Shelf:
         return True
 
     @property
+    def problem(self) -> str:
+        """That the disk took nothing when it was tried last, as it was told; empty: it takes what comes."""
+        return self._problem
+
+    @property
     def is_resting(self) -> bool:
         """Whether the disk did not take something, and is not to be tried again yet."""
         return self._ports.clock.monotonic() < self._rests_until_s
 
     async def newest(self) -> Held | None:
         """See ``LocalPublisher``."""
-        held = await self._ports.compute.run(self._publisher.newest)
+        held, self.epochs = await self._ports.compute.run(lambda: (self._publisher.newest(), self._epochs_here()))
         self.saved_epoch = held.snapshot.epoch if held is not None else -1
         self.publication = held.publication if held is not None else None
         return held
@@ -87,7 +95,9 @@ class Shelf:
 
     async def begin_again(self, what: Rollback, mark: str) -> Snapshot | None:
         """See the function of this name; the shelf is empty then."""
-        begun = await self._ports.compute.run(lambda: self._publisher.begin_again(what, mark))
+        begun, self.epochs = await self._ports.compute.run(
+            lambda: (self._publisher.begin_again(what, mark), self._epochs_here())
+        )
         self.publication, self.saved_epoch = None, -1
         return begun
 
@@ -95,7 +105,7 @@ class Shelf:
         clock = self._ports.clock
         started_s = clock.monotonic()
         try:
-            saved = await self._ports.compute.run(write)
+            saved, self.epochs = await self._ports.compute.run(lambda: (write(), self._epochs_here()))
         except Fenced as error:
             self._say(f"the checkpoint of epoch {epoch} was not published: {error.message}")
             return False
@@ -112,6 +122,11 @@ class Shelf:
         if saved.is_new:
             self._ports.observer.observe(replace(event, seconds=clock.monotonic() - started_s))
         return True
+
+    def _epochs_here(self) -> frozenset[int]:
+        """Blocks."""
+        names = [path.name.removeprefix("epoch-") for path in list_checkpoints(self.root)]
+        return frozenset(int(name) for name in names if name.isdecimal())
 
     def _fail(self, error: CheckpointFailed) -> None:
         """Told once, until something was written again."""

@@ -1,9 +1,11 @@
 """The swarm in a few numbers, from what its peers say."""
 
 import math
+import statistics
 from collections import Counter
 
 from collab.averaging.agreement import CommitRecord
+from collab.averaging.robust import capped
 from collab.config import Run, VcAsgd
 from collab.metrics.backbone_events import RoundShared
 from collab.swarm.duties import Duty
@@ -17,11 +19,25 @@ DEFERRED, ABSENT = "deferred", "absent"
 """Why a trainer's samples are not in a round: it was there, and its upload would have held up others; it was not."""
 
 
+FURTHEST = 4.0
+"""Times the median distance from the median loss: honest losses, of few and other samples, are seldom further off."""
+
+
 def swarm_loss(view: SwarmView) -> float:
-    """Mean of the trainers' losses, weighted by their speeds; NaN when none has one."""
-    known = [(r.loss, max(r.samples_per_s, 1e-9)) for r in view.all_trainers() if math.isfinite(r.loss)]
-    total = sum(weight for _, weight in known)
-    return sum(loss * weight for loss, weight in known) / total if known else math.nan
+    """Mean of the trainers' losses, weighted by their speeds; NaN when none has one.
+
+    All of this is what they claim. A speed counts as far as the run lets a trainer's samples weigh in its mean, and a
+    loss that is far from the others' counts as the furthest that would be believed, whatever weight is behind it.
+    """
+    losses = {record.peer: record.loss for record in view.all_trainers() if math.isfinite(record.loss)}
+    if not losses:
+        return math.nan
+    speeds = {record.peer: max(record.samples_per_s, 1e-9) for record in view.all_trainers() if record.peer in losses}
+    weights = capped(speeds, view.max_share) if len(speeds) * view.max_share >= 1 else speeds
+    middle = statistics.median(losses.values())
+    furthest = FURTHEST * statistics.median(abs(loss - middle) for loss in losses.values())
+    believed = {peer: min(max(loss, middle - furthest), middle + furthest) for peer, loss in losses.items()}
+    return sum(believed[peer] * weight for peer, weight in weights.items()) / sum(weights.values())
 
 
 def era_of(view: SwarmView) -> str:

@@ -1,8 +1,10 @@
-"""What a peer has given, counted over all its sessions: a pause between two of them takes nothing away."""
+"""What a peer has given and seen over all its sessions: a pause between two of them takes nothing away."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from collab.metrics.records import EpochFinished, Event, RoundEnded
+from peers.present_unit import PresentUnit
+from peers.rhythm import Rhythm, RhythmKeeper
 
 
 @dataclass(slots=True)
@@ -15,8 +17,17 @@ class Tally:
     """Of everybody in these steps."""
     rounds: int = 0
     """Committed, that it was in."""
+    unit: PresentUnit = field(default_factory=PresentUnit)
+    _keeper: RhythmKeeper = field(default_factory=RhythmKeeper)
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """How long steps take, as they came."""
+        return self._keeper.rhythm
 
     def observe(self, event: Event) -> None:
+        self.unit.observe(event)
+        self._keeper.observe(event)
         if isinstance(event, EpochFinished):
             self.own_samples += event.own_samples
             self.swarm_samples += event.swarm_samples

@@ -38,6 +38,8 @@ strategy: {name: dedloc, target_batch_size: 512}
 BACKBONE = PeerId("12D3KooWbackbone")
 SPEEDS = (4.0, 8.0, 12.0, 33.0)
 """Samples/s of trainers, in turn."""
+KEEP = 3
+"""Of the newest checkpoints, as a backbone does unless it is told otherwise."""
 
 
 class InCaller:
@@ -63,6 +65,7 @@ class InventedSwarm:
         self.names = {PeerId(f"12D3KooWtrainer{number:03d}"): f"trainer-{number}" for number in range(1, trainers + 1)}
         self.epoch, self.begun_s = 0, time.time()
         self.problem, self.not_kept = "", ("", "")
+        self.on_disk = [told["epoch"] for told in self.recent.newest(CheckpointSaved)[:KEEP][::-1]]
         self.sources = Sources(
             run=bundle.run,
             mandate=Mandate(bundle),
@@ -74,6 +77,7 @@ class InventedSwarm:
             recent=self.recent,
             problem=lambda: self.problem,
             not_kept=lambda: self.not_kept,
+            on_disk=lambda: self.on_disk,
             home=str(directory),
             hub_url="https://hub.example",
         )
@@ -143,6 +147,7 @@ class InventedSwarm:
         for event in (planned, ended, shared, report):
             self.sink.observe(event)
         if self.epoch % 10 == 0:
+            self.on_disk = [*self.on_disk, self.epoch][-KEEP:]
             place = f"{self.sources.home}/checkpoints/epoch-{self.epoch:08d}"
             self.sink.observe(
                 CheckpointSaved(at_s=now_s, epoch=self.epoch, path=place, num_bytes=21_300_000, seconds=0.2)

@@ -66,17 +66,18 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment
 
 
-def test_the_wheel_holds_both_packages_their_types_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_all_of_both_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     expected = {
         path.relative_to(ROOT).as_posix()
         for package in ("collab", "peers")
-        for pattern in ("*.py", "py.typed")
-        for path in (ROOT / package).rglob(pattern)
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and path.parent.name != "__pycache__"
     }
-    assert expected <= set(names)
-    assert {"collab/py.typed", "peers/py.typed"} <= expected
+    page = {f"peers/dashboard/page/{name}" for name in ("index.html", "dashboard.js", "dashboard.css", "icon.svg")}
+    assert {"collab/py.typed", "peers/py.typed", *page} <= expected
+    assert sorted(expected - set(names)) == []
     assert {name.partition("/")[0] for name in names} == {"collab", "peers", "collab-0.1.0.dist-info"}
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

@@ -1,5 +1,6 @@
 """What happens to a peer as a guest on somebody's machine, as values; see ``collab.metrics.records``."""
 
+import math
 from dataclasses import dataclass
 
 from collab.metrics.records import Event
@@ -48,3 +49,7 @@ class StepAwaited(Event):
     """Until the whole batch is there, likewise; infinite: nobody knows."""
     step_s: float
     """That a step should take, likewise."""
+    unit_share: float = math.nan
+    """Of the samples of the unit of work that this machine computes, those that it has, 0 .. 1; NaN: there is none."""
+    unit_left_s: float = math.inf
+    """Until it has the others; infinite: nobody knows."""

@@ -153,6 +153,7 @@ class EvaluationDone(Event):
     epoch: int
     loss: float
     seconds: float
+    """NaN: another peer did, and has told so."""
     accuracy: float = math.nan
     """Share of the held-out samples got right; NaN: the task has no such thing."""
 

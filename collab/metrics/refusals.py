@@ -74,11 +74,11 @@ class Refusals:
             self._observer.observe(event)
 
     def rows(self) -> list[Refused]:
-        """What is remembered, most first."""
+        """What is remembered, most first. Any thread may ask, as a panel's does, while the loop counts on."""
         rows = [
             Refused(peer=peer, reason=reason, count=c.count, first_at_s=c.first_at_s, last_at_s=c.last_at_s)
-            for peer, counts in self._peers.items()
-            for reason, c in counts.items()
+            for peer, counts in list(self._peers.items())
+            for reason, c in list(counts.items())
         ]
         return sorted(rows, key=lambda row: (-row.count, row.peer, row.reason))
 

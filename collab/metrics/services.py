@@ -1,6 +1,5 @@
 """The tracking services that there are."""
 
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -8,7 +7,7 @@ from typing import Any
 
 from collab.metrics.names import EPOCH
 from collab.metrics.tracking import PROJECT, Say, Service, Tracked
-from collab.metrics.wandb_run import KEY, Wandb
+from collab.metrics.wandb_run import Wandb, has_key
 
 
 class Trackio:
@@ -46,7 +45,7 @@ def service_for(word: str) -> Service | None:
         case "none":
             return None
         case "auto":
-            return Wandb() if os.environ.get(KEY) else None
+            return Wandb() if has_key() else None
         case "wandb":
             return Wandb()
         case "trackio":

@@ -38,6 +38,7 @@ CACHE_KIB = 256
 """Of pages of the file in this process; the system caches them anyway."""
 KEPT: Mapping[type[Event], int] = {
     SwarmReport: 1,
+    RolledBack: 1,
     RoundEnded: 500,
     RoundPlanned: 20,
     RoundShared: 100,
@@ -72,7 +73,7 @@ DELETE FROM figures WHERE name = :name AND epoch IN (
 
 def matters(event: Event) -> bool:
     """Whether anything of an event is kept."""
-    return type(event) in KEPT or isinstance(event, RolledBack) or bool(counter_of(event)) or bool(figures_of(event))
+    return type(event) in KEPT or bool(counter_of(event)) or bool(figures_of(event))
 
 
 @dataclass(frozen=True, slots=True)

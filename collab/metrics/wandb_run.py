@@ -1,5 +1,6 @@
 """Weights & Biases: one run, over a backbone's lives and over hours in which the service does not answer."""
 
+import netrc
 import os
 import shutil
 import time
@@ -7,13 +8,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from collab.metrics.names import EPOCH
 from collab.metrics.tracking import PROJECT, Say, Tracked
 
 INIT_LIMIT_S = 15
-KEY, MODE = "WANDB_API_KEY", "WANDB_MODE"
+KEY, MODE, PLACE = "WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"
 """Variables of wandb's."""
+USUAL_PLACE = "https://api.wandb.ai"
 FIGURES_ONLY: dict[str, Any] = {
     "disable_git": True, "disable_code": True, "host": "collab",
     "x_disable_meta": True, "x_disable_machine_info": True, "x_disable_stats": True, "x_save_requirements": False,
@@ -59,7 +62,7 @@ class Wandb:
             "dir": str(tracked.directory),
             "settings": settings,
         }
-        mode = os.environ.get(MODE) or ("online" if os.environ.get(KEY) else "offline")
+        mode = os.environ.get(MODE) or ("online" if has_key() else "offline")
         if reason := self._open(mode):
             self._problem = f"wandb cannot be reached ({reason}); figures are kept on this disk meanwhile"
             hint = "nothing: it is tried again, and gets them then; what earlier lives have left here, and what comes"
@@ -108,6 +111,20 @@ class Wandb:
         self._owed.clear()
         self._say(f"wandb has the figures: {self._run.url}", settles=self._problem)
         self._problem, self._wait_s = "", AGAIN_S
+
+
+def has_key() -> bool:
+    """Whether this user has given wandb a key: in a variable, or by ``wandb login``, which keeps it in ``.netrc``."""
+    if os.environ.get(KEY):
+        return True
+    host = urlsplit(os.environ.get(PLACE) or USUAL_PLACE).hostname or ""
+    for path in (os.environ.get("NETRC"), Path.home() / ".netrc", Path.home() / "_netrc"):
+        try:
+            if path and netrc.netrc(path).authenticators(host) is not None:
+                return True
+        except (OSError, netrc.NetrcParseError):
+            continue
+    return False
 
 
 def trim(folder: Path, most_bytes: int) -> None:

@@ -1,9 +1,15 @@
 """Where a real peer can be dialled."""
 
 import ipaddress
+import re
 import socket
 
 from collab.errors import PortTaken
+
+MULTIADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/]+)/tcp/([0-9]{1,5})")
+HOST_AND_PORT = re.compile(r"(?:\[(?P<ip6>[^/\]]+)\]|(?P<host>[^/:]+)):(?P<port>[0-9]{1,5})")
+NAME = re.compile(r"(?=.{1,253}$)(?:[a-z0-9-]+\.)*[a-z][a-z0-9-]*", re.IGNORECASE)
+"""Of a machine. The last part of one begins with a letter: else it is an IP address that was mistyped."""
 
 
 def check_port(host: str, port: int) -> None:
@@ -21,6 +27,37 @@ def check_port(host: str, port: int) -> None:
                 f"cannot listen on {host}:{port}: {error.strerror}",
                 hint="choose another --port, or stop the process that listens there",
             ) from error
+
+
+def to_announce(text: str) -> str:
+    """The multiaddress under which others are to dial this machine, of what its owner typed: that, or ``host:port``.
+
+    Raises:
+        ValueError: it is neither, or nobody could dial it.
+    """
+    kind, host, port = "", "", "0"
+    if found := MULTIADDRESS.fullmatch(text):
+        kind, host, port = found.groups()
+    elif found := HOST_AND_PORT.fullmatch(text):
+        host, port = found["ip6"] or found["host"], found["port"]
+    what = _kind_of(host)
+    is_as_told = kind in ("", what) or (what == "dns4" and kind.startswith("dns"))
+    if not what or not is_as_told or not 0 < int(port) < 65536:
+        several = "; several are given one by one, in a variable with spaces between them" if "," in text else ""
+        raise ValueError(
+            f"expected an address of this machine with its TCP port, such as /ip4/203.0.113.7/tcp/4000, "
+            f"203.0.113.7:4000 or example.org:4000, got {text!r}{several}"
+        )
+    return f"/{kind or what}/{host}/tcp/{int(port)}"
+
+
+def _kind_of(host: str) -> str:
+    """What a multiaddress calls such a host; empty: it is none, or stands for all addresses of a machine."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "dns4" if NAME.fullmatch(host) else ""  # a backbone listens on such addresses
+    return "" if address.is_unspecified or "%" in host else f"ip{address.version}"
 
 
 def host_in(address: str) -> str:

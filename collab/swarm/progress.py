@@ -160,7 +160,7 @@ class SwarmView:
             speed, claims = tally.samples_per_s, {PeerId(""): tally.samples + tally.samples_per_s * since_s}
         else:
             there = self.trainers(*consensus)
-            speed = math.fsum(record.samples_per_s for record in there)
+            speed = believed({record.peer: record.samples_per_s for record in there}, self.max_share)
             claims = {r.peer: r.samples + r.samples_per_s * max(0.0, now - r.said_at) for r in there}
         if not speed:
             return math.inf, math.inf

@@ -31,7 +31,7 @@ def sum_up(
             trainers=len(group),
             seated=sum(r.has_seat for r in group),
             samples=int(believed({r.peer: r.samples for r in group}, view.max_share)),
-            samples_per_s=math.fsum(r.samples_per_s for r in group),
+            samples_per_s=believed({r.peer: r.samples_per_s for r in group}, view.max_share),
         )
         for history, group in groups.items()
     ]

@@ -80,6 +80,9 @@ class LeasedSupply:
     # -- Supply --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        if self._stream is not None:
+            text = "looking for the shards of the dataset, to read the first one; nothing is trained until it is here"
+            self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text))
         plan = await self._ports.compute.run(self._make_plan)
         coverage = Coverage(plan)
         await self._restore(coverage)

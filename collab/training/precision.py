@@ -7,6 +7,8 @@ import torch
 
 GROWTH_INTERVAL = 2000
 """Finite microbatches after which the loss scale is tried twice as large; torch's own choice."""
+BFLOAT16_CAPABILITY = 8, 0
+"""Of NVIDIA's GPUs that compute in it: Ampere and later."""
 
 
 class Precision(StrEnum):
@@ -31,10 +33,14 @@ def gpu_name(device: torch.device) -> str:
 
 
 def best_precision(device: torch.device) -> Precision:
-    """What a machine does fastest without harm: bfloat16 where the GPU has it, else float16; float32 on CPUs."""
+    """What a machine does fastest without harm: bfloat16 where the GPU has it, else float16; float32 on CPUs.
+
+    Asked of the device itself: what torch calls supported it may emulate, several times slower (T4, P100, RTX 20xx).
+    """
     if device.type != "cuda":
         return Precision.FLOAT32
-    return Precision.BFLOAT16 if torch.cuda.is_bf16_supported() else Precision.FLOAT16
+    has_bfloat16 = torch.version.hip is not None or torch.cuda.get_device_capability(device) >= BFLOAT16_CAPABILITY
+    return Precision.BFLOAT16 if has_bfloat16 else Precision.FLOAT16
 
 
 class LossScale:

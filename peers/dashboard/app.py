@@ -121,14 +121,9 @@ class Answers:
             return JSONResponse({"error": f"the metrics cannot be read: {error}"}, status_code=503)
 
     async def metrics(self, _: Request) -> Response:
-        store = self._overview.sources.store
-        try:
-            figures, counters = await self._compute.beside(lambda: (store.newest_figures(), store.counters()))
-        except sqlite3.Error as error:
-            return PlainTextResponse(f"the metrics cannot be read: {error}\n", status_code=503)
-        now = self._overview.figures_now()
+        now, recent = self._overview.figures_now(), self._overview.sources.recent
         present = {name: now[name] for name in (EPOCH.name, SAMPLES_PER_S.name, TRAINERS.name)}
-        text = exposition(figures | present, counters, self._overview.peers_by_role_and_state())
+        text = exposition(recent.figures | present, recent.counters, self._overview.peers_by_role_and_state())
         return Response(text, headers={"content-type": CONTENT_TYPE, "cache-control": "no-store"})
 
     async def healthz(self, _: Request) -> Response:

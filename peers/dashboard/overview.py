@@ -8,8 +8,8 @@ from pathlib import PurePath
 from typing import Any
 
 from collab.config import VcAsgd
-from collab.metrics.backbone_events import RoundPlanned, RoundShared
-from collab.metrics.names import COUNTERS
+from collab.metrics.backbone_events import RolledBack, RoundPlanned, RoundShared
+from collab.metrics.names import COUNTERS, EVAL_ACCURACY, EVAL_LOSS
 from collab.metrics.records import (
     CheckpointOnHub,
     CheckpointSaved,
@@ -27,6 +27,7 @@ from peers.dashboard.plain import finite, short_id, shown
 from peers.dashboard.sources import Sources
 from peers.dashboard.words import REACHED, Moment, doing, health, why
 from peers.progress import ahead_of
+from peers.rhythm import Rhythm, between_steps_s
 from peers.summary import epoch_of, history_of, learning_rate, switched_off
 
 FORMAT = 1
@@ -98,12 +99,14 @@ class Overview:
 
     def _run(self) -> dict[str, Any]:
         run, mandate = self.sources.run, self.sources.mandate
+        rolled_back = next(iter(self.sources.recent.newest(RolledBack)), None)
         return {
             "id": run.run_id,
             "strategy": run.strategy.name,
             "task": run.task.name,
             "is_open": run.access == "open",
             "until_epoch": mandate.until_epoch,
+            "rolled_back_at_s": rolled_back["at_s"] if rolled_back else None,
             "version": VERSION,
         }
 
@@ -113,30 +116,35 @@ class Overview:
         run, mandate, recent = self.sources.run, self.sources.mandate, self.sources.recent
         report = next(iter(recent.newest(SwarmReport)), {})
         epoch = epoch_of(view, consensus[0]) if consensus is not None else int(report.get("epoch", 0))
-        ahead = ahead_of(run, mandate, view, epoch, now_s)
         rounds, (not_kept, hint) = recent.newest(RoundEnded), self.sources.not_kept()
-        committed = next((one for one in rounds if one["committed"]), None)
+        committed = [one for one in rounds if one["committed"]]
         is_lost = bool(rounds) and not rounds[0]["committed"]
+        last_s = report["at_s"] if report and report["epoch"] else -math.inf
+        measured_s = between_steps_s((one["epoch"], one["at_s"]) for one in reversed(committed))
+        round_s = (committed[0]["seconds"] or 0.0) if committed else 0.0
+        rhythm = Rhythm(measured_s if math.isfinite(measured_s) else round_s, last_s)
+        ahead = ahead_of(run, mandate, view, epoch, now_s, rhythm)
+        takes_s = measured_s if math.isfinite(measured_s) else ahead.step_s
         moment = Moment(
             epoch=epoch,
             until_epoch=mandate.until_epoch,
             trainers=view.num_trainers,
-            contributors=committed["contributors"] if committed else 0,
-            since_step_s=now_s - report["at_s"] if report and report["epoch"] else math.inf,
+            contributors=committed[0]["contributors"] if committed else 0,
+            since_step_s=now_s - last_s,
             step_s=ahead.step_s,
+            has_round=ahead.has_round,
             lost_reason=shown(rounds[0]["reason"], self.sources.home) if is_lost else "",
             unit_s=ahead.unit_s,
             not_kept=shown(not_kept, self.sources.home),
             not_kept_hint=shown(hint, self.sources.home),
         )
         left = max(mandate.until_epoch - epoch, 0) if mandate.until_epoch is not None else None
-        measured_s = self._seconds_a_step()
         figures = {
             "epoch": epoch,
             "loss": finite(report.get("loss")),
-            "eval_loss": finite(report.get("eval_loss")),
-            "eval_accuracy": finite(report.get("eval_accuracy")),
-            "eval_epoch": report.get("eval_epoch", -1),
+            "eval_loss": finite(recent.figures.get(EVAL_LOSS.name)),
+            "eval_accuracy": finite(recent.figures.get(EVAL_ACCURACY.name)),
+            "eval_epoch": recent.last_epoch(EVAL_LOSS),
             "samples_per_s": finite(view.samples_per_s, 4),
             "learning_rate": finite(learning_rate(run, mandate, epoch)),
             "trainers": view.num_trainers,
@@ -144,18 +152,10 @@ class Overview:
             "samples": finite(view.samples(*consensus), 6) if consensus is not None else 0.0,
             "target_batch_size": mandate.target_batch_size(epoch),
             "next_step_s": finite(ahead.next_s, 3),
-            "step_s": finite(measured_s if math.isfinite(measured_s) else ahead.step_s, 3),
-            "remaining_s": finite(left * measured_s, 3) if left is not None else None,
+            "step_s": finite(takes_s, 3),
+            "remaining_s": finite(left * takes_s, 3) if left is not None else None,
         }
         return figures, moment
-
-    def _seconds_a_step(self) -> float:
-        """As the last rounds came one after the other; infinite: too few are known."""
-        taken = [(one["epoch"], one["at_s"]) for one in self.sources.recent.newest(RoundEnded) if one["committed"]]
-        if len(taken) < 2 or taken[0][0] <= taken[-1][0]:
-            return math.inf
-        (last, last_s), (first, first_s) = taken[0], taken[-1]
-        return max(float(last_s - first_s), 0.0) / int(last - first)
 
     def _peer(self, record: PeerRecord, consensus: tuple[int, Lineage] | None, now_s: float) -> dict[str, Any]:
         up, down = self.sources.recent.links.get(record.peer, (0.0, 0.0))
@@ -177,11 +177,16 @@ class Overview:
             "up_used": finite(used[0], 3),
             "down_used": finite(used[1], 3),
             "samples": record.total_samples,
-            "brought_at_s": self.sources.recent.brought_at_s.get(record.peer),
+            "brought_at_s": self._brought_at_s(record.peer),
             "heard_at_s": record.said_at,
             "device": (shown(record.gpu) or "CPU") if record.role is Role.TRAINER else "",
             "version": shown(record.version),
         }
+
+    def _brought_at_s(self, peer: PeerId) -> float | None:
+        """When a peer's samples were in a round last; where there are none, when it said that it has given more."""
+        book = self.sources.recent.brought_at_s if self._is_one_history else self.sources.credits.grew_at_s
+        return book.get(peer)
 
     def _rounds(self) -> list[dict[str, Any]]:
         recent, home = self.sources.recent, self.sources.home
@@ -245,11 +250,12 @@ class Overview:
         return {"total": total, "rows": rows, "others": len(others), "samples": sum(c.total for _, c in others)}
 
     def _checkpoints(self) -> list[dict[str, Any]]:
-        recent = self.sources.recent
+        recent, here = self.sources.recent, self.sources.on_disk()
+        saved = {told["epoch"]: told for told in reversed(recent.newest(CheckpointSaved)) if told["epoch"] in here}
         on_disk = [
-            {"epoch": told["epoch"], "at_s": told["at_s"], "num_bytes": told["num_bytes"], "where": "disk"}
+            {"epoch": epoch, "at_s": told["at_s"], "num_bytes": told["num_bytes"], "where": "disk"}
             | {"place": "/".join(PurePath(told["path"]).parts[-2:]), "url": ""}
-            for told in recent.newest(CheckpointSaved)
+            for epoch, told in saved.items()
         ]
         on_hub = [
             {"epoch": told["epoch"], "at_s": told["at_s"], "num_bytes": told["num_bytes"], "where": "hub"}

@@ -1,11 +1,12 @@
 """What happened lately, in memory: rounds, checkpoints, notices. Begins with what the store kept of an earlier life."""
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from collab.metrics.backbone_events import RolledBack, RoundPlanned, RoundShared
-from collab.metrics.names import counter_of, figures_of
+from collab.metrics.names import Metric, counter_of, figures_of
 from collab.metrics.records import (
     CheckpointOnHub,
     CheckpointSaved,
@@ -27,6 +28,7 @@ KINDS: Mapping[type[Event], int] = {
     CheckpointOnHub: 20,
     Notice: 10,
     SwarmReport: 1,
+    RolledBack: 1,
 }
 """How many of each are shown, or looked through."""
 
@@ -64,6 +66,10 @@ class Recent:
     def figures(self) -> dict[str, float]:
         """Of each metric the value of its last epoch."""
         return {name: value for name, (_, value) in self._figures.items()}
+
+    def last_epoch(self, metric: Metric) -> int:
+        """Of which there is a value; -1: there is none."""
+        return self._figures.get(metric.name, (-1, math.nan))[0]
 
     def newest(self, kind: type[Event]) -> list[dict[str, Any]]:
         """Newest first."""

@@ -1,6 +1,6 @@
 """What the dashboard is made of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from collab.config import Run
@@ -29,6 +29,8 @@ class Sources:
     """Why it cannot do its work; empty: it can."""
     not_kept: Callable[[], tuple[str, str]]
     """Why what is trained is not saved, or not published, and what to do; both empty: it is."""
+    on_disk: Callable[[], Collection[int]]
+    """Epochs of the checkpoints that it has: old ones are deleted, and those of before a rollback are set aside."""
     home: str
     """Its directory, of which nobody else needs to know where it is."""
     hub_url: str = ""

@@ -12,6 +12,8 @@ from peers.summary import ABSENT, DEFERRED, switched_off
 GOOD, WAITING, TROUBLE = "good", "waiting", "trouble"
 PATIENCE_STEPS, PATIENCE_S = 4.0, 30.0
 """A step that takes so many times what it should, and so long, is late."""
+FIRST_PATIENCE_S = 300.0
+"""The same while no round was seen: on slow links one takes minutes."""
 MISSED_HEARTBEATS = 2.0
 """Of a peer that has not been heard for so many, it is said."""
 REACHED = {
@@ -61,6 +63,8 @@ class Moment:
     """Infinite: no step was seen."""
     step_s: float
     """That a step should take; infinite: nobody knows."""
+    has_round: bool = True
+    """Whether it is known what a round takes; else ``step_s`` is what computing does."""
     lost_reason: str
     """Why the newest round was lost; empty: it was not."""
     unit_s: float = 0.0
@@ -86,7 +90,8 @@ def _progress(now: Moment) -> Health:
         return Health(WAITING, "waiting: no trainer is here", "whoever has an invite can join")
     if math.isinf(now.since_step_s):
         return Health(WAITING, f"waiting for the first step of {count(now.trainers, 'trainer')}")
-    allowed_s = max(PATIENCE_S, PATIENCE_STEPS * now.step_s) if math.isfinite(now.step_s) else PATIENCE_S
+    least_s = PATIENCE_S if now.has_round else FIRST_PATIENCE_S
+    allowed_s = max(least_s, PATIENCE_STEPS * now.step_s) if math.isfinite(now.step_s) else least_s
     ago = f"step {now.epoch} was taken {span(now.since_step_s)} ago"
     if now.unit_s:
         if now.since_step_s <= max(PATIENCE_S, now.unit_s):

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -56,13 +57,17 @@ def complaint(arguments: tuple[str, ...]) -> str:
 
     It is read and checked, and not run.
     """
-    group = typer.main.get_command(app)
-    name, *rest = arguments
-    command = getattr(group, "commands", {}).get(name)
-    if command is None:
-        return f"no command {name}"
     try:
-        command.make_context(name, rest, auto_envvar_prefix=f"{PREFIX}_{name.upper()}")
+        options_of(arguments)
+    except LookupError as error:
+        return f"no command {error}"
     except WRONG_USE as error:
         return str(error.format_message())
     return ""
+
+
+def options_of(arguments: tuple[str, ...]) -> dict[str, Any]:
+    """What the program reads in a command line and the environment; raises what it has against them."""
+    name, *rest = arguments
+    command = getattr(typer.main.get_command(app), "commands", {})[name]
+    return dict(command.make_context(name, rest, auto_envvar_prefix=f"{PREFIX}_{name.upper()}").params)

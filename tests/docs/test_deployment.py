@@ -2,14 +2,21 @@
 
 import configparser
 import shlex
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.docs.commands import ROOT, complaint
+from collab.checkpoints.hub_session import has_token
+from collab.metrics.services import service_for
+from tests.docs.commands import ROOT, complaint, options_of
 
 DEPLOY = ROOT / "deploy"
+UNIT = DEPLOY / "collab-backbone@.service"
+IN_PLACE = {"init", "invite", "backbone"}
+"""Commands of the program that are given where a backbone runs for good."""
 
 
 def services() -> dict[str, Any]:
@@ -20,13 +27,13 @@ def services() -> dict[str, Any]:
 def unit() -> configparser.ConfigParser:
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read(DEPLOY / "collab-backbone@.service", encoding="utf-8")
+    parser.read(UNIT, encoding="utf-8")
     return parser
 
 
 def variables() -> list[str]:
     """All of the unit's, of several lines."""
-    lines = (DEPLOY / "collab-backbone@.service").read_text(encoding="utf-8").splitlines()
+    lines = UNIT.read_text(encoding="utf-8").splitlines()
     return [word for line in lines if line.startswith("Environment=") for word in shlex.split(line.split("=", 1)[1])]
 
 
@@ -34,6 +41,62 @@ def instructions() -> list[list[str]]:
     """Of the Dockerfile, by words."""
     lines = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").splitlines()
     return [line.split() for line in lines if line and not line.startswith("#")]
+
+
+def told(name: str) -> list[list[str]]:
+    """What a file's comments, or a page's code, tell people to type: the words of each line."""
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    rows = [line.removeprefix("#     ") for line in lines if line.startswith(("#     ", "sudo ", "docker "))]
+    return [shlex.split(row.rstrip(" \\"), comments=True) for row in rows]
+
+
+def in_place() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What the program is given through sudo or docker, as these files and their page have it."""
+    for name in ("deploy/Dockerfile", "deploy/compose.yaml", str(UNIT.relative_to(ROOT)), "docs/operations.md"):
+        for words in told(name):
+            if begins := [number for number, word in enumerate(words) if word in IN_PLACE]:
+                yield name, tuple(words[begins[-1] :])
+
+
+def test_what_is_typed_through_sudo_or_docker_the_program_takes() -> None:
+    found = list(in_place())
+    assert {name for name, arguments in found if arguments[0] == "invite"} == {name for name, _ in found}
+    assert len({name for name, _ in found}) == 4, "each says how the owner gives orders"
+    assert {name for name, arguments in found if arguments[0] == "init"} >= {"deploy/Dockerfile", "deploy/compose.yaml"}
+    assert [(name, complaint(arguments)) for name, arguments in found if complaint(arguments)] == []
+
+
+def test_services_that_start_by_themselves_share_no_port_and_no_directory() -> None:
+    own = [service for service in services().values() if not service.get("profiles")]
+    for what in ("ports", "volumes"):
+        used = [each for service in own for each in service.get(what, ())]
+        assert len(used) == len(set(used)), what
+    assert own == [services()["backbone"]], "'up' alone starts one backbone"
+
+
+def test_the_runs_directory_is_named_from_the_root_on() -> None:
+    """Compose would look for ``./my-run`` beside its file."""
+    named = [word for words in told("deploy/compose.yaml") for word in words if word.startswith("RUN=")]
+    assert named
+    assert all(word.startswith("RUN=$PWD/") for word in named)
+
+
+@pytest.mark.parametrize("name", ["backbone", "backbone-with-store"])
+def test_variables_that_nobody_has_set_outside_are_unset_inside(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, outside = services()[name], []
+    for variable, value in service["environment"].items():
+        if value.startswith("${"):
+            assert value.endswith(":-}")
+            outside.append(variable)
+            monkeypatch.setenv(variable, "")
+    assert {"COLLAB_BACKBONE_HUB_REPO", "HF_TOKEN", "WANDB_API_KEY"} <= set(outside)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    assert not has_token()
+    options = options_of(tuple(service["command"]))
+    assert (options["hub_repo"], options["announce"] or []) == ("", [])
+    assert service_for(options["track"]) is None
 
 
 @pytest.mark.parametrize("name", ["backbone", "backbone-with-store"])
@@ -48,6 +111,7 @@ def test_the_service_with_a_store_names_the_redis_that_is_beside_it() -> None:
     service = services()["backbone-with-store"]
     assert service["environment"]["COLLAB_BACKBONE_STORE"] == "redis://redis:6379/0"
     assert service["depends_on"] == ["redis"]
+    assert service["profiles"] == services()["redis"]["profiles"], "who starts it by its name starts redis, too"
     assert "always" in services()["redis"]["command"], "what was pushed is on the disk before the client hears so"
 
 
@@ -67,15 +131,19 @@ def test_the_unit_writes_only_where_it_may_and_says_how_to_make_what_it_needs() 
     assert service["ProtectSystem"] == "strict"
     for name in ("XDG_CACHE_HOME", "HF_HOME"):
         assert told[name].startswith(f"/var/lib/{service['StateDirectory']}/")
-    first_lines = (DEPLOY / "collab-backbone@.service").read_text(encoding="utf-8").partition("[Unit]")[0]
+    first_lines = UNIT.read_text(encoding="utf-8").partition("[Unit]")[0]
     assert f"useradd --system --home-dir /var/lib/collab --create-home {service['User']}" in first_lines
     program = shlex.split(service["ExecStart"])[0]
     assert f"sudo -u {service['User']} {program} init /var/lib/collab/my-run" in first_lines
     assert f"python3 -m venv {program.removesuffix('/bin/collab-peer')} " in first_lines
+    assert f"{program.removesuffix('/collab-peer')}/pip install '.[redis,wandb]'" in first_lines
+    kept = service["EnvironmentFile"].removeprefix("-").replace("%i", "my-run")
+    assert f"install -D -m 600 /dev/null {kept}" in first_lines, "it holds tokens"
 
 
 def test_what_the_image_is_made_of_is_there() -> None:
     copied = [name for words in instructions() if words[0] == "COPY" for name in words[1:-1]]
     assert {"collab", "peers", "setup.cfg"} <= set(copied)
+    assert ["RUN", "pip", "install", "--no-cache-dir", '".[redis,wandb]"'] in instructions()
     assert all((ROOT / name).exists() for name in copied)
     assert ["STOPSIGNAL", "SIGTERM"] in instructions()

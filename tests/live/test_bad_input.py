@@ -86,6 +86,26 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         assert_refused(["backbone", str(tmp_path), "--host", "127.0.0.1", "--port", port], port, "in use", "--port")
 
 
+def test_a_run_that_is_carried_on_begins_with_what_it_was_told_also_when_its_first_start_failed(tmp_path: Path) -> None:
+    text = RUN.format(until=10, rate=0.1)
+    with live_swarm(tmp_path / "old", text) as old:
+        old.backbone().leave()
+        theirs = old.checkpoint(0)
+    with live_swarm(tmp_path / "new", f"seed: 1\n{text}") as new:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            command = ["backbone", str(new.directory), "--host", "127.0.0.1", "--port", str(taken.getsockname()[1])]
+            for _ in range(2):
+                assert_refused([*command, "--from", str(theirs), "--new-owner"], "cannot listen on")
+            assert (new.directory / "owner.key").exists()
+        backbone = new.backbone()
+        assert f"it begins with {theirs}, as it was told before" in backbone.tail()
+        backbone.leave()
+        model = (new.checkpoint(0) / "model.safetensors").read_bytes()
+        assert model == (theirs / "model.safetensors").read_bytes()
+        new.backbone().leave()
+        assert_refused([*command, "--from", str(theirs), "--new-owner"], "has an owner already", "leave out --from")
+
+
 def test_a_backbone_starts_on_a_disk_that_takes_nothing_for_the_convenience_of_people(tmp_path: Path) -> None:
     """Its run's way in is more than the files by which commands find it, and curves."""
     kept = tmp_path / "run" / "backbone"
@@ -96,6 +116,29 @@ def test_a_backbone_starts_on_a_disk_that_takes_nothing_for_the_convenience_of_p
         assert f"cannot write {kept / 'addresses.json'}: Is a directory" in backbone.tail()
         assert "metrics are kept in memory only" in backbone.tail()
     assert sorted(path.name for path in kept.glob(".addresses*")) == []
+
+
+def test_a_backbone_and_its_owner_go_on_where_the_files_of_orders_are_damaged(tmp_path: Path) -> None:
+    """As a power cut may leave them."""
+    directory = tmp_path / "run"
+    (directory / "backbone").mkdir(parents=True)
+    places = (directory / "orders", directory / "backbone" / "orders")
+    for place in places:
+        place.write_bytes(b"")
+    with live_swarm(directory, RUN.format(until=10, rate=1)) as swarm:
+        backbone = swarm.backbone()
+
+        def is_told() -> bool:
+            told = [notice["text"] for notice in backbone.all("Notice")]
+            return all(any(f"orders in {place} cannot be used" in text for text in told) for place in places)
+
+        wait_until(is_told, "word of both files", backbone)
+        for place in places:
+            place.write_bytes(b"nonsense")
+        looked = run_cli("status", str(directory), "--json")
+        assert looked.returncode == 0, looked.stderr
+        assert "problem: the organiser's orders in" in looked.stderr
+        assert sorted(path.name for path in directory.glob("orders*")) == ["orders.unusable-1", "orders.unusable-2"]
 
 
 def test_an_invite_to_a_run_file_that_was_changed_names_both_fingerprints(tmp_path: Path) -> None:

@@ -4,10 +4,14 @@ import asyncio
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +19,26 @@ import httpx
 import pytest
 
 from collab.errors import ConfigError, PortTaken
+from collab.metrics.backbone_events import RolledBack
+from collab.metrics.records import CheckpointOnHub, Notice
 from peers.dashboard import visitors
 from peers.dashboard.address import HERE, is_for_this_machine, listen, url_of
 from peers.dashboard.app import Answers, dashboard_app
 from peers.dashboard.overview import Overview
 from peers.dashboard.serving import serve_app
+from scripts.chromium import Browser, browser
 from scripts.dashboard_swarm import InventedSwarm
-from tests.live.browser import Browser, browser
 from tests.live.processes import LIMIT_S, live_swarm, wait_until
 from tests.live.test_swarm_life import digits
 
+BENCHMARK = Path(__file__).resolve().parents[2] / "scripts" / "bench_dashboard.py"
 HOSTILE = "<img src=x onerror=alert(1)>"
 NAMES = "[...document.querySelectorAll('#peers tbody tr')].map((row) => row.cells[0].textContent)"
 LOSS = "document.querySelectorAll('#figures dd')[1].textContent"
 LEVEL = "document.querySelector('#health').dataset.level"
 LEGEND = "document.querySelector('#chart-loss .u-legend').textContent"
 HEALTH = "document.querySelector('#health-text').textContent"
+SELECT = "getSelection().selectAllChildren(document.querySelector('#notices li'))"
 FITS = "document.documentElement.scrollWidth <= innerWidth"
 
 
@@ -93,6 +101,8 @@ def test_the_page_of_a_live_swarm_moves_sorts_its_peers_and_sees_a_killed_one_le
         page.wait_for(f"{LEVEL} === 'good'", "all to be well")
         _sorts(page)
         assert HOSTILE in page.value(NAMES), "as text"
+        shown = page.value(NAMES.replace("cells[0]", "lastElementChild"))
+        assert sorted(shown) == sorted(f"…{peer['id'][-6:]}" for peer in swarm.status()["peers"])
         assert page.value("document.querySelectorAll('td img, td b, td script').length") == 0
         killed.kill()
         page.wait_for(f"{NAMES}.length === 2", "the one that was killed to leave the table")
@@ -148,6 +158,58 @@ def test_the_page_draws_what_rounds_took_beside_what_the_links_allow(tmp_path: P
             dashboard.do(dashboard.swarm.step)
             page.wait_for(f"{legend}.startsWith('step{step}')", "the next round")
         assert page.complaints == []
+
+
+def test_what_stays_the_same_stays_in_the_readers_hand_while_the_page_goes_on(tmp_path: Path) -> None:
+    """A link keeps the focus, and what was told can be selected, however often the page asks."""
+    hint = "run: collab-peer status my-run"
+    with served(tmp_path, steps=5) as dashboard, browser(tmp_path) as page:
+        now_s, observe = time.time(), dashboard.swarm.sink.observe
+        on_hub = CheckpointOnHub(at_s=now_s, epoch=5, place="org/name", commit="c0ffee", num_bytes=7, seconds=1.0)
+        told = Notice(at_s=now_s, text="something is amiss", hint=hint, is_problem=True)
+        dashboard.do(lambda: (observe(on_hub), observe(told)))
+        page.open(dashboard.url)
+        page.wait_for("document.querySelector('#checkpoints a') && document.querySelector('#notices li')", "both")
+        page.value("window.link = document.querySelector('#checkpoints a'); link.focus()")
+        page.value(f"window.meter = document.querySelector('#contributors meter'); {SELECT}")
+        when = "document.querySelector('#notices li span').textContent"
+        for _ in range(2):
+            before = page.value(when)
+            page.wait_for(f"{when} !== {json.dumps(before)}", "the page to ask again")
+        assert page.value("document.activeElement === link && link.isConnected")
+        assert page.value("meter.isConnected")
+        assert hint in page.value("getSelection().toString()")
+        later = replace(on_hub, at_s=now_s + 1.0, epoch=6, commit="beef")
+        dashboard.do(lambda: (observe(later), observe(replace(told, text="and again"))))
+        page.wait_for("document.querySelectorAll('#checkpoints a').length === 2", "another checkpoint above it")
+        page.wait_for("document.querySelectorAll('#notices li').length === 2", "another notice above it")
+        assert page.value("document.activeElement === link")
+        assert hint in page.value("getSelection().toString()")
+        assert page.value("document.querySelector('#notices li').textContent.includes('and again')"), "newest first"
+        assert page.complaints == []
+
+
+def test_a_page_that_slept_through_a_rollback_draws_the_curve_anew(tmp_path: Path) -> None:
+    with served(tmp_path, steps=30) as dashboard, browser(tmp_path) as page:
+        page.open(dashboard.url)
+        page.wait_for(f"{LEGEND}.startsWith('step30')", "the curve")
+        sleeps = "window.awake = window.fetch; window.fetch = () => Promise.reject(new Error('asleep')); 0"
+        page.value(sleeps)
+        page.wait_for(f"{HEALTH}.includes('has not answered')", "the page to miss something")
+
+        def go_back_and_on() -> None:
+            swarm = dashboard.swarm
+            swarm.sink.observe(RolledBack(at_s=time.time(), epoch=10))
+            swarm.epoch = 10
+            for _ in range(25):
+                swarm.step()
+
+        dashboard.do(go_back_and_on)
+        whole = "performance.getEntriesByType('resource').filter((one) => /curves.*[?&]loss=-1/.test(one.name)).length"
+        before = page.value(whole)
+        page.value("window.fetch = window.awake; 0")
+        page.wait_for(f"{LEGEND}.startsWith('step35')", "the new curve")
+        page.wait_for(f"{whole} > {before}", "all of it to be asked for")
 
 
 def test_the_axis_of_steps_has_whole_numbers_only(tmp_path: Path) -> None:
@@ -217,6 +279,16 @@ def _place(url: str) -> tuple[str, int]:
 def _state(url: str) -> dict[str, Any]:
     with urllib.request.urlopen(f"{url}api/v1/state", timeout=LIMIT_S) as answer:
         return dict(json.loads(answer.read()))
+
+
+def test_the_benchmark_tells_what_pages_cost_and_when_one_is_first_seen() -> None:
+    words = ["--peers", "4", "--pages", "1", "--seconds", "1", "--paints", "2"]
+    done = subprocess.run([sys.executable, str(BENCHMARK), *words], capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert 0 < told["first_paint_s"] <= told["slowest_paint_s"]
+    assert told["share_without_pages"] > 0
+    assert told["share_with_pages"] > 0
 
 
 # -- where it listens ------------------------------------------------------------------------------------------------

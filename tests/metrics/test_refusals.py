@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
+from collab.metrics import refusals as counting
 from collab.metrics.records import Notice, PeerRefused
-from collab.metrics.refusals import LINES_PER_MINUTE, MAX_PEERS, MAX_REASONS, OTHER, SAY_AGAIN_S, Refusals
+from collab.metrics.refusals import LINES_PER_MINUTE, MAX_PEERS, MAX_REASONS, OTHER, SAY_AGAIN_S, Refusals, Refused
 from collab.types import PeerId
 from tests.fakes import FakeClock, FakeObserver, run
 
@@ -135,5 +137,25 @@ def test_other_events_pass() -> None:
         refusals.observe(notice)
         assert observer.events == [notice]
         assert refusals.rows() == []
+
+    run(main())
+
+
+def test_who_looks_while_more_is_refused_sees_what_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A panel's thread looks, and the loop comes in between two rows."""
+
+    async def main() -> None:
+        told, _ = ledger()
+        for peer in ("a", "b"):
+            told.observe(refused(peer))
+
+        def slowly(**fields: Any) -> Refused:
+            told.observe(refused("a", "bad_message"))
+            told.observe(refused("c"))
+            return Refused(**fields)
+
+        monkeypatch.setattr(counting, "Refused", slowly)
+        assert {row.peer for row in told.rows()} == {"a", "b"}
+        assert len(told.rows()) == 4
 
     run(main())

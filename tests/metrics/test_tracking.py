@@ -20,6 +20,16 @@ from tests.metrics.test_store import report
 LIMIT_S = 30.0
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user who has given wandb no key."""
+    place = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(place))
+    for name in (KEY, MODE, "WANDB_BASE_URL", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    return place
+
+
 class FakeService:
     """Takes everything; can be made to wait or to fail."""
 
@@ -114,17 +124,25 @@ def test_a_library_that_is_not_installed_is_named_with_the_way_to_get_it(monkeyp
         ours, said = tracker(service)
         ours.start()
         ours.close(LIMIT_S)
-        assert said[0][1].startswith(f"pip install 'collab[{service.name}]'")
+        assert said[0][1].startswith(f"pip install {service.name}, beside collab")
 
 
-def test_wandb_is_used_where_it_has_a_key_and_nothing_is_sent_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(KEY, raising=False)
+def test_wandb_is_used_where_it_has_a_key_and_nothing_is_sent_otherwise(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
     assert service_for("auto") is None
     assert service_for("none") is None
     assert isinstance(service_for("wandb"), Wandb)
     assert isinstance(service_for("trackio"), Trackio)
     monkeypatch.setenv(KEY, "k")
     assert isinstance(service_for("auto"), Wandb)
+    monkeypatch.delenv(KEY)
+    (home / ".netrc").write_text("machine api.wandb.ai\n  login user\n  password k\n")
+    assert isinstance(service_for("auto"), Wandb), "after 'wandb login'"
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example:8080")
+    assert service_for("auto") is None, "which was for another place"
+    (home / ".netrc").write_text("no such word")
+    assert service_for("auto") is None
     with pytest.raises(ValueError, match="auto, wandb, trackio or none"):
         service_for("tensorboard")
 

@@ -11,7 +11,7 @@ import pytest
 from peers import cell_command
 from peers.cell_command import CellCommand, CommandFailed
 from peers.cell_window import CellWindow
-from tests.live.processes import wait_until
+from tests.live.processes import LIMIT_S, wait_until
 
 PYTHON = (sys.executable, "-c")
 LEAVES = """
@@ -91,8 +91,33 @@ def test_who_does_not_leave_when_asked_is_killed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cell_command, "GONE_AFTER_S", 0.2)
     deaf = command(LEAVES.format(enough="False"))
     deaf.until("ready")
-    assert deaf.leave().startswith("ready")
+    with pytest.raises(CommandFailed, match="ended by SIGKILL\nready"):
+        deaf.leave()
     assert deaf.code == -signal.SIGKILL
+
+
+def test_asking_a_command_to_leave_does_not_hide_that_it_had_failed() -> None:
+    failed = command("import sys; print('no memory left', file=sys.stderr); sys.exit(3)")
+    wait_until(lambda: failed.code is not None, "the command to have ended")
+    with pytest.raises(CommandFailed, match="ended with code 3\nno memory left"):
+        failed.leave()
+
+
+def test_a_command_that_fails_while_it_leaves_fails_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_command, "CellWindow", Interrupting)
+    with pytest.raises(CommandFailed, match="ended with code 4\nready"):
+        command(LEAVES.format(enough="sys.exit(4)")).follow()
+
+
+AT_ONCE = "__import__('os')._exit(130)"
+UNHEARD = "(signal.signal(signal.SIGINT, signal.SIG_DFL), signal.raise_signal(signal.SIGINT))"
+
+
+@pytest.mark.parametrize("how", [AT_ONCE, UNHEARD])
+def test_who_leaves_at_once_or_before_it_listens_has_done_as_it_was_told(how: str) -> None:
+    leaving = command(LEAVES.format(enough=how))
+    leaving.until("ready")
+    assert leaving.leave() == "ready"
 
 
 def test_no_cell_shows_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,11 +127,15 @@ def test_no_cell_shows_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_command_leaves_when_its_kernel_dies(tmp_path: Path) -> None:
     left = tmp_path / "left"
-    code = (
-        "import pathlib, signal, sys, time\n"
-        f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path({str(left)!r}).touch()))\n"
-        "print('ready')\n"
-        "while True: time.sleep(0.02)\n"
+    code = (  # as each peer does, which says that it leaves, to whom there is nobody any more
+        "import asyncio, pathlib, sys\n"
+        "from peers.process import run_peer\n"
+        "async def main(stop):\n"
+        "    print('ready')\n"
+        f"    async with asyncio.timeout({LIMIT_S}):\n"
+        "        await stop.wait()\n"
+        f"    pathlib.Path({str(left)!r}).touch()\n"
+        "sys.exit(run_peer(main))\n"
     )
     kernel = (
         "import os, signal\n"

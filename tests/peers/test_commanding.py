@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from collab.checkpoints.local import prune
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.errors import BootstrapFailed, ConfigError
 from collab.net.startup import Started, StartupSettings
 from collab.ports import Observer
+from collab.swarm.identity import load_or_create_identity
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import read_orders
 from collab.swarm.statements import Ban, Rollback
@@ -22,7 +24,7 @@ from peers.commanding import ban, pardon, rollback
 from peers.inviting import invite, revoke
 from peers.organising import init_run
 from peers.owner import Estate
-from peers.places import INVITES, ORDERS
+from peers.places import INVITES, ORDERS, RUN_FILE
 from tests.checkpoints.test_local import snapshot
 from tests.swarm.people import PEOPLE
 
@@ -128,6 +130,18 @@ def test_amendments_that_stay_void_when_a_rollback_is_taken_back_are_named(
     assert ordered(run_directory).book.terms_at(15).learning_rate is None
 
 
+def test_where_each_push_is_a_step_no_batch_can_be_ordered(run_directory: Path) -> None:
+    path = run_directory / RUN_FILE
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"strategy": {"name": "vc_asgd"}}))
+    change = commanding.Change(learning_rate=0.5, target_batch_size=64)
+    with pytest.raises(ConfigError, match="--target-batch: .* vc_asgd") as refused:
+        asyncio.run(commanding.amend(run_directory, change, 12))
+    assert "--learning-rate" in str(refused.value.hint)
+    assert ordered(run_directory).book.orders == ()
+    asyncio.run(commanding.amend(run_directory, commanding.Change(learning_rate=0.5), 12))
+    assert len(ordered(run_directory).book.orders) == 1
+
+
 def test_a_ban_says_what_the_banned_was_called_and_a_pardon_finds_it_by_that(run_directory: Path) -> None:
     invite(run_directory, "Bob", devices=1, days=1.0, role=Role.TRAINER)
     asyncio.run(ban(run_directory, "Bob", reason="noise", days=None))
@@ -173,3 +187,50 @@ def test_a_long_reason_leaves_room_for_the_name(run_directory: Path) -> None:
     invite(run_directory, "я" * 40, devices=1, days=1.0, role=Role.TRAINER)
     asyncio.run(ban(run_directory, "я" * 40, reason="я" * 200, days=None))
     assert len(ordered(run_directory).book.bans()) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense"])
+def test_damaged_orders_are_put_aside_and_the_command_goes_on(
+    run_directory: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    gone = PEOPLE[3].peer_id
+    (run_directory / ORDERS).write_bytes(content)
+    asyncio.run(ban(run_directory, gone, reason="noise", days=None))
+    assert list(ordered(run_directory).book.bans()) == [gone]
+    assert (run_directory / "orders.unusable-1").read_bytes() == content
+    said = capsys.readouterr().err
+    assert "problem: the organiser's orders in" in said
+    assert "orders.unusable-1" in said
+
+
+def test_who_is_named_in_a_whole_line_is_banned_pardoned_and_revoked_beside_a_torn_one(run_directory: Path) -> None:
+    _, row = invite(run_directory, "Bob", devices=1, days=1.0, role=Role.TRAINER)
+    with (run_directory / INVITES).open("a") as file:
+        file.write('{"id": "12D3')
+    asyncio.run(ban(run_directory, "Bob", reason="noise", days=None))
+    asyncio.run(pardon(run_directory, "Bob"))
+    assert ordered(run_directory).book.bans() == {}
+    asyncio.run(revoke(run_directory, "Bob", "", as_json=False))
+    assert list(ordered(run_directory).book.bans()) == [row.id]
+
+
+def test_a_whole_id_needs_no_list_of_invites(run_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run_directory / INVITES).mkdir()  # it cannot be read
+    gone = PEOPLE[3].peer_id
+    asyncio.run(ban(run_directory, gone, reason="noise", days=None))
+    assert list(ordered(run_directory).book.bans()) == [gone]
+    asyncio.run(pardon(run_directory, gone))
+    assert ordered(run_directory).book.bans() == {}
+    assert capsys.readouterr().err.count("problem: cannot read") == 2
+    with pytest.raises(ConfigError, match="cannot read"):
+        asyncio.run(ban(run_directory, "Bob", reason="noise", days=None))
+
+
+def test_the_backbone_of_the_directory_is_not_banned(run_directory: Path) -> None:
+    identity = run_directory / "backbone" / "identity.key"
+    asyncio.run(ban(run_directory, PEOPLE[3].peer_id, reason="noise", days=None))
+    assert not identity.exists(), "no key is made only to look at it"
+    own = load_or_create_identity(identity).peer_id
+    with pytest.raises(ConfigError, match="is the backbone of this directory"):
+        asyncio.run(ban(run_directory, own, reason="a slip", days=None))
+    assert len(ordered(run_directory).book.orders) == 1

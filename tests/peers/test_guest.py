@@ -18,7 +18,7 @@ from peers.guest import Condition, Guest, Wait, condition_of
 from peers.occasions import by_command
 from peers.pausing import pause, resume
 from peers.places import DataDir, claim_data_dir
-from peers.traffic import MonthlyTraffic
+from peers.traffic import SAVED_EVERY_BYTES, MonthlyTraffic
 
 
 @pytest.fixture(autouse=True)
@@ -210,12 +210,13 @@ def test_a_session_that_goes_on_is_counted_and_the_count_is_kept(tmp_path: Path,
             await house.guest.may_begin(house.stop)
             house.guest.count(lambda: gone[0])
             for number in range(10):
-                gone[0] = number * 1000
+                gone[0] = number * SAVED_EVERY_BYTES // 4
                 await asyncio.sleep(1.0)
+            assert MonthlyTraffic(house.place.traffic).used_bytes == 8 * SAVED_EVERY_BYTES // 4, "a power cut may come"
             house.guest.end_session()
 
     within(loop, life())
-    assert MonthlyTraffic(house.place.traffic).used_bytes == 9000
+    assert MonthlyTraffic(house.place.traffic).used_bytes == 9 * SAVED_EVERY_BYTES // 4
 
 
 # -- the commands ------------------------------------------------------------------------------------------------------

@@ -68,6 +68,20 @@ def test_on_kaggle_a_secret_that_is_not_attached_is_left_out(monkeypatch: pytest
     assert secrets("WANDB_API_KEY", "HF_TOKEN") == STORED
 
 
+def test_on_kaggle_whose_image_has_colabs_module_too_nobody_asks_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would ask a page that is not there, and wait for its answer."""
+
+    class Client:
+        def get_secret(self, name: str) -> str:
+            return STORED[name]
+
+    asked: list[str] = []
+    monkeypatch.setitem(sys.modules, "google.colab.userdata", module("google.colab.userdata", get=asked.append))
+    monkeypatch.setitem(sys.modules, "kaggle_secrets", kaggle(Client))
+    assert secrets("HF_TOKEN") == STORED
+    assert asked == []
+
+
 @pytest.mark.parametrize("error", [CredentialError, ConnectionError])
 def test_on_kaggle_without_internet_there_are_none_and_training_goes_on(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]

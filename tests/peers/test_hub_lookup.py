@@ -582,7 +582,7 @@ def test_another_owners_run_is_begun_with_only_under_a_new_owner(at_hub: HubStan
     with pytest.raises(StateError, match="belongs to the run with fingerprint") as told:
         bring_own(tmp_path / "mine", NAME, mine)
     assert "--new-owner" in told.value.hint
-    found = take_up(NAME, RUN, tmp_path / "mine", tmp_path / "mine" / "backbone")
+    found = take_up(NAME, RUN, tmp_path / "mine", DataDir(tmp_path / "mine" / "backbone"))
     begun = carry_on(found, fingerprint=mine.fingerprint)
     assert begun.epoch == 10
     assert np.array_equal(begun.tensors["model.layer.weight"], snapshot(10).tensors["model.layer.weight"])
@@ -697,7 +697,7 @@ def test_a_new_owners_run_tells_what_the_run_has_been_that_it_goes_on_from(
     publish(at_hub, tmp_path / "theirs", 10, WORD, {**ANNA, "b": Credit("", 0, 100)})
     mine = tmp_path / "mine" / "backbone"
     mine.mkdir(parents=True)
-    take_up(NAME, RUN, tmp_path / "mine", mine)
+    take_up(NAME, RUN, tmp_path / "mine", DataDir(mine))
     assert kept_history(DataDir(mine).hub_history).curves["loss"] == {10: 2.0}
     del at_hub.repositories[NAME]
     new_owner = Bundle(RUN, {}, STRANGER.peer_id)

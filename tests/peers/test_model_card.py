@@ -211,6 +211,20 @@ def test_what_a_machine_gave_in_earlier_lives_counts_also_after_our_own_restart(
     assert [(one.name, one.total) for one in again.all()] == [("", 100), ("person 0", 38)]
 
 
+def test_when_somebody_gave_last_is_when_it_first_said_so(tmp_path: Path) -> None:
+    book = CreditBook(tmp_path / "credits.json")
+    for said_at, samples in ((5.0, 10), (9.0, 10), (13.0, 12), (17.0, 12)):
+        book.note([replace(told(samples), said_at=said_at), replace(told(0, person=1), said_at=said_at)])
+    (peer,) = book.grew_at_s
+    assert (peer, book.grew_at_s[peer]) == (told(1).peer, 13.0), "who has given nothing is not in it"
+    book.save()
+    again = CreditBook(tmp_path / "credits.json")
+    again.note([replace(told(12), said_at=99.0)])
+    assert again.grew_at_s == {}
+    again.note([replace(told(3), said_at=103.0)])
+    assert again.grew_at_s == {peer: 103.0}, "of a new life"
+
+
 def test_who_takes_the_word_back_is_named_no_more(tmp_path: Path) -> None:
     book = CreditBook(tmp_path / "credits.json")
     book.note([told(10)])

@@ -73,9 +73,26 @@ def test_what_is_no_part_of_a_day_is_refused_with_an_example(text: str) -> None:
     assert "22:00-07:00" in error.value.hint
 
 
-def test_always_and_idle_need_no_hours() -> None:
+def system(root: Path, release: str) -> Path:
+    """A machine with this kernel."""
+    (root / "proc/sys/kernel").mkdir(parents=True)
+    (root / "proc/sys/kernel/osrelease").write_text(release + "\n")
+    return root
+
+
+def test_always_and_idle_need_no_hours(tmp_path: Path) -> None:
     for when in ("always", "idle", "22:00-07:00"):
-        HouseRules(when=when).check()
+        HouseRules(when=when).check(system(tmp_path / when, "6.8.0-51-generic"))
+        HouseRules(when=when).check(tmp_path)
+
+
+def test_where_a_windows_cannot_be_seen_idle_is_refused_and_hours_are_not(tmp_path: Path) -> None:
+    root = system(tmp_path, "5.15.167.4-microsoft-standard-WSL2")
+    for when in ("always", "22:00-07:00"):
+        HouseRules(when=when).check(root)
+    with pytest.raises(ConfigError, match="WSL2") as error:
+        HouseRules(when="idle").check(root)
+    assert "--when 22:00-07:00" in error.value.hint
 
 
 def supply(root: Path, name: str, **words: str) -> None:

@@ -5,14 +5,25 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from collab.metrics.guest_records import Paused, Progress, StepAwaited
-from collab.metrics.records import Event, Notice, RoundEnded, StateFetched, SwarmReport
+from collab.metrics.records import (
+    Event,
+    MicrobatchDone,
+    MicrobatchSkipped,
+    Notice,
+    RoundEnded,
+    StateFetched,
+    SwarmReport,
+    UnitBegun,
+)
 from collab.metrics.sinks import Fanout
 from collab.swarm.progress import SwarmView
 from collab.types import Lineage, Role
 from peers.event_words import AGAIN
+from peers.headline import Trouble
 from peers.panel import LivePanel, Watched
 from peers.progress import Ahead
 from peers.tally import Tally
@@ -124,6 +135,27 @@ def test_pushes_are_late_when_a_unit_of_work_has_run_out() -> None:
         assert "none has come back since" in looker.sees(after_s=11.0)[1]
 
 
+def test_how_far_the_own_unit_of_work_is_has_its_row() -> None:
+    ahead = replace(SOON, next_s=math.inf, step_s=math.inf, unit_s=300.0)
+    looker = Looker(ahead=lambda: ahead)
+    assert "your unit" not in looker.all
+    begun = UnitBegun(at_s=100.0, pass_number=1, shard=12, samples=40, version=3, lease_s=300.0)
+    done = MicrobatchDone(at_s=130.0, epoch=3, samples=8, loss=2.0, seconds=25.0)
+    looker.sees(begun)
+    assert "your unit  0 % is computed" in looker.all
+    looker.sees(done, MicrobatchSkipped(at_s=160.0, epoch=3, samples=8, reason="not finite"))
+    assert "your unit  40 % is computed, the rest takes about 90 s" in looker.all
+    seen = looker.watched.awaited()
+    assert seen == replace(ahead, unit_share=0.4, unit_left_s=pytest.approx(90.0))
+    looker.sees(replace(done, samples=24, at_s=250.0))
+    assert "your unit  all is computed" in looker.all
+    looker.sees(replace(begun, at_s=260.0))
+    assert "your unit  0 % is computed" in looker.all
+    looker.sees(Paused(at_s=270.0, reason="the owner wants it", seconds=0.1, samples=0))
+    assert "your unit" not in looker.all
+    assert looker.watched.awaited() == ahead
+
+
 def test_the_first_step_is_waited_for_as_long_as_one_takes_and_then_it_is_late() -> None:
     hour = Ahead(epoch=7, until_epoch=None, next_s=1800.0, step_s=3600.0)
     looker = Looker(ahead=lambda: hour)
@@ -204,3 +236,19 @@ def test_an_auxiliary_says_in_how_many_rounds_it_was_of_use() -> None:
     assert lines == ["healthy: step 12 was taken 2 s ago with the samples of 2 peers"]
     assert "you helped  to average 2 rounds" in looker.all
     assert "1 round" in Looker(Role.AUXILIARY, tally=Tally(rounds=1)).all
+
+
+def test_a_problem_that_is_settled_while_the_panels_thread_tells_it_does_not_end_that_thread() -> None:
+    """What is asked for in between is where the loop may come in."""
+    meanwhile: list[Event] = []
+
+    def clock() -> float:
+        for event in meanwhile:
+            trouble.observe(event)
+        return 0.0
+
+    trouble = Trouble(clock)
+    trouble.observe(ALONE)
+    meanwhile.append(step())
+    assert trouble.lines()[1] == "  -> this machine trains on alone"
+    assert trouble.lines() == []

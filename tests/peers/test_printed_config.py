@@ -23,7 +23,8 @@ def show(*words: str | Path, **variables: str) -> tuple[dict[str, dict[str, obje
     )
     assert result.exit_code == 0, result.output
     rows = [line.rpartition(" # ") for line in result.stdout.splitlines() if " # " in line]
-    return yaml.safe_load(result.stdout), {row.strip().partition(":")[0]: origin for row, _, origin in rows}, result.stdout
+    origins = {row.strip().partition(":")[0]: origin for row, _, origin in rows}
+    return yaml.safe_load(result.stdout), origins, result.stdout
 
 
 def test_each_value_of_a_backbone_names_where_it_comes_from(tmp_path: Path) -> None:
@@ -52,10 +53,22 @@ def test_a_flag_counts_before_the_variable_and_the_run_file(tmp_path: Path) -> N
     assert (values["options"]["hub-repo"], origins["hub-repo"]) == ("c/d", "COLLAB_BACKBONE_HUB_REPO")
 
 
+def test_addresses_to_announce_are_shown_as_they_go_into_invites(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN)
+    both = ["/ip4/203.0.113.7/tcp/4000", "/dns4/example.org/tcp/4001"]
+    values, origins, _ = show("backbone", tmp_path, COLLAB_BACKBONE_ANNOUNCE="203.0.113.7:4000  example.org:4001")
+    assert (values["options"]["announce"], origins["announce"]) == (both, "COLLAB_BACKBONE_ANNOUNCE")
+    flags = [word for address in both for word in ("--announce", address)]
+    values, origins, _ = show("backbone", tmp_path, *flags, COLLAB_BACKBONE_ANNOUNCE="198.51.100.1:1")
+    assert (values["options"]["announce"], origins["announce"]) == (both, "flag")
+    assert show("backbone", tmp_path, COLLAB_BACKBONE_ANNOUNCE="")[0]["options"]["announce"] == []
+
+
 @pytest.mark.parametrize("word", ["an-invite", "org/model"])
 def test_a_peer_shows_its_options_without_looking_for_the_run(word: str, tmp_path: Path) -> None:
     store = "redis://user:the-password@host:6379/0"
-    values, origins, text = show("join", word, "--data-dir", tmp_path / "here", "--when", "22:00-07:00", "--store", store)
+    chosen = ("--data-dir", tmp_path / "here", "--when", "22:00-07:00", "--store", store)
+    values, origins, text = show("join", word, *chosen)
     options = values["options"]
     assert options["data-dir"] == str(tmp_path / "here")
     assert (options["when"], origins["when"]) == ("22:00-07:00", "flag")

@@ -3,32 +3,57 @@
 import multiprocessing
 import os
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 import torch
 
 from collab.errors import ConfigError
+from peers import priority
 from peers.gpu import gpu_of, keep_within
 from peers.priority import NICE, give_way
 
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
-def _niced(answer: Connection, before: int) -> None:
+def _niced(answer: Connection, before: int, autogroup: Path) -> None:
+    priority.AUTOGROUP = autogroup
     os.setpriority(os.PRIO_PROCESS, 0, before)
     give_way()
     answer.send(os.getpriority(os.PRIO_PROCESS, 0))
 
 
-@pytest.mark.parametrize(("before", "after"), [(NICE, NICE), (19, 19)])
-def test_others_go_first_and_whoever_lets_them_already_goes_no_further_forward(before: int, after: int) -> None:
-    """Only downwards, as everybody may; a process of its own, since nobody may go back up."""
+def niced(before: int, autogroup: Path) -> int:
+    """How nice a process is that was as nice as that, or as we are, and gives way. Only downwards, as everybody may; a
+    process of its own, since nobody may go back up.
+    """
     here, there = CONTEXT.Pipe(duplex=False)
-    child = CONTEXT.Process(target=_niced, args=(there, max(before, os.getpriority(os.PRIO_PROCESS, 0))))
+    child = CONTEXT.Process(target=_niced, args=(there, max(before, os.getpriority(os.PRIO_PROCESS, 0)), autogroup))
     child.start()
-    assert here.recv() == max(after, os.getpriority(os.PRIO_PROCESS, 0))
+    after: int = here.recv()
     child.join()
     assert child.exitcode == 0
+    return after
+
+
+@pytest.mark.parametrize(("before", "after"), [(NICE, NICE), (19, 19)])
+def test_others_go_first_and_whoever_lets_them_already_goes_no_further_forward(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    assert niced(before, tmp_path / "not there") == max(after, os.getpriority(os.PRIO_PROCESS, 0))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("/autogroup-7 nice 0\n", "10"), ("/autogroup-7 nice -5\n", "10"), *[("/autogroup-7 nice 19\n",) * 2], ("", "")],
+)
+def test_other_sessions_go_first_where_processors_are_shared_among_sessions(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    autogroup = tmp_path / "autogroup"
+    autogroup.write_text(before)
+    niced(NICE, autogroup)
+    assert autogroup.read_text() == after
 
 
 class Card:

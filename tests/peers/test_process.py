@@ -4,6 +4,8 @@ import asyncio
 import gc
 import io
 import logging
+import os
+import signal
 import subprocess
 import sys
 import weakref
@@ -126,6 +128,16 @@ def test_a_no_has_an_exit_code_of_its_own_and_is_no_error(capsys: pytest.Capture
     assert capsys.readouterr().err == "not joined\n"
     assert run_peer(fails) == EXIT_ERROR
     assert capsys.readouterr().err == "error: no such thing\n"
+
+
+def test_whoever_is_asked_to_leave_leaves_whatever_comes_of_saying_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(stop: asyncio.Event) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.wait_for(stop.wait(), 60.0)
+
+    with patch("peers.process.announce", side_effect=OSError), caplog.at_level(logging.ERROR, "asyncio"):
+        assert run_peer(main) == 0
+    assert "OSError" in caplog.text
 
 
 def test_waits_that_a_library_gives_up_are_no_errors_and_other_tasks_are(caplog: pytest.LogCaptureFixture) -> None:

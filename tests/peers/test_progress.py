@@ -5,6 +5,7 @@ import io
 import json
 import math
 import threading
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -204,6 +205,7 @@ def test_when_the_next_step_is_due_is_told_if_anybody_knows() -> None:
     assert eta_words(12.0, 30.0, None) == "in about 12 s, one takes 30 s"
     assert eta_words(12.0, 30.0, 240) == "in about 12 s, one takes 30 s; the run ends in about 2 h"
     assert eta_words(float("inf"), float("inf"), 240) == ""
+    assert eta_words(0.0, 30.0, None) == "averaging now, one takes 30 s"
 
 
 def test_how_far_the_next_step_is_is_told_when_nothing_else_was_for_a_minute() -> None:
@@ -214,7 +216,8 @@ def test_how_far_the_next_step_is_is_told_when_nothing_else_was_for_a_minute() -
         Fanout(*sinks).observe(event)
 
     def ahead() -> Ahead:
-        return Ahead(epoch=12, until_epoch=None, next_s=600.0 - loop.time(), step_s=600.0)
+        at_s = loop.time()
+        return Ahead(epoch=12, until_epoch=None, next_s=600.0 - at_s, step_s=600.0, share=at_s / 600.0)
 
     async def life() -> None:
         steps = StepTeller(observe, VirtualClock(loop), ahead)
@@ -255,11 +258,27 @@ def awaited(share: float, next_s: float) -> StepAwaited:
 def test_the_batch_may_be_there_and_nobody_may_know() -> None:
     assert words(awaited(1.0, 0.0)) == "epoch 12: the whole batch is there, the next step is on its way"
     assert "99 % of the batch" in words(awaited(0.999, 0.06))
+    assert words(awaited(1.0, 45.0)) == "epoch 12: the whole batch is there, the next step in about 45 s"
     assert "when the next one comes nobody can say" in words(awaited(math.nan, math.inf))
     out = io.StringIO()
     JsonScreen(out).observe(awaited(math.nan, math.inf))
     told = json.loads(out.getvalue())
-    assert told == {"event": "StepAwaited", "at_s": 0.0, "epoch": 12, "share": None, "next_s": None, "step_s": 60.0}
+    step = {"event": "StepAwaited", "at_s": 0.0, "epoch": 12, "share": None, "next_s": None, "step_s": 60.0}
+    assert told == {**step, "unit_share": None, "unit_left_s": None}
+
+
+@pytest.mark.parametrize(
+    ("share", "left_s", "told"),
+    [
+        (0.0, math.inf, "0 % is computed"),
+        (0.25, 180.0, "25 % is computed, the rest takes about 3 min"),
+        (0.999, 0.2, "99 % is computed, the rest takes about 0.2 s"),
+        (1.0, 0.0, "all is computed"),
+    ],
+)
+def test_where_pushes_of_units_are_steps_it_is_told_how_far_the_unit_is(share: float, left_s: float, told: str) -> None:
+    event = replace(awaited(math.nan, math.inf), unit_share=share, unit_left_s=left_s)
+    assert words(event) == f"epoch 12: of this machine's unit of work {told}"
 
 
 def test_a_models_vector_is_counted_without_its_memory() -> None:

@@ -55,6 +55,13 @@ def test_a_backbone_keeps_no_hours(tmp_path: Path) -> None:
     check_role(options(tmp_path, Role.AUXILIARY, rules=rules))
 
 
+def test_a_backbone_keeps_more_than_a_folder_that_lasts_would_have() -> None:
+    command = ["join", "word", "--role", "backbone", "--keep", "/mnt/drive"]
+    result = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "a backbone needs all of its --data-dir" in result.output
+
+
 def test_how_to_talk_is_everybodys(tmp_path: Path) -> None:
     for role in (Role.TRAINER, Role.AUXILIARY, Role.BACKBONE):
         for style in Style:
@@ -79,6 +86,25 @@ def test_one_way_to_talk_is_enough(command: list[str]) -> None:
         result = CliRunner().invoke(app, [*command, *two], env={"COLUMNS": "200"})
         assert result.exit_code == 2
         assert "give one of --plain, --quiet and --json" in result.output
+
+
+@pytest.mark.parametrize("how", ["flag", "variable"])
+@pytest.mark.parametrize("text", ["/ip4/203.0.113.7", "203.0.113.7", "/ip4/203.0.113/tcp/4000", "a:1,b:2"])
+def test_an_address_that_nobody_could_dial_is_refused_with_the_right_form(
+    monkeypatch: pytest.MonkeyPatch, text: str, how: str
+) -> None:
+    async def serve(options: HostOptions, stop: asyncio.Event) -> None:
+        raise AssertionError(options)
+
+    monkeypatch.setattr(hosting, "host", serve)
+    flags, variables = (["--announce", text], {}) if how == "flag" else ([], {"COLLAB_BACKBONE_ANNOUNCE": text})
+    result = CliRunner().invoke(
+        app, ["backbone", "my-run", *flags], env={"COLUMNS": "400", **variables}, auto_envvar_prefix="COLLAB"
+    )
+    assert result.exit_code == 2
+    assert "--announce" in result.output
+    assert "/ip4/203.0.113.7/tcp/4000, 203.0.113.7:4000 or example.org:4000" in result.output
+    assert ("with spaces between them" in result.output) == ("," in text)
 
 
 def test_who_wants_to_hear_of_problems_only_is_not_told_what_is_switched_off(

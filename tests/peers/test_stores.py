@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collab.config import parse_run
-from collab.errors import ConfigError
+from collab.errors import ConfigError, CorruptState
 from collab.swarm.bundle import Bundle
 from collab.swarm.parameter_store.base import Kept
 from collab.swarm.parameter_store.sqlite import SqliteStore
@@ -36,6 +36,51 @@ def test_other_runs_have_no_use_for_one(tmp_path: Path) -> None:
     assert open_stores(bundle("dedloc"), "") is None
     with pytest.raises(ConfigError, match="this run has dedloc"):
         open_stores(bundle("dedloc"), str(tmp_path / "parameters"))
+
+
+def damaged(path: Path, where: str) -> bytes:
+    """A store that was closed well, and whose disk has lost some of it since."""
+    store = SqliteStore(path)
+    store.begin(Kept.at_first(np.zeros(50_000, np.float32)))
+    store.close()
+    data = bytearray(path.read_bytes())
+    start = {"first page": 0, "later page": 3 * 4096}[where]
+    data[start : start + 4096] = b"?" * 4096
+    path.write_bytes(data)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("where", ["first page", "later page"])
+@pytest.mark.parametrize("era", ["", "a" * 16])
+def test_a_damaged_store_of_the_backbones_own_is_put_aside(
+    tmp_path: Path, era: str, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = tmp_path / "parameters.sqlite"
+    path = own.with_name(f"parameters-{era}.sqlite") if era else own
+    data = damaged(path, where)
+    path.with_name(f"{path.name}-wal").write_bytes(b"")
+    stores = open_stores(bundle("vc_asgd"), str(own), own)
+    assert stores is not None
+    assert stores.of(era).version() is None
+    assert stores.of(era).begin(Kept.at_first(np.zeros(3, np.float32)))
+    stores.close()
+    aside = path.with_suffix(".unreadable.sqlite")
+    assert aside.read_bytes() == data
+    assert f"it lies in {aside}, and the run goes on from its newest checkpoint" in caplog.text
+    again = SqliteStore(path)
+    assert again.version() == 0
+    again.close()
+
+
+@pytest.mark.parametrize("where", ["first page", "later page"])
+def test_a_file_that_somebody_has_named_is_never_put_aside(tmp_path: Path, where: str) -> None:
+    named = tmp_path / "named.sqlite"
+    data = damaged(named, where)
+    with pytest.raises(CorruptState, match="damaged, or none") as told:
+        open_stores(bundle("vc_asgd"), str(named), tmp_path / "parameters.sqlite")
+    assert "move the file away" in told.value.hint
+    assert named.read_bytes() == data
+    assert not list(tmp_path.glob("*unreadable*"))
 
 
 def test_each_rollback_has_a_store_of_its_own_beside_that_of_before(tmp_path: Path) -> None:

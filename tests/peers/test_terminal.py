@@ -1,4 +1,6 @@
-"""What a peer does when its terminal goes away, with real ones: it says goodbye, and what it says is no error."""
+"""What a peer does when nobody hears it any more, with real terminals, pipes and files: it goes on, says goodbye, and
+what it says is no error.
+"""
 
 import os
 import pty
@@ -6,13 +8,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 LIMIT_S = 240.0
 
 LEAVES = """\
-import asyncio, logging, signal, sys
+import asyncio, logging, os, signal, sys
 from pathlib import Path
 
 from peers.process import announce, configure_logging, run_peer
@@ -21,6 +24,8 @@ from peers.process import announce, configure_logging, run_peer
 async def main(stop):
     configure_logging("info")
     print("ready", flush=True)
+    if "by itself" in sys.argv:
+        os.kill(os.getpid(), signal.SIGINT)
     await stop.wait()
     for line in range(3):
         print("leaving", line, flush=True)
@@ -121,3 +126,56 @@ def test_a_shell_that_sends_it_twice_is_no_order_to_leave_at_once_and_nohup_is_n
         peer.stdin.write("\n")
         peer.stdin.flush()
         assert peer.wait(LIMIT_S) == 0
+
+
+def unheard(where: str) -> IO[str]:
+    """Where what is written cannot go."""
+    if where == "full":
+        return open("/dev/full", "w")
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w")
+
+
+@pytest.mark.parametrize("where", ["full", "gone"])
+def test_a_peer_whose_disk_is_full_or_whose_reader_has_ended_leaves_when_it_is_asked_to_and_as_it_should(
+    tmp_path: Path, where: str
+) -> None:
+    command = [sys.executable, "-c", LEAVES, str(tmp_path / "said"), "by itself"]
+    with unheard(where) as nowhere:
+        code = subprocess.run(command, stdout=nowhere, stderr=nowhere, timeout=LIMIT_S).returncode
+    assert (tmp_path / "said").read_text() == "left in order"
+    assert code == 0
+
+
+MAKES_ROOM = """\
+import resource
+
+from peers.process import run_peer
+
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+
+async def main(stop):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, most))
+    for _ in range(3):
+        print("more than there is room for", flush=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    print("again", flush=True)
+
+
+raise SystemExit(run_peer(main))
+"""
+
+
+def test_a_log_that_has_room_again_is_written_on(tmp_path: Path) -> None:
+    log = tmp_path / "peer.log"
+    with log.open("w") as out:
+        subprocess.run([sys.executable, "-c", MAKES_ROOM], stdout=out, timeout=LIMIT_S, check=True)
+    assert log.read_text() == "more than again\n"
+
+
+def test_a_command_that_only_answers_fails_where_its_answer_is_lost() -> None:
+    answers = "from peers.process import run_plain; run_plain(lambda: print('all is well'))"
+    with unheard("full") as nowhere:
+        assert subprocess.run([sys.executable, "-c", answers], stdout=nowhere, timeout=LIMIT_S).returncode

@@ -1,6 +1,7 @@
 """A month's gigabytes: counted over restarts, anew each month, and never lost with a damaged file unsaid."""
 
 import logging
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from collab.net.daemon import daemon_traffic
-from peers.traffic import MonthlyTraffic
+from peers.traffic import SAVED_EVERY_BYTES, MonthlyTraffic
 
 NOVEMBER, DECEMBER = datetime(2026, 11, 30, 23, 59, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC)
 
@@ -47,11 +48,73 @@ def test_each_month_begins_with_nothing_while_a_peer_runs_and_between_two(tmp_pa
     assert MonthlyTraffic(tmp_path / "t.json", lambda: datetime(2027, 1, 1, tzinfo=UTC)).used_bytes == 0
 
 
-def test_what_a_power_cut_leaves_uncounted_is_a_megabyte(tmp_path: Path) -> None:
+def test_it_is_time_to_save_when_a_power_cut_would_leave_much_uncounted(tmp_path: Path) -> None:
     traffic = MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER)
-    for million in range(1, 8):
-        traffic.note(million * 900_000)
-    assert MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER).used_bytes >= 6_300_000 - 1_000_000
+    traffic.note(SAVED_EVERY_BYTES - 1)
+    assert not traffic.is_due
+    traffic.note(SAVED_EVERY_BYTES)
+    assert traffic.is_due
+    traffic.save()
+    assert not traffic.is_due
+    assert MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER).used_bytes == SAVED_EVERY_BYTES
+
+
+def test_a_clock_that_is_years_slow_for_a_while_loses_no_count(tmp_path: Path) -> None:
+    traffic = MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER)
+    traffic.note(5_000)
+    traffic.save()
+    now = [datetime(2020, 1, 1, tzinfo=UTC)]
+    slow = MonthlyTraffic(tmp_path / "t.json", lambda: now[0])
+    assert slow.used_bytes == 0
+    slow.note(300)
+    slow.save()
+    now[0] = NOVEMBER
+    assert slow.used_bytes == 5_000
+    slow.note(310)
+    slow.save()
+    assert MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER).used_bytes == 5_010
+
+
+def test_years_of_months_keep_the_file_small_and_the_present_month_in_it(tmp_path: Path) -> None:
+    now = [NOVEMBER]
+    traffic = MonthlyTraffic(tmp_path / "t.json", lambda: now[0])
+    for number in range(40):
+        now[0] = datetime(2027 + number // 12, 1 + number % 12, 1, tzinfo=UTC)
+        traffic.note(1000 * (number + 1))
+        traffic.save()
+    assert len((tmp_path / "t.json").read_text()) < 250
+    now[0] = NOVEMBER  # it was all a dream of a clock that was fast
+    traffic.note(40_007)
+    traffic.save()
+    assert MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER).used_bytes == 7
+
+
+def test_what_an_earlier_version_wrote_counts(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text('{"month": "2026-11", "bytes": 123}')
+    assert MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER).used_bytes == 123
+    assert MonthlyTraffic(tmp_path / "t.json", lambda: DECEMBER).used_bytes == 0
+
+
+def test_the_disk_has_it_before_it_takes_the_place_of_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    rename, sync = Path.replace, os.fsync
+
+    def replaces(path: Path, target: Path) -> Path:
+        done.append("renamed")
+        return rename(path, target)
+
+    def syncs(file: int) -> None:
+        done.append("on the disk")
+        sync(file)
+
+    monkeypatch.setattr(Path, "replace", replaces)
+    monkeypatch.setattr(os, "fsync", syncs)
+    traffic = MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER)
+    traffic.note(1)
+    traffic.save()
+    assert done[:2] == ["on the disk", "renamed"]
 
 
 def test_a_disk_that_does_not_take_it_is_told_of_once_a_life(
@@ -63,15 +126,23 @@ def test_a_disk_that_does_not_take_it_is_told_of_once_a_life(
             traffic.begin_life()
             for million in range(1, 4):
                 traffic.note(million * 1_000_000)
-            traffic.save()
+                traffic.save()
             assert caplog.text.count("cannot be written") == life
     assert traffic.used_bytes == 6_000_000
     (tmp_path / "gone").mkdir()
     traffic.note(4_000_000)
+    traffic.save()
     assert MonthlyTraffic(tmp_path / "gone" / "t.json", lambda: NOVEMBER).used_bytes == 7_000_000
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"month": "2026-11"}', '{"month": "2026-11", "bytes": "many"}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", '{"month": "2026-11"}', '{"month": "2026-11", "bytes": "many"}'),
+        '{"month": "2026-11", "bytes": 1, "others": ["2026-10"]}',
+        '{"month": "2026-11", "bytes": 1, "others": {"2026-10": null}}',
+    ],
+)
 def test_a_damaged_file_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str) -> None:
     (tmp_path / "t.json").write_text(content)
     with caplog.at_level(logging.WARNING):

@@ -4,15 +4,23 @@ import errno
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from collab.checkpoints import local
+from collab.errors import NoDonor
 from collab.metrics.records import CheckpointSaved, EpochFinished, LeaseChanged, Notice
 from collab.simulation.peer import SimPeer
+from collab.simulation.virtual_time import EPOCH_S
 from collab.swarm.lease import LEASE_S, MARGIN_S, RENEW_S, TURN_S
+from collab.swarm.snapshots import PackedSnapshot
+from collab.types import PeerId
+from peers import fetching
+from peers.ungiven import UNGIVEN_S
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_faults import assert_equal_ends
+from tests.simulation.test_metrics import look
 
 TAKEOVER_S = LEASE_S + MARGIN_S + 2 * RENEW_S + TURN_S
 
@@ -145,6 +153,9 @@ def test_a_full_disk_is_told_once_and_another_backbone_publishes(
     monkeypatch.setattr(local, "write_synced", write_unless_full)
     swarm.world.call_at(25.0, lambda: full.update({"is": True}))
     swarm.world.call_at(95.0, lambda: full.update({"is": False}))
+    standing: dict[float, str] = {}
+    for tick in range(500, 2600):
+        swarm.world.call_at(tick / 20, lambda: standing.update({swarm.world.time_s: swarm.backbones[0].problem()}))
     swarm.world.run()
     assert_equal_ends(swarm, trainers, epoch=70)
     problems = [event for event in swarm.events(first, Notice) if event.is_problem]
@@ -152,11 +163,47 @@ def test_a_full_disk_is_told_once_and_another_backbone_publishes(
     assert "another backbone" in problems[0].hint
     settled = [event.settles for event in swarm.events(first, Notice) if "takes checkpoints again" in event.text]
     assert settled == [problems[0].text]
+    over = next(event for event in swarm.events(first, Notice) if event.settles)
+    begun_s, over_s = (event.at_s - EPOCH_S for event in (problems[0], over))
+    told = {text for at_s, text in standing.items() if begun_s < at_s < over_s}
+    assert told == {"the disk takes no checkpoints"}, "also while it is tried again"
     assert holders(swarm, first) == [1, 0]
     assert holders(swarm, second) == [2, 0], "until it left"
     saved = [event.epoch for event in swarm.events(second, CheckpointSaved)]
     assert saved == list(range(0, 75, 5)), "no checkpoint is missing"
     assert files_of(swarm, 0) == files_of(swarm, 1), "when there is space again the first one has them, too"
+
+
+def test_a_run_whose_state_nobody_gives_is_not_well_after_some_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trainers go on, a step each five seconds, and the backbone gets nothing from them for five minutes."""
+    swarm = SimSwarm(tmp_path, until=90, every=2, target=100)
+    backbone, *trainers = swarm.add_backbone(), *(swarm.add_trainer(samples_per_s=10.0) for _ in range(2))
+    fetch, is_given = fetching.fetch_state, {"is": False}
+
+    async def fetch_if_given(*args: Any, **options: Any) -> tuple[PackedSnapshot, dict[PeerId, int]]:
+        if not is_given["is"]:
+            raise NoDonor("the run's state could not be fetched", hint="")
+        return await fetch(*args, **options)
+
+    monkeypatch.setattr(fetching, "fetch_state", fetch_if_given)
+    swarm.world.call_at(300.0, lambda: is_given.update({"is": True}))
+    early, late, after = (look(swarm, at_s) for at_s in (UNGIVEN_S / 2, 290.0, 340.0))
+    problems: dict[float, str] = {}
+    for at_s in (UNGIVEN_S / 2, 290.0, 340.0):
+        swarm.world.call_at(at_s, lambda at_s=at_s: problems.update({at_s: swarm.backbones[0].problem()}))
+    swarm.world.run()
+    assert_equal_ends(swarm, trainers, epoch=90)
+    text = "nothing after step 0 is saved: no trainer gives its state"
+    assert list(problems.values()) == ["", text, ""]
+    assert [told["health"]["level"] for told in (early, late, after)] == ["good", "trouble", "good"]
+    assert late["health"]["text"].endswith(f"; but {text}")
+    assert "that others can dial" in late["health"]["hint"]
+    notices = swarm.events(backbone, Notice)
+    assert [(event.text, event.is_problem) for event in notices if text in (event.text, event.settles)] == [
+        (text, True), ("trainers give their state again", False),
+    ]  # fmt: skip
 
 
 def test_a_holder_frozen_while_it_publishes_yields_to_the_next_one(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from collab.metrics.records import BlockTrained, DataCovered, EpochFinished
+from collab.metrics.records import BlockTrained, DataCovered, EpochFinished, Notice
 from collab.net.memory_directory import MemoryDirectory
 from collab.simulation.peer import SimPeer
 from tests.simulation.leasing import (
@@ -184,3 +184,6 @@ def test_a_streamed_dataset_is_read_by_one_peer_a_shard(
     assert all(len(uses) == 1 for uses in blocks.values())
     assert len({uses[0][1].index for uses in blocks.values()}) == 4
     assert max(used_samples(swarm).values()) == 1
+    for trainer in swarm.world.peers[1:]:
+        told = [event for event in swarm.events(trainer, Notice) if "looking for the shards" in event.text]
+        assert [event.is_problem for event in told] == [False], "a volunteer knows what is waited for"

@@ -51,6 +51,7 @@ def overview(swarm: SimSwarm) -> Overview:
             recent=recent,
             problem=backbone.problem,
             not_kept=backbone.not_saved,
+            on_disk=lambda: backbone.keeper.shelf.epochs,
             home=str(swarm.directory),
         )
     )
@@ -143,6 +144,38 @@ def test_the_curves_of_a_run_that_was_rolled_back_are_those_of_what_counts(tmp_p
         assert store.curve("loss").epochs[-1] == 20
 
 
+def test_the_table_of_checkpoints_shows_those_that_are_there_also_after_a_rollback(tmp_path: Path) -> None:
+    swarm = owned(tmp_path, until=40, every=5)
+    backbone, trainers = swarm.world.peers[0], [swarm.add_trainer() for _ in range(2)]
+    root = tmp_path / "backbone-0" / "checkpoints"
+    seen: list[tuple[list[int], list[int]]] = []
+    done: list[int] = []
+
+    def compare() -> None:
+        shown = [one["epoch"] for one in overview(swarm).state()["checkpoints"] if one["where"] == "disk"]
+        seen.append((sorted(shown, reverse=True), [int(path.name[6:]) for path in list_checkpoints(root)]))
+
+    def go_back() -> None:
+        path = next(p for p in list_checkpoints(root) if p.name.endswith("15"))
+        snapshot = load_checkpoint(path, fingerprint=swarm.bundle.fingerprint)
+        swarm.order(Rollback(to_epoch=15, lineage=snapshot.lineage))
+
+    def watch(peer: SimPeer, event: object) -> None:
+        if peer is trainers[0] and isinstance(event, EpochFinished) and event.epoch == 23 and not done:
+            done.append(event.epoch)
+            swarm.world.call_at(swarm.world.time_s + 0.1, go_back)
+        if peer is backbone and isinstance(event, SwarmReport):
+            swarm.world.call_at(swarm.world.time_s + 0.1, compare)
+
+    swarm.world.subscribe(watch)
+    with swarm.world:
+        swarm.world.run()
+    assert [event.epoch for event in backbone.events if isinstance(event, RolledBack)] == [15]
+    assert [shown for shown, there in seen if shown != there] == []
+    assert [30, 35, 40] in [sorted(there) for _, there in seen], "older ones are deleted"
+    assert [15] in [there for _, there in seen], "and later ones set aside"
+
+
 def test_where_pushes_are_steps_nobody_is_behind_and_no_step_is_due(tmp_path: Path) -> None:
     swarm = swarm_of(tmp_path, 2)
     told = look(swarm, 20.0)
@@ -153,3 +186,6 @@ def test_where_pushes_are_steps_nobody_is_behind_and_no_step_is_due(tmp_path: Pa
     assert told["now"]["next_step_s"] is None
     assert told["health"]["level"] == "good"
     assert told["rounds"] == []
+    given = [peer["brought_at_s"] for peer in told["peers"] if peer["samples"]]
+    assert given
+    assert all(told["at_s"] - 20.0 < at_s <= told["at_s"] for at_s in given)

@@ -137,11 +137,12 @@ def test_nobody_is_told_of_whom_nobody_can_dial() -> None:
 
 
 def test_one_liar_does_not_fill_the_batch() -> None:
-    honest = [word(who, samples=10) for who in MANY[:9]]
-    liar = word(MANY[9], samples=10**9)
+    honest = [word(who, samples=10, samples_per_s=1.0) for who in MANY[:9]]
+    liar = word(MANY[9], samples=10**9, samples_per_s=1e9)
     view = view_of(*honest, liar, max_share=0.15)
     assert 90 < view.samples(5, L) <= 90 / (1 - 0.15) + 1
     assert summed_up(view).at(5, L).samples == int(view.samples(5, L))
+    assert 9.0 < summed_up(view).samples_per_s <= 9.0 / (1 - 0.15) + 0.1
     assert view_of(*honest, liar).samples(5, L) > 10**9, "where a run lets one peer be all of a batch, it is"
 
 

@@ -4,6 +4,7 @@ import itertools
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,14 @@ def test_a_step_is_due_when_trainers_that_compute_on_as_they_say_have_their_batc
     assert swarm.step_ahead(60, NOW) == (0.0, 7.5)
     assert view(record(0, samples=40)).step_ahead(120, NOW) == (math.inf, math.inf)
     assert view(backbone(0)).step_ahead(120, NOW) == (math.inf, math.inf)
+
+
+def test_who_boasts_of_its_speed_makes_no_step_due_sooner_than_its_share_may_weigh() -> None:
+    honest = tuple(record(person, samples_per_s=2.0) for person in range(3))
+    boaster = record(3, samples_per_s=2.0**53)
+    swarm = SwarmView((*honest, boaster), NOW, max_share=0.25)
+    assert swarm.step_ahead(80, NOW) == (10.0, 10.0), "it counts as one of four"
+    assert replace(swarm, max_share=1.0).step_ahead(80, NOW)[1] < 1e-12, "where one peer may be all of a batch, it is"
 
 
 def test_the_consensus_of_a_tie_does_not_depend_on_the_order() -> None:

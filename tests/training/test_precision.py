@@ -1,5 +1,6 @@
 """Half precision: where it is used, and how its loss scale moves."""
 
+import pytest
 import torch
 
 from collab.training.precision import GROWTH_INTERVAL, LossScale, Precision, best_precision
@@ -11,6 +12,25 @@ def test_a_cpu_computes_in_float32() -> None:
     assert best_precision(CPU) is Precision.FLOAT32
     with Precision.FLOAT32.autocast(CPU):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "precision"),
+    [
+        ("P100", (6, 0), Precision.FLOAT16),
+        ("T4", (7, 5), Precision.FLOAT16),
+        ("A100", (8, 0), Precision.BFLOAT16),
+        ("RTX 4090", (8, 9), Precision.BFLOAT16),
+        ("B200", (10, 0), Precision.BFLOAT16),
+    ],
+)
+def test_a_gpu_computes_in_bfloat16_only_where_it_does_not_emulate_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, int], precision: Precision
+) -> None:
+    second = torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)  # of the first, and with emulation
+    monkeypatch.setattr(torch.cuda, "get_device_capability", {second: capability}.__getitem__)
+    assert best_precision(second) is precision, name
 
 
 def test_bfloat16_casts_the_forward_pass_and_ends_with_it() -> None:

@@ -1,6 +1,7 @@
 """A parameter store in Redis: for servers on several machines."""
 
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -57,7 +58,8 @@ class RedisStore:
         try:
             import redis
         except ImportError as error:
-            raise ConfigError("a store in Redis needs the package redis", hint="pip install 'collab[redis]'") from error
+            hint = f"{sys.executable} -m pip install redis"
+            raise ConfigError("a store in Redis needs the package redis", hint=hint) from error
         self._error, self._moved, self._is_strong = redis.RedisError, redis.WatchError, is_strong
         try:
             self._redis: Any = redis.Redis.from_url(url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S)
@@ -67,7 +69,12 @@ class RedisStore:
         self._version, self._vector, self._units = f"{tag}:version", f"{tag}:vector", f"{tag}:units"
         self._take = self._redis.register_script(TAKE)
         with self._named():
-            keeps = self._redis.config_get("appendonly").get("appendonly")
+            try:
+                keeps = self._redis.config_get("appendonly").get("appendonly")
+            except redis.ResponseError as error:  # it answers, but not this: so do services that run it for others
+                text = "this Redis server does not say whether it forgets everything when it dies (%s); it must not"
+                logger.warning(text, error)
+                return
         if keeps != "yes":
             logger.warning("this Redis server forgets everything when it dies; set 'appendonly yes' there")
 

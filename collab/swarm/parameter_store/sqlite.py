@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from collab.data.work_units import Unit
-from collab.errors import StateError
+from collab.errors import CorruptState, StateError
 from collab.swarm.parameter_store.base import Assimilated, Kept, Push, Stored, Verdict, mixed
 from collab.types import Vector
 
@@ -33,14 +33,22 @@ class SqliteStore:
     def __init__(self, path: Path, *, is_strong: bool = True) -> None:
         """
         Raises:
-            StateError: the file cannot be opened, or is no store.
+            CorruptState: the file is damaged, or is no store.
+            StateError: it cannot be opened.
         """
         self._path, self._is_strong = path, is_strong
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
-        with self._connected() as connection:
-            connection.executescript(SCHEMA)
+        try:
+            with self._connected() as connection:
+                (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                if verdict != "ok":
+                    raise sqlite3.DatabaseError(verdict)
+                connection.executescript(SCHEMA)
+        except StateError:
+            self.close()
+            raise
 
     def begin(self, first: Kept) -> bool:
         with self._connected() as connection, _written(connection):
@@ -102,13 +110,21 @@ class SqliteStore:
             connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
             if connection is None:
                 connection = sqlite3.connect(self._path, BUSY_S, isolation_level=None, check_same_thread=False)
-                connection.execute("PRAGMA journal_mode=WAL")
-                connection.execute(f"PRAGMA synchronous={'FULL' if self._is_strong else 'NORMAL'}")
+                try:
+                    connection.execute("PRAGMA journal_mode=WAL")
+                    connection.execute(f"PRAGMA synchronous={'FULL' if self._is_strong else 'NORMAL'}")
+                except sqlite3.Error:
+                    connection.close()
+                    raise
                 self._local.connection = connection
                 with self._lock:
                     self._connections.append(connection)
             yield connection
         except sqlite3.Error as error:
+            if type(error) is sqlite3.DatabaseError:  # what else goes wrong has classes of its own
+                text = f"the parameter store {self._path} is damaged, or none: {error}"
+                hint = "stop the backbone, move the file away, start it again: it goes on from the newest checkpoint"
+                raise CorruptState(text, hint=hint) from error
             hint = "is there room on the disk, and may this user write there?"
             raise StateError(f"the parameter store {self._path}: {error}", hint=hint) from error
 

@@ -1,9 +1,10 @@
 // The page: asks for the state once a second, and for new points of the curves when a step was taken.
-import { Table } from "./tables.js";
+import { Table, arrange } from "./tables.js";
 import { Chart } from "./charts.js";
 
 const POLL_MS = 1000;
 const POLL_HIDDEN_MS = 10000;
+const PATIENCE_MS = 10000;
 const at = (id) => document.getElementById(id);
 const text = (id, content) => { if (at(id).textContent !== content) at(id).textContent = content; };
 const NOTHING = "–";
@@ -45,6 +46,7 @@ const peers = new Table(at("peers"), [
   { title: "Last in a round", kind: number, value: (p) => p.brought_at_s, show: (p) => (p.role === "trainer" ? ago(state, p.brought_at_s) : "") },
   { title: "Reached", value: (p) => p.reached, show: (p) => p.reached },
   { title: "Device", value: (p) => p.device, show: (p) => p.device },
+  { title: "Id", value: (p) => p.id, show: (p) => `…${p.id.slice(-6)}` },
 ], (p) => p.id, { column: 3, isDown: true });
 
 const MOST_ROUNDS = 8;
@@ -122,18 +124,29 @@ function showFigures(now, run) {
   tile("Samples/s", precise(now.samples_per_s));
   tile("Learning rate", precise(now.learning_rate));
   tile("Trainers", whole(now.trainers));
-  tile("Next step in", span(now.next_step_s));
+  tile("Next step in", now.next_step_s === 0 ? "averaging now" : span(now.next_step_s));
   tile("A step takes", span(now.step_s));
   if (run.until_epoch !== null) tile("Run ends in", span(now.remaining_s));
 }
 
+let notices = new Map();
 function showNotices(told) {
-  at("notices").replaceChildren(...told.map((one) => {
-    const item = document.createElement("li");
-    item.className = one.is_problem ? "problem" : "";
-    item.textContent = `${ago(state, one.at_s)}: ${one.text}${one.hint ? ` (${one.hint})` : ""}`;
-    return item;
-  }));
+  const before = notices;
+  notices = new Map();
+  for (const one of told) {
+    const key = JSON.stringify(one);
+    let item = before.get(key);
+    if (item === undefined) {
+      item = document.createElement("li");
+      item.className = one.is_problem ? "problem" : "";
+      const when = document.createElement("span"); // all that changes: what was told can be selected
+      item.append(when, `: ${one.text}${one.hint ? ` (${one.hint})` : ""}`);
+    }
+    const since = ago(state, one.at_s);
+    if (item.firstChild.textContent !== since) item.firstChild.textContent = since;
+    notices.set(key, item);
+  }
+  arrange(at("notices"), [...notices.values()]);
 }
 
 function showHealth(health) {
@@ -172,16 +185,22 @@ const MOST_ASKED = 5; // a step may have no loss
 let asked = 0;
 let drawnEpoch = -1;
 let drawnEvalEpoch = -1;
+let drawnEra; // none yet
+let unsure = 0; // looks after a rollback, until what it has taken out of the run is out of the store, too
 
 async function updateCurves() {
   const { epoch, eval_epoch: evalEpoch } = state.now;
-  if (epoch === drawnEpoch && evalEpoch === drawnEvalEpoch) return;
-  if (epoch < drawnEpoch) charts.forEach((chart) => chart.clear());
+  const era = state.run.rolled_back_at_s;
+  if (drawnEra !== undefined && era !== drawnEra) unsure = MOST_ASKED;
+  drawnEra = era;
+  if (!unsure && epoch === drawnEpoch && evalEpoch === drawnEvalEpoch) return;
+  if (unsure || epoch < drawnEpoch) charts.forEach((chart) => chart.clear());
   const wanted = charts.flatMap((chart) => chart.wanted());
-  const response = await fetch(`api/v1/curves?${new URLSearchParams(wanted)}`);
+  const response = await fetch(`api/v1/curves?${new URLSearchParams(wanted)}`, { signal: AbortSignal.timeout(PATIENCE_MS) });
   if (!response.ok) return;
   const curves = await response.json();
   charts.forEach((chart) => chart.add(curves));
+  unsure = Math.max(unsure - 1, 0);
   // The store is written once a second, after the state is told: what has not come yet is asked for again.
   asked += 1;
   if (Math.max(-1, ...curves.loss.epochs) >= epoch || asked === MOST_ASKED) {
@@ -196,7 +215,7 @@ async function updateCurves() {
 let heardMs = 0;
 async function poll() {
   try {
-    const response = await fetch("api/v1/state", { signal: AbortSignal.timeout(10 * POLL_MS) });
+    const response = await fetch("api/v1/state", { signal: AbortSignal.timeout(PATIENCE_MS) });
     if (!response.ok) throw new Error(`status ${response.status}`);
     state = await response.json();
     heardMs = performance.now();

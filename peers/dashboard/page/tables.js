@@ -1,12 +1,22 @@
 // Tables that stay in order while their rows change. All that others have said is set as text, never as markup.
 
-/** One cell: text, or an element that was made here. */
+/** One cell: text, or an element that was made here. One that says the same stays: it may be in somebody's hand. */
 function fill(cell, content) {
   if (content instanceof Node) {
-    cell.replaceChildren(content);
+    if (cell.childNodes.length !== 1 || !cell.firstChild.isEqualNode(content)) cell.replaceChildren(content);
   } else if (cell.textContent !== content) {
     cell.textContent = content;
   }
+}
+
+/** Have exactly these elements in another one, in this order. Who is in its place is not touched, and keeps the focus. */
+export function arrange(parent, elements) {
+  const wanted = new Set(elements);
+  for (const child of [...parent.children]) if (!wanted.has(child)) child.remove();
+  elements.forEach((element, at) => {
+    const there = parent.children[at] ?? null;
+    if (there !== element) parent.insertBefore(element, there);
+  });
 }
 
 function compare(a, b) {
@@ -67,9 +77,7 @@ export class Table {
         else head.removeAttribute("aria-sort");
       });
     }
-    const lines = ordered.map((row) => this.line(row));
-    const isAsBefore = lines.length === this.body.rows.length && lines.every((line, at) => this.body.rows[at] === line);
-    if (!isAsBefore) this.body.replaceChildren(...lines);
+    arrange(this.body, ordered.map((row) => this.line(row)));
     const keys = new Set(ordered.map(this.key));
     for (const key of this.lines.keys()) if (!keys.has(key)) this.lines.delete(key);
   }

@@ -126,6 +126,17 @@ def test_metrics_are_in_prometheus_format_and_name_no_peer(swarm: InventedSwarm)
     ask(swarm, questions)
 
 
+def test_metrics_go_on_while_the_disk_takes_none(swarm: InventedSwarm) -> None:
+    async def questions(client: httpx.AsyncClient) -> None:
+        swarm.step()
+        lines = (await client.get("/metrics")).text.splitlines()
+        assert swarm.store.counters()["rounds_committed_total"] == 12, "it was not written"
+        assert "collab_rounds_committed_total 13" in lines
+        assert f"collab_loss {swarm.loss:.16g}" in lines
+
+    ask(swarm, questions)
+
+
 def test_health_is_of_the_process_and_readiness_of_its_work(swarm: InventedSwarm) -> None:
     async def questions(client: httpx.AsyncClient) -> None:
         assert (await client.get("/readyz")).text == "ready\n"

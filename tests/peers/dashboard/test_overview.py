@@ -12,7 +12,14 @@ import pytest
 from collab.averaging.complaints import Complaint
 from collab.metrics.backbone_events import RolledBack, RoundShared
 from collab.metrics.names import BY_EPOCH, COUNTERS
-from collab.metrics.records import CheckpointOnHub, CheckpointSaved, Notice, PeerRefused, RoundEnded
+from collab.metrics.records import (
+    CheckpointOnHub,
+    CheckpointSaved,
+    EvaluationDone,
+    Notice,
+    PeerRefused,
+    RoundEnded,
+)
 from collab.metrics.store import MetricsStore
 from collab.types import PeerId
 from peers.dashboard.overview import MOST_CONTRIBUTORS, MOST_NAMES, Overview
@@ -20,7 +27,7 @@ from peers.dashboard.plain import short_id
 from peers.dashboard.recent import Recent
 from peers.summary import ABSENT, DEFERRED
 from scripts.dashboard_swarm import InventedSwarm
-from tests.metrics.test_names import REPORT
+from tests.metrics.test_names import REPORT, ROUND
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "dashboard.md"
 
@@ -89,6 +96,47 @@ def test_figures_peers_rounds_and_contributors_are_those_of_the_swarm(swarm: Inv
     assert sum(row["share"] for row in rows) == pytest.approx(1.0, abs=0.001)
     assert told["checkpoints"][0]["epoch"] == 30
     assert told["checkpoints"][0]["place"] == "checkpoints/epoch-00000030", "and not where on this machine"
+
+
+def took(swarm: InventedSwarm, *steps_s: float, round_s: float, ago_s: float) -> None:
+    """Steps that took so long, the last of them so long ago."""
+    at_s = swarm.clock.now() - ago_s - sum(steps_s[1:])
+    for epoch, wait_s in enumerate(steps_s):
+        at_s += wait_s if epoch else 0.0
+        swarm.sink.observe(replace(ROUND, epoch=epoch, round_id=f"{epoch}", at_s=at_s, seconds=round_s))
+        swarm.sink.observe(replace(REPORT, epoch=epoch + 1, at_s=at_s))
+    swarm.epoch, swarm.begun_s = len(steps_s), at_s
+
+
+def test_rounds_that_take_much_longer_than_the_batch_are_no_standstill(swarm: InventedSwarm) -> None:
+    """512 samples at 57/s are there after 9 s; the round that follows takes 90."""
+    took(swarm, 97.0, 97.0, 97.0, round_s=90.0, ago_s=80.0)
+    told = state(swarm)
+    assert told["health"]["level"] == "good"
+    assert told["now"]["next_step_s"] == pytest.approx(17.0, abs=1.0)
+    assert told["now"]["step_s"] == pytest.approx(97.0, abs=0.1)
+    took(swarm, 97.0, 97.0, 97.0, round_s=90.0, ago_s=110.0)
+    told = state(swarm)
+    assert told["health"]["level"] == "good"
+    assert told["now"]["next_step_s"] == 0.0, "at any moment"
+    took(swarm, 97.0, 97.0, 97.0, round_s=90.0, ago_s=400.0)
+    told = state(swarm)["health"]
+    assert told["level"] == "trouble"
+    assert told["text"].endswith("expected every 97 s")
+
+
+def test_the_first_round_alone_tells_what_one_takes(swarm: InventedSwarm) -> None:
+    took(swarm, 97.0, round_s=90.0, ago_s=80.0)
+    told = state(swarm)
+    assert told["health"]["level"] == "good"
+    assert told["now"]["next_step_s"] == pytest.approx(10.0, abs=1.0)
+
+
+def test_when_the_run_ends_is_told_right_also_after_a_night_without_trainers(swarm: InventedSwarm) -> None:
+    took(swarm, 20.0, 20.0, 20.0, 40_000.0, 20.0, 20.0, round_s=1.0, ago_s=1.0)
+    now = state(swarm)["now"]
+    assert now["step_s"] == pytest.approx(20.0, abs=0.1)
+    assert now["remaining_s"] == pytest.approx(20.0 * (100_000 - 6), rel=0.01)
 
 
 def test_who_was_left_out_of_a_round_is_said_with_the_reason(swarm: InventedSwarm) -> None:
@@ -178,6 +226,7 @@ def test_checkpoints_on_the_hub_have_a_link_and_notices_no_secrets_of_this_machi
         CheckpointOnHub(at_s=9.0, epoch=5, place="org/name", commit="c0ffee", num_bytes=7, seconds=1.0)
     )
     swarm.sink.observe(CheckpointSaved(at_s=8.0, epoch=5, path=f"{home}/x/epoch-5", num_bytes=7, seconds=1.0))
+    swarm.on_disk = [5]
     swarm.sink.observe(Notice(at_s=9.0, text=f"{home}/x is full, ask 10.9.8.7", hint="free some", is_problem=True))
     told = state(swarm)
     assert [one["where"] for one in told["checkpoints"]] == ["hub", "disk"]
@@ -186,6 +235,29 @@ def test_checkpoints_on_the_hub_have_a_link_and_notices_no_secrets_of_this_machi
         {"at_s": 9.0, "text": "DATA_DIR/x is full, ask (an address)", "hint": "free some", "is_problem": True}
     ]
     assert home not in json.dumps(told)
+
+
+def test_the_evaluation_of_the_last_step_is_shown_though_no_step_follows(swarm: InventedSwarm) -> None:
+    for _ in range(15):
+        swarm.step()
+    assert state(swarm)["now"]["eval_epoch"] == 10
+    swarm.sink.observe(EvaluationDone(at_s=9.0, epoch=15, loss=1.25, seconds=math.nan, accuracy=0.5))
+    now = state(swarm)["now"]
+    assert (now["eval_epoch"], now["eval_loss"], now["eval_accuracy"]) == (15, 1.25, 0.5)
+    swarm.sink.observe(RolledBack(at_s=10.0, epoch=12))
+    now = state(swarm)["now"]
+    assert (now["eval_epoch"], now["eval_loss"]) == (-1, None)
+
+
+def test_checkpoints_that_are_not_on_the_disk_any_more_are_not_shown(swarm: InventedSwarm) -> None:
+    for _ in range(60):
+        swarm.step()
+    assert [one["epoch"] for one in state(swarm)["checkpoints"]] == [60, 50, 40], "the others were deleted"
+    again = CheckpointSaved(at_s=swarm.clock.now(), epoch=50, path="x/epoch-50", num_bytes=9, seconds=1.0)
+    swarm.sink.observe(again)
+    swarm.on_disk = [40, 50]
+    told = state(swarm)["checkpoints"]
+    assert [(one["epoch"], one["num_bytes"]) for one in told] == [(50, 9), (40, 21_300_000)], "60 was set aside"
 
 
 def test_metrics_have_the_names_and_values_that_the_store_has_also_after_a_restart(tmp_path: Path) -> None:
@@ -209,7 +281,11 @@ def test_metrics_have_the_names_and_values_that_the_store_has_also_after_a_resta
     assert not {"hub_epoch", "loss"} & state(later)["figures"].keys(), "they were of after the epoch gone back to"
     later.step()
     assert state(later)["figures"]["loss"] == state(later)["now"]["loss"]
+    assert (told["run"]["rolled_back_at_s"], state(later)["run"]["rolled_back_at_s"]) == (None, 10.0)
     later.close()
+    last = InventedSwarm(tmp_path, 4)
+    assert state(last)["run"]["rolled_back_at_s"] == 10.0
+    last.close()
 
 
 def test_of_very_many_contributors_the_first_are_named_and_the_others_counted(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The store in Redis, with a server of the test's own."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,8 +25,8 @@ STARTS_S = 120.0
 class Server:
     """A Redis server on a socket of its own, which keeps everything in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.url = folder, f"unix://{folder / 'socket'}"
+    def __init__(self, folder: Path, *further: str) -> None:
+        self.folder, self.url, self._further = folder, f"unix://{folder / 'socket'}", further
         self.start()
 
     def start(self) -> None:
@@ -33,7 +34,7 @@ class Server:
         assert program is not None, "these tests need redis-server: apt-get install redis-server (scripts/test.sh does)"
         options = ["--port", "0", "--unixsocket", str(self.folder / "socket"), "--dir", str(self.folder)]
         durable = ["--appendonly", "yes", "--save", ""]
-        self.process = subprocess.Popen([program, *options, *durable], stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen([program, *options, *durable, *self._further], stdout=subprocess.DEVNULL)
         give_up_s = time.monotonic() + STARTS_S
         while True:
             try:
@@ -49,9 +50,9 @@ class Server:
 
 
 @contextmanager
-def server() -> Iterator[Server]:
+def server(*options: str) -> Iterator[Server]:
     with tempfile.TemporaryDirectory() as folder:
-        running = Server(Path(folder))
+        running = Server(Path(folder), *options)
         try:
             yield running
         finally:
@@ -116,6 +117,27 @@ def test_what_was_taken_is_there_when_the_redis_server_was_killed_and_starts_aga
         np.testing.assert_array_equal(now(store).values, before.values)
         assert store.assimilate(push(4, FIRST + 1)).verdict == Verdict.AGAIN
         assert store.assimilate(push(5, FIRST)).verdict == Verdict.TAKEN
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--rename-command", "CONFIG", ""), "unknown command"),
+        (("--user", "default", "on", "nopass", "~*", "&*", "+@all", "-config"), "NOPERM|permission"),
+    ],
+    ids=["no such command", "not allowed"],
+)
+def test_a_server_that_does_not_let_itself_be_asked_is_used_and_its_memory_doubted(
+    options: tuple[str, ...], word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As those of services that run Redis for others."""
+    with server(*options) as running:
+        caplog.clear()
+        store = RedisStore(running.url, "run")
+        assert re.search(f"does not say whether it forgets everything when it dies .*({word})", caplog.text)
+        store.begin(Kept.at_first(FIRST))
+        assert store.assimilate(push(0, FIRST + 1)).verdict == Verdict.TAKEN
         store.close()
 
 

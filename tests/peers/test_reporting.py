@@ -1,0 +1,75 @@
+"""What a peer that trains nothing tells of the swarm, and when."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from collab.config import parse_run
+from collab.metrics.records import EvaluationDone, Event, SwarmReport
+from collab.swarm.bundle import Bundle
+from collab.swarm.mandate import Mandate
+from collab.swarm.progress import SwarmView
+from collab.swarm.records import PeerRecord, PeerState
+from collab.types import Lineage, PeerId
+from peers.reporting import Reporter
+from scripts.dashboard_swarm import RUN
+from tests.fakes import NOW
+from tests.swarm.people import backbone, record
+
+
+class Told:
+    """A backbone, person 7, with its reporter."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.membership: Any = SimpleNamespace(era="", our_record=lambda: backbone(7))
+        bundle = Bundle(parse_run(RUN, origin="the test"), {}, PeerId(""))
+        observer: Any = SimpleNamespace(observe=self.events.append)
+        self._reporter = Reporter(observer, bundle.run, Mandate(bundle), self.membership)
+
+    def of(self, *records: PeerRecord) -> list[Event]:
+        """Of these what is told."""
+        self.events.clear()
+        self._reporter.report(SwarmView(records, NOW))
+        return list(self.events)
+
+
+def test_an_evaluation_that_comes_after_the_report_of_its_step_is_told_once() -> None:
+    told = Told()
+    (report,) = told.of(record(0, epoch=10), record(1, epoch=10))
+    assert isinstance(report, SwarmReport)
+    assert report.eval_epoch == -1
+    late = record(0, epoch=10, eval_epoch=10, eval_loss=1.25, eval_accuracy=0.5)
+    (done,) = told.of(late, record(1, epoch=10))
+    assert isinstance(done, EvaluationDone)
+    assert (done.epoch, done.loss, done.accuracy, done.at_s) == (10, 1.25, 0.5, NOW)
+    assert told.of(late, record(1, epoch=10)) == []
+    (report,) = told.of(record(0, epoch=11, lineage=Lineage("m"), eval_epoch=10, eval_loss=1.25))
+    assert isinstance(report, SwarmReport)
+    assert told.of(record(0, epoch=11, lineage=Lineage("m"), eval_epoch=10, eval_loss=1.25)) == []
+
+
+def test_that_of_the_last_step_is_told_also_when_all_trainers_are_leaving() -> None:
+    told = Told()
+    told.of(record(0, epoch=10))
+    (done,) = told.of(record(0, epoch=10, state=PeerState.LEAVING, eval_epoch=10, eval_loss=1.25))
+    assert isinstance(done, EvaluationDone)
+
+
+def test_an_evaluation_that_cannot_be_or_is_our_own_is_not_told() -> None:
+    told = Told()
+    told.of(record(0, epoch=10))
+    assert told.of(record(0, epoch=10, eval_epoch=12, eval_loss=0.0)) == [], "nobody is there yet"
+    assert told.of(record(0, epoch=10, eval_epoch=10)) == [], "it has no loss"
+    assert told.of(record(0, epoch=10), backbone(7, eval_epoch=10, eval_loss=1.0)) == [], "we have told of it"
+
+
+def test_after_a_rollback_evaluations_of_before_are_not_told_and_later_ones_are() -> None:
+    told = Told()
+    told.of(record(0, epoch=20, eval_epoch=20, eval_loss=1.0))
+    told.membership.era = "back"
+    told.of(record(0, epoch=10, era="back", eval_epoch=-1))
+    (done,) = told.of(
+        record(0, epoch=10, era="back", eval_epoch=10, eval_loss=2.0), record(1, epoch=10, eval_epoch=20, eval_loss=1.0)
+    )
+    assert isinstance(done, EvaluationDone)
+    assert (done.epoch, done.loss) == (10, 2.0)
