@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +47,8 @@ from peers.summary import history_of, shares_of
 from peers.ungiven import Ungiven
 from peers.workshop import Workshop
 
+LAST_ERRAND_S = 2.5
+"""From when it is asked to leave: after 4.5 s the process ends in any case, and there is a goodbye to say."""
 FREE_SPACE = "free some space on that disk, or make its directory writable: checkpoints are written again by themselves"
 
 
@@ -78,6 +81,8 @@ class Backbone:
         self._since = ports.clock.now()
         self.own_addresses: tuple[str, ...] = ()
         """Under which newcomers get in through us; none where that is switched off."""
+        self.last_errand: Callable[[float], Awaitable[None]] | None = None
+        """Done before it gives up its lease, when the newest state is saved, in so many seconds; None: nothing."""
         self._era = ""
         """Of what was reported last: see ``StateKeeper.era``."""
         self.statutes = Statutes(ports, bundle)
@@ -160,7 +165,11 @@ class Backbone:
             self._watch(),
             stop.wait(),
         )
+        asked_s = self._ports.clock.monotonic()
         await self.keeper.finish()
+        left_s = LAST_ERRAND_S - (self._ports.clock.monotonic() - asked_s)
+        if self.last_errand is not None and left_s > 0:
+            await self.last_errand(left_s)
         self._free_from = self._engine.retire()
         self._state = PeerState.LEAVING if self._free_from is None else PeerState.LEFT
         await self.membership.report()

@@ -9,6 +9,8 @@ from collab.errors import ConfigError
 from collab.swarm.last_seen import seen_in
 from peers.assets import keep_assets
 from peers.hub_lookup import checkpoint_in, place_of, repository_to_read
+from peers.hub_patience import patiently
+from peers.hub_taken_over import keep_history
 from peers.model_card import RUN_YAML
 from peers.places import OWNER_KEY, RUN_FILE, DataDir
 from peers.process import announce
@@ -65,7 +67,7 @@ def bring_run_file(begin_with: str, directory: Path) -> None:
         return
     announce(f"looking for the run file of {place} on the Hub ...")
     repository = repository_to_read(place)
-    content = repository.read(RUN_YAML, repository.head())
+    content = patiently(lambda: repository.read(RUN_YAML, repository.head()))
     try:
         parse_run(content.decode("utf-8"), origin=f"{RUN_YAML} of {place}")
         directory.mkdir(parents=True, exist_ok=True)
@@ -96,7 +98,9 @@ def take_up(begin_with: str, run: Run, directory: Path, data_dir: DataDir) -> Pa
         verified_state(found)
     else:
         announce(f"looking at {place} on the Hub ...")
-        found = fetch_checkpoint(repository_to_read(place), data_dir.path / "from-hub")
+        repository = repository_to_read(place)
+        found = patiently(lambda: fetch_checkpoint(repository, data_dir.path / "from-hub"))
+        keep_history(repository, data_dir.hub_history)
     tokenizer = found / TOKENIZER_FILE
     if isinstance(run.task, CausalLMTask) and tokenizer.is_file():
         keep_assets(run, directory, {TOKENIZER_FILE: tokenizer.read_bytes()})

@@ -11,6 +11,7 @@ from peers.cli_options import (
     Announce,
     AsJson,
     DashboardAt,
+    HubEvery,
     HubRepo,
     LogLevel,
     MaxDownload,
@@ -25,6 +26,7 @@ from peers.cli_options import (
     check_track,
     duties_off,
 )
+from peers.hub_pace import HUB_EVERY_MIN
 
 app = typer.Typer(
     name="collab-peer",
@@ -66,6 +68,7 @@ def backbone(
     ] = "",
     new_owner: Annotated[bool, typer.Option("--new-owner", help="With --from: you own the run from now on.")] = False,
     hub_repo: HubRepo = "",
+    hub_every: HubEvery = HUB_EVERY_MIN,
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
     store: Store = "",
@@ -94,14 +97,10 @@ def backbone(
     from peers.wiring import limits_from
 
     options = HostOptions(
-        directory=directory,
-        host=host, port=port,
-        announce=tuple(announce or ()),
-        invite_file=invite_file,
-        allowed_modules=tuple(allow or ()),
-        begin_with=begin_with,
-        is_new_owner=new_owner,
-        hub_repo=hub_repo,
+        directory=directory, host=host, port=port,
+        announce=tuple(announce or ()), invite_file=invite_file, allowed_modules=tuple(allow or ()),
+        begin_with=begin_with, is_new_owner=new_owner,
+        hub_repo=hub_repo, hub_every_min=hub_every,
         limits=limits_from(max_upload, max_download),
         store=store, dashboard=dashboard, track=track, off=off,
         style=style_of(is_plain=plain, is_quiet=quiet),

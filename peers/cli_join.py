@@ -11,6 +11,7 @@ from peers.cli_options import (
     AsJson,
     DashboardAt,
     GpuMemory,
+    HubEvery,
     HubRepo,
     InviteText,
     Keep,
@@ -33,6 +34,7 @@ from peers.cli_options import (
     check_track,
     duties_off,
 )
+from peers.hub_pace import HUB_EVERY_MIN
 
 if TYPE_CHECKING:
     import asyncio
@@ -64,6 +66,7 @@ def join(
     port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
     credit: Annotated[bool, typer.Option("--credit", help="Your --name may be published with the model.")] = False,
     hub_repo: HubRepo = "",
+    hub_every: HubEvery = HUB_EVERY_MIN,
     reach: ReachText = "auto",
     store: Store = "",
     dashboard: DashboardAt = "",
@@ -78,9 +81,8 @@ def join(
     log_level: LogLevel = "warning",
 ) -> None:
     """Join a run and train until Ctrl+C or until it is finished."""
-    check_track(track)
     check_style(is_plain=plain, is_quiet=quiet, as_json=as_json)
-    _check(role, priority, keep)
+    _check(role, priority, keep, track)
     asked_for, off = _asked_for(reach), duties_off(without)
     if print_config:
         _show(context)
@@ -94,13 +96,12 @@ def join(
 
     limits = limits_from(max_upload, max_download)
     options = partial(
-        JoinOptions,
-        name=(name or machine_name())[:40],
+        JoinOptions, name=(name or machine_name())[:40],
         reach=Reach(host=host, port=port, asked_for=asked_for, limits=limits, clock_error_s=clock_error_s),
         rules=HouseRules(when=when, works_on_battery=on_battery, monthly_gb=monthly_gb, is_modest=priority == "low"),
-        epochs=epochs, microbatch_size=microbatch_size, device=device, gpu_memory_gb=gpu_memory, hub_repo=hub_repo,
-        allowed_modules=tuple(allow or ()), wants_credit=credit, has_agreed=yes, off=off, as_json=as_json,
-        store=store, dashboard=dashboard, track=track, style=style_of(is_plain=plain, is_quiet=quiet),
+        epochs=epochs, microbatch_size=microbatch_size, device=device, gpu_memory_gb=gpu_memory, as_json=as_json,
+        hub_repo=hub_repo, hub_every_min=hub_every, allowed_modules=tuple(allow or ()), wants_credit=credit, off=off,
+        store=store, dashboard=dashboard, track=track, style=style_of(is_plain=plain, is_quiet=quiet), has_agreed=yes,
     )  # fmt: skip
     raise typer.Exit(_run(invite, role, Places(data_dir, keep), options))
 
@@ -147,8 +148,9 @@ async def _take_part(
             await take_part(options(invite=word, role=Role(role), data_dir=claimed), stop)
 
 
-def _check(role: str, priority: str, keep: Path | None) -> None:
+def _check(role: str, priority: str, keep: Path | None, track: str) -> None:
     """Refuse what cannot be meant."""
+    check_track(track)
     if role not in ("trainer", "auxiliary", "backbone"):
         raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
     if priority not in ("low", "normal"):

@@ -32,6 +32,8 @@ MAX_MBIT_PER_S = 1e6
 """A terabit a second: whoever limits a link to more has slipped a unit."""
 MAX_GB = 1e6
 """A petabyte: the same of memory and of a month's traffic."""
+MAX_HUB_EVERY_MIN = 10080.0
+"""A week: who wants less publishes nothing."""
 Limit = partial(typer.Option, min=0.1, max=MAX_MBIT_PER_S)
 Gigabytes = partial(typer.Option, min=0.001, max=MAX_GB)
 MaxUpload = Annotated[float | None, Limit(help="Mbit/s that this peer may send; default: all it can.")]
@@ -66,6 +68,15 @@ ReachText = Annotated[
 HubRepo = Annotated[
     str,
     typer.Option(metavar="ORG/NAME", help="Publish checkpoints there on the Hugging Face Hub, too; none: nowhere."),
+]
+HubEvery = Annotated[
+    float,
+    typer.Option(
+        metavar="MINUTES",
+        min=0.0,
+        max=MAX_HUB_EVERY_MIN,
+        help="From one commit there to the next, at least; 0: each checkpoint. The last one goes in any case.",
+    ),
 ]
 DashboardAt = Annotated[
     str,

@@ -29,7 +29,8 @@ from collab.types import Reachability, Role
 from peers.backbone import Backbone
 from peers.carrying_on import bring_run_file, take_up, told_before
 from peers.hub_lookup import apart, place_of
-from peers.hub_service import HubService, bring, bring_if_lost, place_for
+from peers.hub_pace import HUB_EVERY_MIN
+from peers.hub_service import bring, bring_if_lost, place_for, service_at
 from peers.joining import Relay
 from peers.owner import Estate
 from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, DataDir, claim_data_dir
@@ -70,6 +71,8 @@ class HostOptions:
     """That state is of another owner's run."""
     hub_repo: str = ""
     """Where checkpoints are published on the Hub; empty: as the run file says."""
+    hub_every_min: float = HUB_EVERY_MIN
+    """Minutes from one commit to the next, at least."""
     store: str = ""
     """File or Redis server with the parameters of ``vc_asgd``; empty: a file in the backbone's directory."""
     dashboard: str = ""
@@ -94,7 +97,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
     if options.is_new_owner:
         await apart(lambda: bring_run_file(options.begin_with, directory))
     run = load_run(directory / RUN_FILE)
-    hub = place_for(options.hub_repo, run)
+    hub = place_for(options.hub_repo, run, options.hub_every_min)
     check_duties(options.off, _wishes(options, run, hub))
     with claim_data_dir(directory / "backbone", run.run_id) as data_dir:
         options.say(f"preparing run {run.run_id} ...")
@@ -128,7 +131,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
                 as_json=options.as_json,
                 store=options.store or _own_store(options, data_dir, run),
                 owner=estate.owner,
-                hub=HubService(place=hub, invite=lambda backbone: _for_all(estate, backbone, options)) if hub else None,
+                hub=service_at(hub, options.hub_every_min, lambda backbone: _for_all(estate, backbone, options)),
                 dashboard=options.dashboard,
                 tracking=service_for(options.track) if Duty.METRICS not in options.off else None,
                 off=options.off,
@@ -293,7 +296,5 @@ def _for_all(estate: Estate, backbone: Backbone, options: HostOptions) -> str:
 
 def _invite(estate: Estate, addresses: tuple[str, ...]) -> str:
     bundle, owner = estate.bundle, estate.owner
-    invite = Invite(
-        run_id=bundle.run.run_id, fingerprint=bundle.fingerprint, owner=owner.peer_id, addresses=addresses
-    )
+    invite = Invite(run_id=bundle.run.run_id, fingerprint=bundle.fingerprint, owner=owner.peer_id, addresses=addresses)
     return write_invite(invite, owner)

@@ -1,8 +1,9 @@
 """A backbone's way to the Hub: what it has published on its disk is published there, too, while it holds the lease.
 
 It looks at the shelf again and again instead of being told: so the newest checkpoint is taken up again after a failure,
-a lost lease or a restart, and what was overtaken while the Hub did not answer is left out. The work itself runs in a
-thread of its own, and nobody waits for it.
+a lost lease or a restart, and what was overtaken while the Hub did not answer is left out. So is what comes too soon
+after the last commit: a repository keeps all of them for ever. The work itself runs in a thread of its own, and nobody
+waits for it.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -30,8 +32,18 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 5.0, 900.0
 """Between two attempts: doubled after each failure, unless the Hub asks for more."""
 SPREAD = 0.25
 """So much of a wait is left to chance, lest all backbones come back at once."""
+DENIED_S = 900.0
+"""What was refused is tried again after so long, and nothing is said unless it is refused for another reason: whoever
+mends a token or makes room does not have to start the backbone again."""
+LONG_S = 3600.0
+"""People are told of what has been on its way for longer."""
 TOLD_AFTER = 2
 """Failures in a row, after which a person hears of it: the Hub stumbles now and then."""
+
+SLOW = (
+    "see whether this machine's uplink is busy, or slow for so large a model; if nothing moves, start the backbone "
+    "again: what has arrived is not sent again"
+)
 
 Attempt = tuple[str, Tenure]
 """Digest of what was to be published, and under which lease."""
@@ -61,6 +73,10 @@ class HubPlan:
     """Blocks; see ``HubPublisher``."""
     worker: Compute
     """Does nothing else."""
+    every_s: float = 0.0
+    """After a commit the next one is not before so long, but for the last ones: of the run, and before we leave."""
+    is_last: Callable[[int], bool] = lambda _: False
+    """Whether the run ends with this epoch."""
     is_told: Callable[[OnHub], bool] = lambda _: False
     """Whether people have heard in an earlier life that it is there; asked where ``publish`` is called."""
 
@@ -75,56 +91,96 @@ class HubDesk:
         """
         self._ports, self._shelf, self._tenure, self._plan = ports, shelf, tenure, plan
         self._settled: Attempt | None = None
-        """There, or not to be tried again."""
-        self._not_before_s = -math.inf
+        """There, or not to be tried again before ``_denied_until_s``."""
+        self._not_before_s = self._paced_until_s = -math.inf
+        self._denied_until_s = math.inf
+        self._one_turn, self._is_leaving = asyncio.Lock(), False
         self._failures = 0
         self._said = ""
         """What is wrong, as a person has last heard of it."""
         self._told_of = ""
-        """Digest of the last checkpoint of which people have heard that it is on the Hub."""
+        """Digest of the last checkpoint of which people have heard that it is on the Hub,"""
+        self._sent_epoch = -1
+        """and its epoch."""
         self._trouble: CollabError | None = None
         """What asks for action, or has lasted."""
         self._failing_since_s: float | None = None
         """Swarm time of the first failure after the last success."""
         self.under_way: int | None = None
         """Epoch of the checkpoint that is being sent."""
+        self._began_s = math.inf
+        """Swarm time since when."""
 
     @property
     def standing(self) -> str:
         """What keeps the newest checkpoint from the Hub, and since when; empty: all is well, or it is not our turn."""
         published = self._shelf.publication
-        if self._trouble is None or self._failing_since_s is None or published is None or self._tenure() is None:
+        if published is None or self._tenure() is None:
             return ""
-        since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._failing_since_s))
-        return f"epoch {published.epoch} is not on the Hub yet: {self._trouble.message} (since {since})"
+        if self._trouble is not None and self._failing_since_s is not None:
+            since = _date(self._failing_since_s)
+            return f"epoch {published.epoch} is not on the Hub yet: {self._trouble.message} (since {since})"
+        if self._is_slow:
+            return f"epoch {self.under_way} is not on the Hub yet: it has been on its way since {_date(self._began_s)}"
+        return ""
 
     @property
     def next_step(self) -> str:
         """What to do about ``standing``."""
-        return self._trouble.hint if self._trouble is not None and self.standing else ""
+        if not self.standing:
+            return ""
+        return self._trouble.hint if self._trouble is not None else SLOW
+
+    @property
+    def _is_slow(self) -> bool:
+        return self.under_way is not None and self._ports.clock.now() - self._began_s > LONG_S
 
     async def run(self) -> None:
         """Publish what is due, until cancelled."""
         while True:
-            await self.turn()
+            if not self._is_leaving:
+                await self.turn()
             await asyncio.sleep(LOOK_S)
+
+    async def finish(self, limit_s: float) -> None:
+        """Before the backbone gives up its lease: have the newest checkpoint sent, however long ago the last one was.
+
+        Args:
+            limit_s: nobody waits for longer; what has arrived by then is not sent again by the next life.
+        """
+        self._is_leaving = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self.turn()
 
     async def turn(self) -> None:
         """One look, and one attempt if it is time for one."""
+        async with self._one_turn:
+            await self._look()
+
+    def _is_due(self, epoch: int, attempt: Attempt) -> bool:
+        now_s = self._ports.clock.monotonic()
+        if attempt == self._settled:
+            return now_s >= self._denied_until_s
+        goes_back = epoch < self._sent_epoch  # the owner has rolled back: what is on the Hub counts no more
+        return now_s >= self._paced_until_s or goes_back or self._is_leaving or self._plan.is_last(epoch)
+
+    async def _look(self) -> None:
         published, tenure, clock = self._shelf.publication, self._tenure(), self._ports.clock
         if published is None or tenure is None or clock.monotonic() < self._not_before_s:
             return
         attempt = published.digest, tenure
-        if attempt == self._settled:
+        if not self._is_due(published.epoch, attempt):
             return
         order = Order(publication=published, authority=tenure, may_finish=lambda: self._tenure() == tenure)
-        self.under_way = published.epoch
+        self.under_way, self._began_s = published.epoch, clock.now()
         path, started_s = path_of(self._shelf.root, published.epoch), clock.monotonic()
         try:
             done, is_told = await self._plan.worker.run(lambda: self._publish(path, order))
         except (Fenced, HubDenied) as error:
             self._settled = attempt  # the next checkpoint, or the next lease, is another matter
             self._failures = 0
+            self._denied_until_s = clock.monotonic() + DENIED_S if isinstance(error, HubDenied) else math.inf
             self._give_up(error, is_our_turn=order.may_finish())
         except (HubError, CheckpointFailed) as error:
             self._try_later(error)
@@ -133,9 +189,12 @@ class HubDesk:
             text = f"epoch {published.epoch} could not be published in {self._plan.place}: see the log"
             self._try_later(HubError(text))
         else:
-            self._settled, self._failures = attempt, 0
-            self._succeed(done, clock.monotonic() - started_s, is_told or self._told_of == published.digest)
-            self._told_of = published.digest
+            self._settled, self._failures, self._denied_until_s = attempt, 0, math.inf
+            is_known = is_told or self._told_of == published.digest
+            if done.is_new or not is_known:
+                self._paced_until_s = clock.monotonic() + self._plan.every_s
+            self._succeed(done, clock.monotonic() - started_s, is_told=is_known)
+            self._told_of, self._sent_epoch = published.digest, published.epoch
         self.under_way = None
 
     def _publish(self, path: Path, order: Order) -> tuple[OnHub, bool]:
@@ -172,12 +231,14 @@ class HubDesk:
         if is_known:
             self._tell(error.message, hint, is_problem=True)
 
-    def _succeed(self, done: OnHub, seconds: float, is_told: bool) -> None:
+    def _succeed(self, done: OnHub, seconds: float, *, is_told: bool) -> None:
         self._not_before_s = -math.inf
         self._trouble = self._failing_since_s = None
         if self._said:
             self._say(f"{self._plan.place} takes checkpoints again", settles=self._said)
             self._said = ""
+        if done.remark:
+            self._say(done.remark, "what it was is in the history of the repository")
         if not is_told:
             self._ports.observer.observe(
                 CheckpointOnHub(
@@ -201,3 +262,7 @@ class HubDesk:
         self._ports.observer.observe(
             Notice(at_s=at_s, text=text, hint=hint, is_problem=is_problem, settles=settles)
         )
+
+
+def _date(swarm_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(swarm_s))

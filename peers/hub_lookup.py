@@ -1,25 +1,33 @@
 """A run by the name of its repository on the Hub: what 'join', '--from' and 'export' take beside files."""
 
 import json
-import tempfile
+import shutil
+import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
-from collab.checkpoints.from_hub import export, fetch_checkpoint
+from collab.checkpoints.disk_errors import not_written
+from collab.checkpoints.from_hub import NOT_EXPORTED, check_is_new, export, fetch_checkpoint
+from collab.checkpoints.hub_advice import TO_READ
 from collab.checkpoints.hub_repository import HubPlace, HubRepository
-from collab.checkpoints.hub_session import TO_READ
 from collab.checkpoints.local import STATE_FILE, list_checkpoints
 from collab.compute import ThreadCompute
-from collab.errors import ConfigError, InviteError
+from collab.errors import ConfigError, HubBusy, InviteError
 from collab.swarm.invite import read_invite
 from peers.hub_pages import FORMAT, RUN_ON_HUB
+from peers.hub_patience import patiently
 from peers.invites import is_path
+from peers.places import data_home
 from peers.process import announce
+from peers.upgrading import put
 
 T = TypeVar("T")
 ASK = "ask the organiser for an invite"
+FOUND = ".found-on-the-hub"
+"""In the user's data: invites by the names of their repositories. No run has such a name."""
 
 
 def repository_to_read(place: HubPlace) -> HubRepository:
@@ -41,6 +49,8 @@ def place_of(text: str) -> HubPlace | None:
 def word_of(text: str) -> str:
     """The invite that somebody who types a repository's name means; any other text as it is. Blocks.
 
+    While the Hub does not answer, it is the one that was found there last on this machine.
+
     Raises:
         InviteError: the repository tells of no run, or of one for invited people only.
         HubError: it cannot be had.
@@ -49,6 +59,35 @@ def word_of(text: str) -> str:
     if place is None:
         return text
     announce(f"looking for the run of {place} on the Hub ...")
+    found = data_home() / FOUND / f"{quote(str(place), safe='@')}.invite"
+    try:
+        word = patiently(lambda: _word_at(place))
+    except HubBusy as error:
+        if (kept := _kept_word(found)) is None:
+            raise
+        date = time.strftime("%Y-%m-%d", time.gmtime(found.stat().st_mtime))
+        announce(f"{error.message}; going by what was found there last, on {date}: an address may have changed since")
+        return kept
+    except InviteError:
+        with suppress(OSError):
+            found.unlink(missing_ok=True)
+        raise
+    with suppress(OSError):  # a disk that takes nothing: it is only for bad days
+        found.parent.mkdir(parents=True, exist_ok=True)
+        put(found, word.encode())
+    return word
+
+
+def _kept_word(found: Path) -> str | None:
+    try:
+        word = found.read_text(encoding="utf-8")
+        return word if read_invite(word).papers is None else None
+    except (OSError, UnicodeDecodeError, InviteError):
+        return None
+
+
+def _word_at(place: HubPlace) -> str:
+    """Raises as ``word_of``."""
     repository = repository_to_read(place)
     head = repository.head()
     if RUN_ON_HUB not in head.names:
@@ -73,14 +112,37 @@ def export_to(source: str, target: Path) -> None:
         ConfigError: there is no checkpoint.
         StateError: it is not whole, cannot be had, or the directory cannot be written.
     """
+    check_is_new(target)
     place = place_of(source)
     if place is None:
         epoch = export(checkpoint_in(Path(source)), target)
     else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".collab-") as folder:
-            epoch = export(fetch_checkpoint(repository_to_read(place), Path(folder)), target)
+        unfinished = target.with_name(f".{target.name}.unfinished-from-hub")
+        epoch = export(_brought(place, unfinished), target)
+        shutil.rmtree(unfinished, ignore_errors=True)
     announce(f"epoch {epoch} of {source} is in {target}, for transformers' from_pretrained")
+
+
+def _brought(place: HubPlace, unfinished: Path) -> Path:
+    """What is exported of the checkpoint at ``place``; what has arrived stays in ``unfinished`` for the next attempt.
+
+    Raises:
+        StateError: it is not whole, cannot be had, or the disk does not take it.
+    """
+    repository = repository_to_read(place)
+    try:
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        return patiently(lambda: fetch_checkpoint(repository, unfinished, without=NOT_EXPORTED))
+    except OSError as error:
+        raise not_written(unfinished, error) from error
+    except HubBusy as error:
+        if not unfinished.exists():
+            raise
+        hint = f"{error.hint}; what has arrived is in {unfinished}, and the same command goes on from there"
+        raise HubBusy(error.message, hint=hint, retry_after_s=error.retry_after_s) from None
+    finally:
+        with suppress(OSError):  # only if nothing is in it
+            unfinished.rmdir()
 
 
 def checkpoint_in(path: Path) -> Path:

@@ -2,18 +2,38 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from collab.checkpoints.hub_publisher import Beside, Staged
-from collab.metrics.names import EVAL_LOSS, LEARNING_RATE, LOSS, SAMPLES_PER_S
-from collab.metrics.store import MetricsStore
+from collab.checkpoints.hub_repository import There
+from collab.errors import CorruptState, InviteError
 from collab.swarm.bundle import Bundle
+from collab.swarm.invite import read_invite
+from collab.swarm.orders import OrderBook
+from collab.swarm.statements import Amend
+from collab.types import PeerId
 from collab.version import VERSION
 from peers.credits import Credit
-from peers.model_card import RUN_YAML, Facts, Point, model_card, pictures, samples_of
+from peers.hub_history import (
+    HISTORY,
+    Curves,
+    History,
+    fetched,
+    merged,
+    own_history,
+    points_of,
+    unnamed,
+    until,
+    without_undone,
+    written,
+)
+from peers.model_card import RUN_YAML, Amended, Facts, model_card, pictures
+from peers.organisers_page import MOST_BYTES, with_organisers_part
 
 RUN_ON_HUB = "collab_run.json"
 """What 'collab-peer join org/name' reads."""
@@ -21,55 +41,99 @@ FORMAT = 1
 FLOATS = ("F", "BF")
 MAX_HEADER_BYTES = 100_000_000
 """As safetensors itself allows."""
+README = "README.md"
+MOST_WORD_BYTES = 100_000
+"""Of the file that says how to find the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a backbone knows of its run, asked for when it publishes."""
+
+    curves: Callable[[], Curves]
+    given: Callable[[], Sequence[tuple[PeerId, Credit]]]
+    before: Callable[[], History] = History
+    """What was taken over from the Hub with a checkpoint."""
+    orders: Callable[[], OrderBook]
 
 
 class HubPages:
     """Of one backbone. Called in the thread that publishes."""
 
-    def __init__(
-        self,
-        place: str,
-        bundle: Bundle,
-        points: Callable[[], Sequence[Point]],
-        given: Callable[[], Sequence[Credit]],
-        invite: str | None,
-    ) -> None:
+    def __init__(self, place: str, bundle: Bundle, seen: Seen, invite: str | None) -> None:
         """
         Args:
-            points: the run's curves so far.
             invite: for everybody who finds the repository; empty: nobody finds the run by it; None: another backbone
                 has said it, and that stays as it is.
         """
-        self._place, self._bundle, self._points = place, bundle, points
-        self._given, self._invite = given, invite
+        self._place, self._bundle, self._seen, self._invite = place, bundle, seen, invite
 
-    def beside(self, staged: Staged, names: frozenset[str]) -> Beside:
+    def beside(self, staged: Staged, there: There) -> Beside:
         """See ``Company``."""
-        state, epoch = staged.state, int(staged.state["epoch"])
-        points = [point for point in self._points() if point.epoch <= epoch]
-        given, run = self._given(), self._bundle.run
-        eval_loss = state["metrics"].get("eval_loss")
-        facts = Facts(
-            place=self._place,
-            run=run,
-            epoch=epoch,
-            eval_loss=float(eval_loss) if eval_loss is not None else math.nan,
-            num_parameters=count_parameters(staged.folder / "model.safetensors"),
-            points=points,
-            given=given,
-            can_join=bool(self._invite) or (self._invite is None and RUN_ON_HUB in names),
-        )
+        state, run = staged.state, self._bundle.run
+        history, remarks = self._history(state, there)
+        page, remark = _page(there)
+        points = points_of(history.curves)
+        facts = self._facts(staged, history, can_join=self._can_be_found(there))
         settings = run.model_dump(mode="json", exclude={"hub_repo"})
         files = {
-            "README.md": model_card(facts),
+            README: with_organisers_part(model_card(facts), page),
             **pictures(points),
             RUN_YAML: yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).encode(),
+            HISTORY: written(history),
         }
         if self._invite:
             files[RUN_ON_HUB] = self._how_to_find_it(self._invite)
         loss = next((point.loss for point in reversed(points) if math.isfinite(point.loss)), None)
-        gone = frozenset({RUN_ON_HUB}) if self._invite == "" else frozenset()
-        return Beside(files=files, figures={"samples": samples_of(given), "loss": loss}, gone=gone)
+        return Beside(
+            files=files,
+            figures={"samples": sum(one.samples for one in history.runs.values()), "loss": loss},
+            gone=frozenset({RUN_ON_HUB}) if self._invite == "" else frozenset(),
+            remark="; ".join(filter(None, (remarks, remark))),
+        )
+
+    def misleads(self, there: There) -> bool:
+        """Whether who joins by the repository's name is sent elsewhere than to this run as it is now, such as to an
+        address that it had before; or here, where that is not to be.
+        """
+        if not self._invite:
+            return self._invite == "" and RUN_ON_HUB in there.names
+        try:
+            told = there.read(RUN_ON_HUB, MOST_WORD_BYTES)
+            theirs = read_invite(str(json.loads(told or b"")["invite"]))
+            ours = read_invite(self._invite)
+        except (ValueError, KeyError, TypeError, RecursionError, InviteError, CorruptState):
+            return True
+        return (theirs.fingerprint, set(theirs.addresses)) != (ours.fingerprint, set(ours.addresses))
+
+    def _can_be_found(self, there: There) -> bool:
+        return bool(self._invite) or (self._invite is None and RUN_ON_HUB in there.names)
+
+    def _history(self, state: Mapping[str, Any], there: There) -> tuple[History, str]:
+        """Up to this checkpoint, of all that have published; and what is wrong with what is there."""
+        fingerprint, given, orders = self._bundle.fingerprint, self._seen.given(), self._seen.orders()
+        theirs, wrong = fetched(there)
+        ours = own_history(fingerprint, str(state.get("era", "")), self._seen.curves(), given)
+        others = merged(without_undone(self._seen.before(), orders), without_undone(theirs, orders))
+        return until(merged(others, ours, unnamed(fingerprint, given)), int(state["epoch"])), wrong
+
+    def _facts(self, staged: Staged, history: History, *, can_join: bool) -> Facts:
+        epoch, eval_loss = int(staged.state["epoch"]), staged.state["metrics"].get("eval_loss")
+        amendments = self._seen.orders().amendments()
+        return Facts(
+            place=self._place,
+            run=self._bundle.run,
+            epoch=epoch,
+            eval_loss=float(eval_loss) if eval_loss is not None else math.nan,
+            num_parameters=count_parameters(staged.folder / "model.safetensors"),
+            points=points_of(history.curves),
+            given=history.named,
+            num_others=history.num_others,
+            samples_of_others=history.others.total,
+            learning_rate=in_force(amendments, epoch, "learning_rate"),
+            target_batch_size=in_force(amendments, epoch, "target_batch_size"),
+            can_join=can_join,
+        )
 
     def _how_to_find_it(self, invite: str) -> bytes:
         bundle = self._bundle
@@ -85,6 +149,20 @@ class HubPages:
         return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
 
 
+def _page(there: There) -> tuple[bytes | None, str]:
+    """The README that is there, and what is wrong with it."""
+    try:
+        return there.read(README, MOST_BYTES), ""
+    except CorruptState:
+        return None, f"{README} is too large for anything of it to be kept"
+
+
+def in_force(amendments: Sequence[Amend], epoch: int, name: str) -> Amended | None:
+    """What the organiser's last word on something makes of the step after ``epoch`` ones; None: there is none."""
+    said = [one for one in amendments if one.from_epoch <= epoch and getattr(one, name) is not None]
+    return Amended(getattr(said[-1], name), said[-1].from_epoch) if said else None
+
+
 def count_parameters(model: Path) -> int:
     """Numbers with a point in a safetensors file; 0: it cannot be read."""
     try:
@@ -95,20 +173,3 @@ def count_parameters(model: Path) -> int:
         return sum(math.prod(one["shape"]) for one in tensors)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return 0
-
-
-def points_of(store: MetricsStore) -> list[Point]:
-    """The run's curves, by epoch."""
-    curves = [store.curve(metric.name) for metric in (LOSS, EVAL_LOSS, SAMPLES_PER_S, LEARNING_RATE)]
-    trained, evaluated, speeds, rates = (dict(zip(one.epochs, one.values, strict=True)) for one in curves)
-    return [
-        Point(
-            epoch,
-            trained.get(epoch, math.nan),
-            epoch if epoch in evaluated else -1,
-            evaluated.get(epoch, math.nan),
-            speeds.get(epoch, math.nan),
-            rates.get(epoch, math.nan),
-        )
-        for epoch in sorted(trained.keys() | evaluated.keys() | speeds.keys() | rates.keys())
-    ]

@@ -6,22 +6,26 @@ from dataclasses import dataclass
 from functools import partial
 
 from collab.checkpoints.from_hub import Brought, bring_newest
+from collab.checkpoints.hub_advice import TO_BEGIN, TO_WRITE
 from collab.checkpoints.hub_publisher import HubPublisher, OnHub
 from collab.checkpoints.hub_repository import BRANCH, HubPlace, HubRepository
-from collab.checkpoints.hub_session import TO_BEGIN, TO_WRITE, has_token
+from collab.checkpoints.hub_session import has_token
 from collab.checkpoints.local import list_checkpoints
 from collab.compute import ThreadCompute
 from collab.config import Run
-from collab.errors import HubBusy, HubError, HubMissing, StateError
+from collab.errors import ConfigError, HubBusy, HubError, HubMissing, StateError
 from collab.metrics.records import CheckpointOnHub
 from collab.metrics.store import MetricsStore
 from collab.ports import Ports
 from peers.backbone import Backbone
 from peers.exhibiting import Kept
 from peers.hub_desk import HubDesk, HubPlan
+from peers.hub_history import Curves, History, curves_of
 from peers.hub_lookup import repository_to_read
-from peers.hub_pages import HubPages, points_of
-from peers.model_card import Point
+from peers.hub_pace import HUB_EVERY_MIN
+from peers.hub_pages import HubPages, Seen
+from peers.hub_patience import patiently
+from peers.hub_taken_over import keep_history, kept_history
 from peers.places import DataDir
 from peers.process import announce
 from peers.progress import ProgressTeller
@@ -35,26 +39,39 @@ class HubService:
     """Where and how a backbone publishes."""
 
     place: HubPlace
+    every_s: float
+    """See ``HubPlan``."""
     invite: Callable[[Backbone], str | None]
     """See ``HubPages``."""
 
 
-def place_for(flag: str, run: Run) -> HubPlace | None:
+def service_at(
+    place: HubPlace | None, every_min: float, invite: Callable[[Backbone], str | None]
+) -> HubService | None:
+    """What a backbone with this place to publish does; None: nothing."""
+    return HubService(place=place, every_s=60.0 * every_min, invite=invite) if place is not None else None
+
+
+def place_for(flag: str, run: Run, every_min: float = HUB_EVERY_MIN) -> HubPlace | None:
     """Where to publish: as the flag says, else as the run file does; None: nowhere.
 
     Raises:
-        ConfigError: that is no name of a repository.
+        ConfigError: as ``place_named``.
     """
-    return place_named(flag or run.hub_repo or "")
+    return place_named(flag or run.hub_repo or "", every_min)
 
 
-def place_named(name: str) -> HubPlace | None:
+def place_named(name: str, every_min: float = HUB_EVERY_MIN) -> HubPlace | None:
     """A repository; None: nowhere.
 
     Raises:
-        ConfigError: that is no name of a repository.
+        ConfigError: that is no name of a repository; or it was said how often something is published nowhere.
     """
-    return None if name in ("", NOWHERE) else HubPlace.named(name)
+    place = None if name in ("", NOWHERE) else HubPlace.named(name)
+    if place is None and every_min != HUB_EVERY_MIN:
+        text = f"--hub-every {every_min:g}: nothing is published on the Hub"
+        raise ConfigError(text, hint="name a repository with --hub-repo, or leave it out")
+    return place
 
 
 async def serve_hub(
@@ -63,20 +80,38 @@ async def serve_hub(
     """Publish what this backbone publishes, until cancelled."""
     bundle = backbone.statutes.bundle
 
-    def points() -> list[Point]:
+    def curves() -> Curves:
         kept.recorder.write()
-        return points_of(kept.history)
+        return curves_of(kept.history)
+
+    def before() -> History:
+        return kept_history(data_dir.hub_history)
+
+    def is_last(epoch: int) -> bool:
+        until = backbone.statutes.mandate.until_epoch
+        return until is not None and epoch >= until
 
     def is_told(done: OnHub) -> bool:
         kept.recorder.write()
         return has_told(kept.history, str(service.place), done)
 
-    pages = HubPages(str(service.place), bundle, points, kept.book.all, service.invite(backbone))
+    seen = Seen(
+        curves=curves, given=kept.book.by_peer, before=before, orders=lambda: backbone.statutes.mandate.book
+    )
+    pages = HubPages(str(service.place), bundle, seen, service.invite(backbone))
     repository = HubRepository(service.place, tell=partial(teller.tell, "sending a checkpoint to the Hub"))
-    publisher = HubPublisher(repository, data_dir.path / "hub-outbox", pages.beside)
+    publisher = HubPublisher(repository, data_dir.path / "hub-outbox", pages.beside, pages.misleads)
     with closing(ThreadCompute()) as worker:
-        plan = HubPlan(place=str(service.place), publish=publisher.publish, worker=worker, is_told=is_told)
+        plan = HubPlan(
+            place=str(service.place),
+            publish=publisher.publish,
+            worker=worker,
+            every_s=service.every_s,
+            is_last=is_last,
+            is_told=is_told,
+        )
         desk = HubDesk(ports, backbone.keeper.shelf, backbone.lease.tenure, plan)
+        backbone.last_errand = desk.finish
         kept.publishing.standing = lambda: (desk.standing, desk.next_step)
         try:
             await desk.run()
@@ -106,10 +141,11 @@ def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes
     if not list_checkpoints(data_dir.checkpoints):
         try:
             repository = HubRepository(place, advice=TO_BEGIN)
-            _see(repository)
-            brought = bring_newest(repository, data_dir.checkpoints, fingerprint=fingerprint)
+            patiently(lambda: _see(repository))
+            brought = patiently(lambda: bring_newest(repository, data_dir.checkpoints, fingerprint=fingerprint))
             if brought.path is not None:
                 _announce(place, brought)
+                keep_history(repository, data_dir.hub_history)
         except StateError as error:
             if makes_first_state:
                 raise _not_begun(place, error) from error
@@ -148,11 +184,14 @@ def bring(place: HubPlace, data_dir: DataDir, fingerprint: str) -> None:
         StateError: it cannot be had, or is of another run; or that very revision was asked for, or nothing is on this
             disk, and it is not taken over.
     """
-    brought = bring_newest(repository_to_read(place), data_dir.checkpoints, fingerprint=fingerprint)
+    repository = repository_to_read(place)
+    brought = patiently(lambda: bring_newest(repository, data_dir.checkpoints, fingerprint=fingerprint))
     goes_on = place.revision == BRANCH and list_checkpoints(data_dir.checkpoints)
     if brought.path is None and not goes_on:
         raise StateError(brought.why, hint=brought.hint)
     _announce(place, brought)
+    if brought.path is not None:
+        keep_history(repository, data_dir.hub_history)
 
 
 def _announce(place: HubPlace, brought: Brought) -> None:

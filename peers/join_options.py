@@ -6,6 +6,7 @@ from collab.metrics.records import Event
 from collab.metrics.sinks import Fanout
 from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.types import Role
+from peers.hub_pace import HUB_EVERY_MIN
 from peers.occasions import NO_RULES, HouseRules
 from peers.places import DataDir
 from peers.screen import Style
@@ -29,6 +30,8 @@ class JoinOptions:
     store: str = ""
     hub_repo: str = ""
     """Where a backbone publishes checkpoints on the Hub, too; empty: nowhere."""
+    hub_every_min: float = HUB_EVERY_MIN
+    """Minutes from one commit there to the next, at least."""
     dashboard: str = ""
     """Where a backbone shows the run to browsers: see ``listen``."""
     track: str = "none"

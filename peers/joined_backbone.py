@@ -17,7 +17,7 @@ from collab.types import PeerId, Reachability, Role
 from peers.asking import declined, is_welcome
 from peers.backbone import Backbone
 from peers.hub_lookup import apart
-from peers.hub_service import HubService, bring_if_lost, place_named
+from peers.hub_service import bring_if_lost, place_named, service_at
 from peers.joining import JoinOptions, Relay
 from peers.role_options import check_role
 from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
@@ -47,8 +47,8 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
         raise ConfigError(
             "this invite is not for a backbone", hint="ask the owner for one: collab-peer invite DIR --role backbone"
         )
-    publishes_at = place_named(options.hub_repo)
-    hub = HubService(place=publishes_at, invite=lambda _: None) if publishes_at is not None else None
+    publishes_at = place_named(options.hub_repo, options.hub_every_min)
+    hub = service_at(publishes_at, options.hub_every_min, lambda _: None)
     options.say(f"joining {invite.run_id} as a backbone ...")
     if hub is not None:
         await apart(lambda: bring_if_lost(hub.place, data_dir, invite.fingerprint, makes_first_state=False))

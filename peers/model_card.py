@@ -46,6 +46,14 @@ class Point:
     """Of the next step."""
 
 
+@dataclass(frozen=True, slots=True)
+class Amended:
+    """What the organiser has changed since the run began."""
+
+    value: float
+    since_epoch: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What a card tells."""
@@ -58,6 +66,14 @@ class Facts:
     """0: unknown."""
     points: Sequence[Point] = ()
     given: Sequence[Credit] = ()
+    num_others: int = 0
+    """Machines that are in no credit of ``given``,"""
+    samples_of_others: int = 0
+    """and what they have given together."""
+    learning_rate: Amended | None = None
+    """In place of the run file's; None: that holds."""
+    target_batch_size: Amended | None = None
+    """Likewise."""
     can_join: bool = False
     """Whether the run can be found by the repository's name."""
 
@@ -173,19 +189,30 @@ def _data(run: Run) -> str:
 
 
 def _training(facts: Facts) -> str:
-    run, samples = facts.run, samples_of(facts.given)
+    run, samples = facts.run, samples_of(facts.given) + facts.samples_of_others
     optimizer, strategy = run.optimizer, run.strategy
+    batch = _in_force(strategy.target_batch_size, facts.target_batch_size, ",.0f")
+    rate = _in_force(optimizer.learning_rate, facts.learning_rate, "g")
     rows = [
         ("Data", _data(run)),
         ("Strategy", WORDS.get(strategy.name, "of its own")),
-        ("Samples of one global step", f"{strategy.target_batch_size:,}"),
-        ("Optimiser", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, schedule {run.schedule.name}"),
+        ("Samples of one global step", batch),
+        ("Optimiser", f"{optimizer.name}, learning rate {rate}, schedule {run.schedule.name}"),
         ("How vectors travel", f"{run.averaging.compression}, reduced by {run.averaging.reduction}"),
     ]
     rows += [("Samples trained so far, as peers tell", f"{samples:,}")] if samples else []
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    file = f"The whole run file is [{RUN_YAML}]({RUN_YAML})."
+    is_amended = facts.learning_rate is not None or facts.target_batch_size is not None
+    since = " What its organiser has changed since then is above." if is_amended else ""
+    file = f"The whole run file, as the run began, is [{RUN_YAML}]({RUN_YAML}).{since}"
     return f"## How it is trained\n\n| | |\n|---|---|\n{table}\n\n{file}\n{_shown(facts.points)}"
+
+
+def _in_force(begun_with: float, amended: Amended | None, how: str) -> str:
+    """As it is now, and as it was."""
+    if amended is None:
+        return f"{begun_with:{how}}"
+    return f"{amended.value:{how}} since epoch {amended.since_epoch} ({begun_with:{how}} at the beginning)"
 
 
 def _shown(points: Sequence[Point]) -> str:
@@ -219,8 +246,8 @@ def _thanks(facts: Facts) -> str:
     for credit in facts.given:
         if credit.name:
             named[credit.name] = named.get(credit.name, 0) + credit.total
-    others = sum(1 for credit in facts.given if not credit.name)
-    if not facts.given:
+    others = sum(1 for credit in facts.given if not credit.name) + facts.num_others
+    if not facts.given and not others:
         return ""
     best = sorted(named.items(), key=lambda item: (-item[1], item[0]))
     lines = [f"- {plain(name)}: {samples:,} samples" for name, samples in best[:MOST_NAMES]]

@@ -104,6 +104,11 @@ class DataDir:
         return self.path / "last-seen.json"
 
     @property
+    def hub_history(self) -> Path:
+        """Curves and contributors that came from the Hub with a checkpoint."""
+        return self.path / "hub-history.json"
+
+    @property
     def begins_with(self) -> Path:
         """Whose state a new owner's run is to begin with, as its first start was told."""
         return self.path / "begins-with"

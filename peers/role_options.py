@@ -2,6 +2,7 @@
 
 from collab.errors import ConfigError
 from collab.types import Role
+from peers.hub_pace import HUB_EVERY_MIN
 from peers.join_options import JoinOptions
 from peers.occasions import NO_RULES
 
@@ -14,6 +15,7 @@ def check_role(options: JoinOptions) -> None:
     of_backbones = (
         (options.store, "--store", "keeps parameters"),
         (options.hub_repo, "--hub-repo", "publishes checkpoints"),
+        (options.hub_every_min != HUB_EVERY_MIN, "--hub-every", "publishes checkpoints"),
         (options.dashboard, "--dashboard", "shows the whole run"),
         (options.track != "none", "--track", "hands on the whole run's figures"),
         (options.off, "--without", "has duties that can be switched off"),

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 """Names come from others, and become names on our disk."""
 MAX_FILES = 64
 TENSORS = ("model.safetensors", "optimizer.safetensors")
+NOT_EXPORTED = frozenset({"optimizer.safetensors"})
+"""Two thirds of a checkpoint, and of no use to ``transformers``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +36,16 @@ class Brought:
     """False: it was on this disk before."""
 
 
-def fetch_checkpoint(repository: HubRepository, folder: Path, *, fingerprint: str | None = None) -> Path:
+def fetch_checkpoint(
+    repository: HubRepository, folder: Path, *, fingerprint: str | None = None, without: Collection[str] = ()
+) -> Path:
     """The checkpoint of a revision, whole and verified, in a folder of its own under ``folder``.
 
     A download that broke off is taken up where it was.
 
     Args:
         fingerprint: of the run that it should belong to; None: whatever run.
+        without: files that are not fetched.
 
     Raises:
         HubError: it cannot be had.
@@ -49,7 +54,10 @@ def fetch_checkpoint(repository: HubRepository, folder: Path, *, fingerprint: st
         CheckpointFailed: the disk does not take it.
     """
     head = repository.head()
-    return _fetch(repository, head, read_head(repository, head), folder, fingerprint)
+    state = read_head(repository, head)
+    if fingerprint is not None:
+        _check_run(repository, state, fingerprint)
+    return _fetch(repository, head, state, folder, without)
 
 
 def bring_newest(repository: HubRepository, root: Path, *, fingerprint: str) -> Brought:
@@ -75,7 +83,7 @@ def bring_newest(repository: HubRepository, root: Path, *, fingerprint: str) -> 
         return Brought(path=path_of(root, ours.epoch), is_new=False)
     if kept := _kept(ours, theirs, root, str(repository.place)):
         return kept
-    fetched = _fetch(repository, head, state, root / ".from-hub", fingerprint)
+    fetched = _fetch(repository, head, state, root / ".from-hub")
     try:
         shutil.rmtree(place, ignore_errors=True)
         fetched.rename(place)
@@ -121,15 +129,14 @@ def export(checkpoint: Path, target: Path) -> int:
         CorruptState: the checkpoint is not whole.
         CheckpointFailed: the directory is there already, or cannot be written.
     """
-    state = verified_state(checkpoint)
+    state = verified_state(checkpoint, NOT_EXPORTED)
+    check_is_new(target)
     unfinished = target.with_name(f".{target.name}.unfinished")
-    if target.exists():
-        raise CheckpointFailed(f"{target} exists already", hint="name a new directory")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         for name in state["sha256"]:
-            if name != "optimizer.safetensors":
+            if name not in NOT_EXPORTED:
                 shutil.copyfile(checkpoint / name, unfinished / name)
         unfinished.rename(target)
     except OSError as error:
@@ -139,14 +146,25 @@ def export(checkpoint: Path, target: Path) -> int:
     return int(state["epoch"])
 
 
+def check_is_new(target: Path) -> None:
+    """
+    Raises:
+        CheckpointFailed: there is something in the place of a directory that is to be made, or nobody can tell.
+    """
+    try:
+        is_there = target.exists()
+    except OSError as error:
+        raise not_written(target, error) from error
+    if is_there:
+        raise CheckpointFailed(f"{target} exists already", hint="name a new directory")
+
+
 def _fetch(
-    repository: HubRepository, head: Head, state: Mapping[str, Any], folder: Path, fingerprint: str | None
+    repository: HubRepository, head: Head, state: Mapping[str, Any], folder: Path, without: Collection[str] = ()
 ) -> Path:
-    names = [str(name) for name in state["sha256"]]
+    names = [str(name) for name in state["sha256"] if name not in without]
     if len(names) > MAX_FILES or not all(FILE_NAME.fullmatch(name) for name in names):
         raise CorruptState(f"{repository.place} holds a checkpoint with files that no checkpoint has")
-    if fingerprint is not None:
-        _check_run(repository, state, fingerprint)
     place = folder / head.commit
     try:
         for other in folder.glob("*"):
@@ -158,7 +176,7 @@ def _fetch(
     except OSError as error:
         raise not_written(place, error) from error
     try:
-        verified_state(place)
+        verified_state(place, without)
     except CorruptState as error:
         shutil.rmtree(place, ignore_errors=True)  # another attempt begins anew
         raise CorruptState(f"{repository.place}: {error.message}", hint="try an earlier revision") from error

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from collab.checkpoints.base import Order
-from collab.checkpoints.hub_repository import Change, Head, HubRepository
+from collab.checkpoints.hub_repository import Change, Head, HubRepository, There
 from collab.checkpoints.local import STATE_FILE, read_state, state_bytes, verified_state
 from collab.errors import CheckpointFailed, CorruptState, Fenced, HubBusy, HubDenied, HubMoved
 from collab.swarm.lease import Tenure
@@ -40,6 +40,8 @@ class Beside:
     """JSON values for the state file: samples, loss."""
     gone: frozenset[str] = frozenset()
     """Files to take away, if they are there."""
+    remark: str = ""
+    """For people: what of the repository was of no use for it; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,13 @@ class Staged:
     state: Mapping[str, Any]
 
 
-Company = Callable[[Staged, frozenset[str]], Beside]
-"""What goes with a checkpoint, given the names of the files that are in the repository already."""
+Company = Callable[[Staged, There], Beside]
+"""What goes with a checkpoint, given what is in the repository already. May raise ``HubError``."""
+
+
+def nothing_misleads(_: There) -> bool:
+    """Whoever finds a checkpoint in the repository finds the right run by it."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,18 +84,28 @@ class OnHub:
     """Of its files."""
     is_new: bool
     """False: it was there already, such as by a commit of ours of which we have not heard."""
+    remark: str = ""
+    """See ``Beside``."""
 
 
 class HubPublisher:
     """Of one repository, by one backbone."""
 
-    def __init__(self, repository: HubRepository, outbox: Path, beside: Company) -> None:
+    def __init__(
+        self,
+        repository: HubRepository,
+        outbox: Path,
+        beside: Company,
+        misleads: Callable[[There], bool] = nothing_misleads,
+    ) -> None:
         """
         Args:
             outbox: a directory of ours on the disk of the checkpoints: what is being sent stays there until it is.
+            misleads: whether what is there besides the checkpoint leads people elsewhere, such as to an address that
+                the run had before: then the same checkpoint is committed once more. May raise ``HubError``.
         """
         self._repository = repository
-        self._outbox, self._beside = outbox, beside
+        self._outbox, self._beside, self._misleads = outbox, beside, misleads
 
     def publish(self, path: Path, order: Order) -> OnHub:
         """Make the checkpoint at ``path`` the head of the repository, whole or not at all.
@@ -102,7 +119,7 @@ class HubPublisher:
         ours, staged = self._ours(path, order), None
         for _ in range(LOOKS):
             head, theirs = self._look()
-            if theirs is not None and not must_publish(ours, standing_of(theirs), str(self._repository.place)):
+            if theirs is not None and self._is_well(ours, standing_of(theirs), head):
                 self._clear()
                 return OnHub(commit=head.commit, epoch=ours.epoch, num_bytes=_size_of(path), is_new=False)
             staged = staged or self._stage(path)
@@ -110,7 +127,17 @@ class HubPublisher:
                 return self._send(staged, order, head, theirs or {})
             except HubMoved:
                 continue  # whoever it was, what they have made is looked at now
-        raise HubBusy(f"others keep committing to {self._repository.place}", hint="it is tried again")
+        raise HubBusy(f"others keep committing to {self._repository.place}")
+
+    def _is_well(self, ours: Standing, theirs: Standing, head: Head) -> bool:
+        """Whether the repository is to stay as it is.
+
+        Raises:
+            As ``must_publish``; and ``HubError``: what is there cannot be seen.
+        """
+        if must_publish(ours, theirs, str(self._repository.place)):
+            return False
+        return theirs.tenure > ours.tenure or not self._misleads(There(self._repository, head))
 
     def _look(self) -> tuple[Head, Mapping[str, Any] | None]:
         """The head, and the state that it holds; None: nobody has published there yet."""
@@ -156,13 +183,13 @@ class HubPublisher:
             raise CheckpointFailed(error.message, hint="the next checkpoint is published") from error
 
     def _send(self, staged: Staged, order: Order, head: Head, theirs: Mapping[str, Any]) -> OnHub:
-        state, beside = staged.state, self._beside(staged, head.names)
+        state, beside = staged.state, self._beside(staged, There(self._repository, head))
         lease = {"term": order.authority.term, "holder": order.authority.holder}
         files: dict[str, Path | bytes] = {name: staged.folder / name for name in state["sha256"]}
         files |= {**beside.files, STATE_FILE: state_bytes({**state, ON_HUB: {**beside.figures, **lease}})}
-        loss = state["metrics"].get("eval_loss")
+        is_again = bool(theirs) and standing_of(theirs).digest == order.publication.digest
         change = Change(
-            title=f"epoch {state['epoch']}" + (f", loss {loss:.4f}" if isinstance(loss, float) else ""),
+            title=_title(state) + (", and where its run is now" if is_again else ""),
             files=files,
             gone=(frozenset(theirs.get("sha256", {})) | beside.gone) - set(files),
         )
@@ -172,10 +199,16 @@ class HubPublisher:
         commit = self._repository.commit(prepared, head)
         num_bytes = sum(len(one) if isinstance(one, bytes) else one.stat().st_size for one in files.values())
         self._clear()
-        return OnHub(commit=commit, epoch=int(state["epoch"]), num_bytes=num_bytes, is_new=True)
+        epoch = int(state["epoch"])
+        return OnHub(commit=commit, epoch=epoch, num_bytes=num_bytes, is_new=True, remark=beside.remark)
 
     def _clear(self) -> None:
         shutil.rmtree(self._outbox, ignore_errors=True)
+
+
+def _title(state: Mapping[str, Any]) -> str:
+    loss = state["metrics"].get("eval_loss")
+    return f"epoch {state['epoch']}" + (f", loss {loss:.4f}" if isinstance(loss, float) else "")
 
 
 def _size_of(folder: Path) -> int:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Self
 
 from collab.checkpoints.base import Listener, nobody
 from collab.checkpoints.disk_errors import not_written
-from collab.checkpoints.hub_session import TO_WRITE, asking, watching
-from collab.errors import ConfigError, HubDenied
+from collab.checkpoints.hub_advice import TO_WRITE
+from collab.checkpoints.hub_session import asking, watching
+from collab.errors import ConfigError, CorruptState, HubDenied
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -155,6 +156,19 @@ class HubRepository:
         except OSError as error:
             raise not_written(Path(tempfile.gettempdir()), error) from error
 
+    def size_of(self, name: str, head: Head) -> int | None:
+        """Bytes of a file; None: the Hub does not say.
+
+        Raises:
+            HubError: it cannot be seen.
+        """
+        from huggingface_hub import hf_hub_url
+
+        with self._asking():
+            url = hf_hub_url(self.place.name, name, revision=head.commit, endpoint=self._endpoint)
+            size = self._api().get_hf_file_metadata(url=url).size
+            return None if size is None else int(size)
+
     def send(self, change: Change) -> "Prepared":
         """Have the large files at the Hub before the commit; those that are there already are not sent again.
 
@@ -204,6 +218,33 @@ class HubRepository:
                 num_threads=1,
             )
             return str(made.oid)
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """What a repository holds at one moment, as far as somebody wants to look."""
+
+    repository: HubRepository
+    head: Head
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of its files."""
+        return self.head.names
+
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        """A small file that anybody may have written; None: it is not there.
+
+        Raises:
+            CorruptState: it is larger than ``most_bytes``, and was not fetched.
+            HubError: it cannot be had.
+        """
+        if name not in self.names:
+            return None
+        size = self.repository.size_of(name, self.head)
+        if size is None or size > most_bytes:
+            raise CorruptState(f"{name} of {self.repository.place} is larger than {most_bytes} bytes")
+        return self.repository.read(name, self.head)
 
 
 @dataclass(frozen=True, slots=True)

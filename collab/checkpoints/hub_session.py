@@ -15,6 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from collab.checkpoints.disk_errors import is_of_disk
+from collab.checkpoints.hub_advice import AGAIN, FULL, REFUSED, TO_WRITE, UNKNOWN, advice_here
 from collab.errors import CollabError, HubBusy, HubDenied, HubError, HubMissing, HubMoved
 
 logger = logging.getLogger(__name__)
@@ -26,12 +27,8 @@ LONGEST_WAIT_S = 3600.0
 PATIENCE = (408, 425, 429, 500, 502, 503, 504)
 """Statuses of a server that may answer later."""
 MOVED = (409, 412)
-REFUSED = {
-    402: "see what the account at the Hub has to pay for, or name a repository of another one with --hub-repo",
-    413: "the account, or the repository, takes nothing so large: see its limits at the Hub, or free some space there",
-}
-"""What a person can do. Of other statuses from 400 to 499 what the Hub says is all that is known:"""
-UNKNOWN = "see what it says; it is tried again with the next checkpoint, and an upgrade of huggingface_hub may help"
+OF_STORAGE = re.compile(r"\b(storage|quota|disk space)\b", re.IGNORECASE)
+"""In what the Hub says when an account or a repository is full: it may be a 403 as well."""
 USED_UP = re.compile(r'" *; *r *= *0 *; *t *= *(\d+)', re.ASCII)
 """In ``RateLimit``: of a named limit nothing remains for so many seconds, as in ``"api";r=0;t=55``."""
 LONGEST_REASON = 300
@@ -40,18 +37,6 @@ IS_OURS: ContextVar[bool] = ContextVar("IS_OURS", default=False)
 """Whether a request comes from within ``asking``; other users of the client in this process keep its own ways."""
 LISTENER: ContextVar[Callable[[int], None] | None] = ContextVar("LISTENER", default=None)
 """Who wants to know how many bytes of an upload have left; see ``watching``."""
-TO_WRITE = (
-    "make a token with write access to it in the settings of your account on the Hub, then run 'hf auth login' on this "
-    "machine: it is used from the next checkpoint on, or set HF_TOKEN and start the backbone again"
-)
-TO_BEGIN = (
-    "make a token with write access to it in the settings of your account on the Hub, run 'hf auth login' on this "
-    "machine, or set HF_TOKEN, and start the backbone again"
-)
-TO_READ = (
-    "if it is private, make a token with read access to it in the settings of your account on the Hub, then run "
-    "'hf auth login' on this machine, or set HF_TOKEN"
-)
 
 
 @contextmanager
@@ -76,7 +61,8 @@ def asking(place: str, advice: str = TO_WRITE) -> Iterator[None]:
         logger.debug("the Hub's client failed place=%s kind=%s", place, type(error).__name__)
         if (ours := _of_disk(error)) is not None:
             raise ours from None
-        raise translated(error, place, advice) from None  # its text may hold addresses that are as good as passwords
+        # Its text may hold addresses that are as good as passwords.
+        raise translated(error, place, advice_here(advice)) from None
     finally:
         IS_OURS.reset(token)
 
@@ -143,7 +129,7 @@ def translated(error: BaseException, place: str, advice: str = TO_WRITE) -> HubE
         response = getattr(one, "response", None)
         if response is not None:
             return _refusal(int(response.status_code), _reason(one), place, advice)
-    return HubBusy(f"asking {place} failed: {type(error).__name__}", hint="it is tried again")
+    return HubBusy(f"asking {place} failed: {type(error).__name__}", hint=AGAIN)
 
 
 def _is_known(error: Any) -> bool:
@@ -155,6 +141,8 @@ def _refusal(status: int, reason: str, place: str, advice: str) -> HubError:
     said = f"{place} answered {status}" + (f": {reason}" if reason else "")
     if status in MOVED:
         return HubMoved(said)
+    if 400 <= status < 500 and status not in PATIENCE and OF_STORAGE.search(reason):
+        return HubDenied(said, hint=FULL)
     if status == 401:
         return HubDenied(f"{said}; the token of this machine is missing, wrong or has expired", hint=advice)
     if status == 403:
@@ -164,7 +152,7 @@ def _refusal(status: int, reason: str, place: str, advice: str) -> HubError:
         return HubDenied(said, hint=REFUSED[status])
     if 400 <= status < 500 and status not in PATIENCE:
         return HubDenied(said, hint=UNKNOWN)
-    return HubBusy(said, hint="it is tried again")
+    return HubBusy(said, hint=AGAIN)
 
 
 def _reason(error: BaseException) -> str:
@@ -222,12 +210,12 @@ def _impatient(kind: type[Any]) -> type[Any]:
             response = kind.send(self, request, **options)
         except unanswered as error:
             text = f"the Hub could not be reached: {type(error).__name__}"
-            raise HubBusy(text, hint="is this machine online? it is tried again") from None
+            raise HubBusy(text, hint=f"is this machine online? {AGAIN}") from None
         if response.status_code in PATIENCE:
             response.close()
             raise HubBusy(
                 f"the Hub answered {response.status_code}",
-                hint="it is tried again",
+                hint=AGAIN,
                 retry_after_s=retry_after_s(response.headers),
             )
         return response

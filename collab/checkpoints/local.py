@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +181,11 @@ def load_checkpoint(path: Path, *, fingerprint: str | None) -> Snapshot:
         raise CorruptState(f"{path} cannot be read: {error!r}") from error
 
 
-def verified_state(path: Path) -> dict[str, Any]:
+def verified_state(path: Path, without: Collection[str] = ()) -> dict[str, Any]:
     """What the state file of a checkpoint says, when every file is as it says; none is held in memory.
+
+    Args:
+        without: files that are not looked at, and need not be there.
 
     Raises:
         CorruptState: a file is missing, cut or changed.
@@ -190,7 +193,7 @@ def verified_state(path: Path) -> dict[str, Any]:
     try:
         state = read_state(path)
         digests = {}
-        for name in state["sha256"]:
+        for name in (name for name in state["sha256"] if name not in without):
             with (path / name).open("rb") as file:
                 digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
         _refuse_damaged(path, state, digests)

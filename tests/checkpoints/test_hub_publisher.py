@@ -9,10 +9,10 @@ import pytest
 
 from collab.checkpoints.base import Order
 from collab.checkpoints.hub_publisher import Beside, HubPublisher, OnHub, Staged
-from collab.checkpoints.hub_repository import Change, HubPlace, HubRepository
+from collab.checkpoints.hub_repository import Change, HubPlace, HubRepository, There
 from collab.checkpoints.local import list_checkpoints
 from collab.checkpoints.local_publisher import LocalPublisher
-from collab.errors import CheckpointFailed, ConfigError, Fenced, HubBusy, HubDenied
+from collab.errors import CheckpointFailed, ConfigError, CorruptState, Fenced, HubBusy, HubDenied
 from collab.swarm.lease import Tenure
 from collab.swarm.snapshots import pack
 from collab.types import PeerId
@@ -24,6 +24,7 @@ from tests.hub.standin import TOKEN, HubStandIn, Repository
 __all__ = ["hub"]
 A, B = PeerId("a"), PeerId("b")
 NAME = "org/model"
+WHERE = "where.txt"
 
 
 class Shop:
@@ -33,10 +34,16 @@ class Shop:
         self.root = root
         self.disk = LocalPublisher(root, "f", lambda: FILES, keep=3)
         repository = HubRepository(HubPlace(NAME), endpoint=server.url)
-        self.hub = HubPublisher(repository, root / "outbox", self.beside)
+        self.where = b"here"
+        """The run is, as its pages say."""
+        self.hub = HubPublisher(repository, root / "outbox", self.beside, self.misleads)
 
-    def beside(self, staged: Staged, names: frozenset[str]) -> Beside:
-        return Beside(files={"README.md": f"# epoch {staged.state['epoch']}\n".encode()}, figures={"loss": 1.5})
+    def beside(self, staged: Staged, there: There) -> Beside:
+        pages = {"README.md": f"# epoch {staged.state['epoch']}\n".encode(), WHERE: self.where}
+        return Beside(files=pages, figures={"loss": 1.5})
+
+    def misleads(self, there: There) -> bool:
+        return there.read(WHERE, 100) != self.where
 
     def save(self, epoch: int, tenure: Tenure, value: float = 1.0) -> tuple[Path, Order]:
         """On the disk, as its publisher does."""
@@ -109,6 +116,47 @@ def test_what_is_there_already_is_not_published_again_also_not_under_another_ten
     assert not shop.hub.publish(path, replace(wanted, authority=Tenure(5, B))).is_new
     assert not shop.hub.publish(path, replace(wanted, authority=Tenure(0, B))).is_new
     assert epochs(hub) == [10]
+
+
+def test_the_same_checkpoint_is_committed_once_more_where_the_run_is_elsewhere_by_now(
+    shop: Shop, hub: HubStandIn
+) -> None:
+    """As after a total loss, or a move to another address; nothing large is sent again."""
+    path, wanted = shop.save(10, Tenure(1, A))
+    assert shop.hub.publish(path, wanted).is_new
+    sent, shop.where = hub.sent_bytes, b"there"
+    again = shop.hub.publish(path, replace(wanted, authority=Tenure(2, A)))
+    assert again.is_new
+    head = hub.repositories[NAME].head
+    assert (again.commit, head.title) == (head.id, "epoch 10, loss 0.5000, and where its run is now")
+    assert head.files[WHERE] == b"there"
+    assert epochs(hub) == [10, 10], "both are whole"
+    assert json.loads(head.files["collab_state.json"])["hub"]["term"] == 2
+    assert hub.sent_bytes == sent
+    assert not shop.hub.publish(path, replace(wanted, authority=Tenure(3, A))).is_new
+
+
+def test_where_the_run_is_stays_as_a_later_tenure_has_said_it(shop: Shop, hub: HubStandIn, tmp_path: Path) -> None:
+    path, wanted = shop.save(10, Tenure(1, A))
+    shop.hub.publish(path, replace(wanted, authority=Tenure(5, B)))
+    shop.where = b"there"
+    assert not shop.hub.publish(path, replace(wanted, authority=Tenure(4, A))).is_new
+    with pytest.raises(Fenced):
+        shop.hub.publish(path, replace(wanted, authority=Tenure(5, B), may_finish=lambda: False))
+    assert hub.repositories[NAME].head.files[WHERE] == b"here"
+
+
+def test_a_file_that_is_larger_than_anything_of_ours_is_not_even_fetched(shop: Shop, hub: HubStandIn) -> None:
+    hub.repositories[NAME] = Repository()
+    hub.repositories[NAME].commit("large", {"notes.txt": bytes(1000)})
+    repository = HubRepository(HubPlace(NAME), endpoint=hub.url)
+    there = There(repository, repository.head())
+    assert there.read("notes.txt", 1000) == bytes(1000)
+    assert there.read("nothing.txt", 1000) is None
+    fetched = hub.count("GET .*/notes.txt")
+    with pytest.raises(CorruptState, match="larger than 999 bytes"):
+        there.read("notes.txt", 999)
+    assert hub.count("GET .*/notes.txt") == fetched
 
 
 # -- one at a time -----------------------------------------------------------------------------------------------------
@@ -301,14 +349,22 @@ def test_a_refusal_says_what_to_do(shop: Shop, hub: HubStandIn, request_kind: st
 
 
 @pytest.mark.parametrize(
-    ("status", "hint"), [(400, "an upgrade"), (402, "to pay for"), (413, "nothing so large"), (422, "an upgrade")]
+    ("status", "message", "hint"),
+    [
+        (400, "malformed", "an upgrade"),
+        (402, "no money", "to pay for"),
+        (413, "too much", "nothing so large"),
+        (422, "malformed", "an upgrade"),
+        (403, "Private repository storage limit reached, please upgrade your plan", "--hub-every"),
+        (413, "the storage of this account is full", "keeps a whole checkpoint"),
+    ],
 )
-def test_what_the_hub_will_not_take_is_not_tried_again_and_again(
-    shop: Shop, hub: HubStandIn, status: int, hint: str
+def test_what_the_hub_will_not_take_is_told_with_what_it_says_and_what_to_do(
+    shop: Shop, hub: HubStandIn, status: int, message: str, hint: str
 ) -> None:
     hub.repositories[NAME] = Repository()
-    hub.fault(COMMIT, status, message="storage limit reached")
-    with pytest.raises(HubDenied, match=f"answered {status}: .*storage limit reached") as told:
+    hub.fault(COMMIT, status, message=message)
+    with pytest.raises(HubDenied, match=f"answered {status}: {message}") as told:
         shop.publish(10, Tenure(1, A))
     assert hint in told.value.hint
     assert epochs(hub) == []
@@ -321,6 +377,28 @@ def test_without_a_token_the_message_says_how_to_get_one(
     with pytest.raises(HubDenied) as told:
         shop.publish(10, Tenure(1, A))
     assert "write access" in told.value.hint
+
+
+@pytest.mark.parametrize(
+    ("variable", "advice"),
+    [
+        ("HF_TOKEN", "the token in HF_TOKEN is what counts here, and 'hf auth login' changes nothing while it is set"),
+        ("HUGGING_FACE_HUB_TOKEN", "the token in HUGGING_FACE_HUB_TOKEN is what counts here"),
+        ("", "then run 'hf auth login' on this machine: it is used within a quarter of an hour"),
+    ],
+)
+def test_who_has_a_token_in_a_variable_is_not_told_to_log_in(
+    shop: Shop, hub: HubStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, advice: str
+) -> None:
+    (tmp_path / "token").write_text("hf_" + "expired")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.delenv("HF_TOKEN")
+    if variable:
+        monkeypatch.setenv(variable, "hf_" + "expired")
+    hub.repositories[NAME] = Repository()
+    with pytest.raises(HubDenied, match="missing, wrong or has expired") as told:
+        shop.publish(10, Tenure(1, A))
+    assert advice in told.value.hint
 
 
 def test_a_machine_that_is_set_to_work_offline_says_so(

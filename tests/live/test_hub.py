@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import socket
@@ -42,7 +43,7 @@ class Run:
 
     def __init__(self, swarm: LiveSwarm, hub: HubStandIn) -> None:
         self.swarm, self.hub = swarm, hub
-        self.habit = partial(begin, hub.url)
+        self.habit = partial(begin, hub.url, str(swarm.directory / "home"))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -50,7 +51,8 @@ class Run:
     def backbone(self, *arguments: str) -> Peer:
         address = f"/ip4/127.0.0.1/tcp/{self.port}"
         place = ["--host", "127.0.0.1", "--port", str(self.port), "--announce", address]
-        command = ["backbone", str(self.swarm.directory), *place, "--track", "wandb", "--json", "--log-level", "debug"]
+        told = ["--hub-every", "0", "--track", "wandb", "--json", "--log-level", "debug"]
+        command = ["backbone", str(self.swarm.directory), *place, *told]
         return self.swarm.start("backbone", [*command, *arguments], habits=self.habit)
 
     def trainer(self, name: str, *arguments: str) -> Peer:
@@ -90,8 +92,9 @@ def whole(files: dict[str, bytes]) -> int:
     return int(state["epoch"])
 
 
-def begin(hub_url: str) -> None:
+def begin(hub_url: str, home: str) -> None:
     """What each of the run's processes does first."""
+    os.environ["XDG_DATA_HOME"] = home
     use_hub(hub_url)
     use_wandb_offline()
 

@@ -21,7 +21,7 @@ from collab.metrics.store import MetricsStore
 from collab.swarm.backbone_records import Publication
 from collab.swarm.lease import Tenure
 from collab.types import Lineage, PeerId
-from peers.hub_desk import FIRST_WAIT_S, LONGEST_WAIT_S, SPREAD, HubDesk, HubPlan
+from peers.hub_desk import DENIED_S, FIRST_WAIT_S, LONG_S, LONGEST_WAIT_S, SPREAD, HubDesk, HubPlan
 from peers.hub_service import has_told
 from tests.checkpoints.test_hub_publisher import NAME, Shop, epochs
 from tests.checkpoints.test_local import snapshot
@@ -49,13 +49,25 @@ class Disk:
 class Desk:
     """A desk in virtual time, and a Hub that answers as it is told: an error, or None for a commit."""
 
-    def __init__(self, *answers: Answer, publish: Callable[[Path, Order], OnHub] | None = None) -> None:
+    def __init__(
+        self,
+        *answers: Answer,
+        publish: Callable[[Path, Order], OnHub] | None = None,
+        every_s: float = 0.0,
+        until: int | None = None,
+    ) -> None:
         self.answers = list(answers)
         self.disk, self.tenure = Disk(), Tenure(1, A)
         self.held: Tenure | None = self.tenure
         self.attempts: list[tuple[float, int, Tenure]] = []
         self.ports = make_ports(FakeNetwork().join("a"))
-        self.plan = HubPlan(place=NAME, publish=publish or self.publish, worker=FakeCompute())
+        self.plan = HubPlan(
+            place=NAME,
+            publish=publish or self.publish,
+            worker=FakeCompute(),
+            every_s=every_s,
+            is_last=lambda epoch: epoch == until,
+        )
         self.desk = HubDesk(self.ports, self.disk, lambda: self.held, self.plan)
 
     def hold(self, tenure: Tenure | None) -> None:
@@ -152,7 +164,7 @@ NEVER = Fenced("a later term has published there", hint="start this one again wi
 FOR_NOW = Fenced("it holds epoch 40, which is later")
 
 
-@pytest.mark.parametrize("error", [HubDenied("it answered 403", hint="make a token"), NEVER, FOR_NOW])
+@pytest.mark.parametrize("error", [NEVER, FOR_NOW])
 def test_what_will_not_work_is_said_once_and_tried_again_with_the_next_checkpoint_only(error: CollabError) -> None:
     desk = Desk(error, error.again())
     desk.disk.put(10)
@@ -164,7 +176,136 @@ def test_what_will_not_work_is_said_once_and_tried_again_with_the_next_checkpoin
     assert again.text == f"{NAME} takes checkpoints again"
 
 
-@pytest.mark.parametrize("error", [HubDenied("it answered 403", hint="make a token"), NEVER])
+DENIED = HubDenied("it answered 403", hint="make a token")
+
+
+def test_what_was_refused_is_tried_again_each_quarter_of_an_hour_and_said_once() -> None:
+    """Somebody mends the token, or makes room, and need not start the backbone again."""
+    desk = Desk(*[DENIED.again() for _ in range(4)])
+    desk.disk.put(10)
+    desk.live(5 * DENIED_S, (2.5 * DENIED_S, lambda: desk.disk.put(20)))
+    assert [epoch for _, epoch, _ in desk.attempts] == [10, 10, 10, 20, 20]
+    for before, later in ((0, 1), (1, 2), (3, 4)):
+        assert DENIED_S <= desk.times_s[later] - desk.times_s[before] <= DENIED_S + 1.0
+    first, again = desk.events(Notice)
+    assert (first.text, first.hint, first.is_problem) == (DENIED.message, DENIED.hint, True)
+    assert again.text == f"{NAME} takes checkpoints again"
+
+
+def test_what_is_on_the_hub_is_not_asked_about_again_after_a_refusal_of_before() -> None:
+    desk = Desk(DENIED.again())
+    desk.disk.put(10)
+    desk.live(5 * DENIED_S)
+    assert [epoch for _, epoch, _ in desk.attempts] == [10, 10]
+
+
+# -- how often ---------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_commit_the_next_one_waits_and_is_of_the_newest_checkpoint_then() -> None:
+    desk = Desk(every_s=3600.0)
+    puts = [(at_s, lambda epoch=epoch: desk.disk.put(epoch)) for epoch, at_s in ((10, 5.0), (20, 600.0), (30, 3000.0))]
+    desk.live(3 * 3600.0, *puts, (4500.0, lambda: desk.disk.put(40)))
+    assert [epoch for _, epoch, _ in desk.attempts] == [10, 30, 40]
+    waits_s = [later - before for before, later in pairwise(desk.times_s)]
+    assert all(3600.0 <= wait_s <= 3601.0 for wait_s in waits_s)
+
+
+def test_a_failed_attempt_is_no_commit_and_what_fails_is_tried_again_as_ever() -> None:
+    desk = Desk(HubBusy("no"), every_s=3600.0)
+    desk.disk.put(10)
+    desk.live(60.0)
+    assert len(desk.attempts) == 2
+
+
+def test_the_last_checkpoint_of_the_run_waits_for_nothing() -> None:
+    desk = Desk(every_s=3600.0, until=30)
+    desk.disk.put(10)
+    desk.live(60.0, (10.0, lambda: desk.disk.put(20)), (20.0, lambda: desk.disk.put(30)))
+    assert [epoch for _, epoch, _ in desk.attempts] == [10, 30]
+
+
+def test_after_a_rollback_the_repository_goes_back_at_once() -> None:
+    desk = Desk(every_s=3600.0)
+    desk.disk.put(20)
+    desk.live(60.0, (10.0, lambda: desk.disk.put(10)))
+    assert [epoch for _, epoch, _ in desk.attempts] == [20, 10]
+
+
+def leave(desk: Desk, after_s: float, limit_s: float) -> float:
+    """Have it live, and then finish; how long that took."""
+
+    async def main() -> float:
+        task = asyncio.create_task(desk.desk.run())
+        await asyncio.sleep(after_s)
+        began_s = desk.ports.clock.monotonic()
+        await desk.desk.finish(limit_s)
+        took_s = desk.ports.clock.monotonic() - began_s
+        await asyncio.sleep(10.0)
+        task.cancel()
+        await asyncio.wait([task])
+        return took_s
+
+    return run(main())
+
+
+def test_a_backbone_that_leaves_has_its_newest_checkpoint_sent_however_short_ago_the_last_one_was() -> None:
+    desk = Desk(every_s=3600.0)
+    desk.disk.put(10)
+    desk.live(10.0)
+    desk.disk.put(20)
+    assert leave(desk, 5.0, 2.5) == 0.0
+    assert [epoch for _, epoch, _ in desk.attempts] == [10, 20]
+    assert desk.desk.under_way is None
+
+
+def test_a_backbone_that_leaves_waits_for_the_hub_no_longer_than_it_can() -> None:
+    class SlowCompute(FakeCompute):
+        async def run(self, work: Callable[[], Any], *, samples: float = 0.0) -> Any:
+            await asyncio.sleep(3600.0)
+
+    desk = Desk(every_s=3600.0)
+    desk.desk = HubDesk(desk.ports, desk.disk, lambda: desk.held, replace(desk.plan, worker=SlowCompute()))
+    assert leave(desk, 5.0, 2.5) == 0.0, "there is nothing to send"
+    desk.desk = HubDesk(desk.ports, desk.disk, lambda: desk.held, replace(desk.plan, worker=SlowCompute()))
+    desk.disk.put(10)
+    assert leave(desk, 5.0, 2.5) == 2.5
+    assert desk.desk.under_way == 10, "so that it can be told"
+
+
+def test_an_upload_that_hangs_is_told_after_an_hour() -> None:
+    desk = Desk()
+
+    class SlowCompute(FakeCompute):
+        async def run(self, work: Callable[[], Any], *, samples: float = 0.0) -> Any:
+            await asyncio.sleep(3 * LONG_S)
+            return work()
+
+    desk.desk = HubDesk(desk.ports, desk.disk, lambda: desk.held, replace(desk.plan, worker=SlowCompute()))
+    desk.disk.put(10)
+    told: list[tuple[str, str]] = []
+
+    def look() -> None:
+        told.append((desk.desk.standing, desk.desk.next_step))
+
+    desk.live(4 * LONG_S, *((at_s, look) for at_s in (10.0, LONG_S - 10.0, LONG_S + 10.0, 3 * LONG_S + 10.0)))
+    assert told[0] == told[1] == told[3] == ("", "")
+    assert told[2][0].startswith("epoch 10 is not on the Hub yet: it has been on its way since ")
+    assert "uplink" in told[2][1]
+
+
+def test_what_of_the_repository_was_of_no_use_is_said() -> None:
+    there = OnHub(commit="c" * 40, epoch=10, num_bytes=10, is_new=True, remark="its history is garbled")
+    desk = Desk(publish=lambda *_: there)
+    desk.disk.put(10)
+    desk.live(10.0)
+    assert [(one.text, one.is_problem) for one in desk.events(Notice)] == [("its history is garbled", False)]
+
+
+# -- what people hear --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [DENIED, NEVER])
 def test_where_publishing_stands_is_in_words_until_it_is_well_again(error: CollabError) -> None:
     desk = Desk(error, error.again(), error.again())
     desk.disk.put(10)

@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from collab.checkpoints.hub_repository import HubPlace, HubRepository
 from collab.checkpoints.local import save_checkpoint, verified_state
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.config import load_run, parse_run
-from collab.errors import ConfigError, CorruptState, HubBusy, HubDenied, InviteError, StateError
+from collab.errors import CheckpointFailed, ConfigError, CorruptState, HubBusy, HubDenied, InviteError, StateError
 from collab.metrics.records import SwarmReport
 from collab.metrics.store import MetricsStore
 from collab.swarm.access import Grant, Papers, pack_grant
@@ -28,7 +30,9 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
 from collab.swarm.lease import Tenure
+from collab.swarm.orders import OrderBook
 from collab.swarm.snapshots import pack
+from collab.swarm.statements import Amend, Statement
 from collab.tasks.registry import build_task
 from collab.training.genesis import make_genesis
 from collab.types import Lineage, PeerId, Role
@@ -36,9 +40,12 @@ from peers.assets import load_assets
 from peers.carrying_on import bring_run_file, take_up
 from peers.credits import Credit
 from peers.hosting import HostOptions, _bring_own
+from peers.hub_history import HISTORY, History, curves_of, points_of, read_history
 from peers.hub_lookup import checkpoint_in, export_to, place_of, word_of
-from peers.hub_pages import RUN_ON_HUB, HubPages, count_parameters, points_of
-from peers.hub_service import bring_if_lost, place_for, place_named
+from peers.hub_pace import HUB_EVERY_MIN
+from peers.hub_pages import RUN_ON_HUB, HubPages, Seen, count_parameters
+from peers.hub_service import bring_if_lost, place_for, place_named, service_at
+from peers.hub_taken_over import kept_history
 from peers.places import DataDir
 from tests.checkpoints.test_hub_publisher import NAME
 from tests.checkpoints.test_local import snapshot
@@ -61,21 +68,56 @@ WORD = write_invite(INVITE, OWNER)
 
 
 @pytest.fixture
-def at_hub(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch) -> HubStandIn:
+def at_hub(hub: HubStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubStandIn:
     """Also for whoever does not name an endpoint."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     for name in ("ENDPOINT", "HUGGINGFACE_CO_URL_TEMPLATE"):
         monkeypatch.setattr(huggingface_hub.constants, name, getattr(huggingface_hub.constants, name))
     use_hub(hub.url)
     return hub
 
 
-def publish(server: HubStandIn, root: Path, epoch: int, invite: str | None) -> Path:
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was waited for the Hub; no time passes."""
+    found: list[float] = []
+    monkeypatch.setattr("peers.hub_patience.sleep", found.append)
+    return found
+
+
+ANNA = {"a": Credit("Anna", 0, 640)}
+Peers = dict[str, Credit]
+
+
+def ordered(*what: Statement) -> OrderBook:
+    book = OrderBook(BUNDLE.fingerprint, OWNER.peer_id)
+    for one in what:
+        book = book.extended([book.signed(one, OWNER, 0.0)])
+    return book
+
+
+def publish(
+    server: HubStandIn,
+    root: Path,
+    epoch: int,
+    invite: str | None,
+    given: Peers = ANNA,
+    said: Sequence[Statement] = (),
+    bundle: Bundle = BUNDLE,
+) -> Path:
     """As a backbone does, with its pages."""
-    disk = LocalPublisher(root / "checkpoints", BUNDLE.fingerprint, lambda: FILES, keep=9)
+    disk = LocalPublisher(root / "checkpoints", bundle.fingerprint, lambda: FILES, keep=9)
     root.mkdir(parents=True, exist_ok=True)
     store = MetricsStore.open(root / "metrics.sqlite")
-    pages = HubPages(NAME, BUNDLE, lambda: points_of(store), lambda: (Credit("Anna", 0, 640),), invite)
-    publisher = HubPublisher(HubRepository(HubPlace(NAME), endpoint=server.url), root / "outbox", pages.beside)
+    seen = Seen(
+        curves=lambda: curves_of(store),
+        given=lambda: [(PeerId(peer), credit) for peer, credit in given.items()],
+        before=lambda: kept_history(DataDir(root).hub_history),
+        orders=lambda: ordered(*said),
+    )
+    pages = HubPages(NAME, bundle, seen, invite)
+    repository = HubRepository(HubPlace(NAME), endpoint=server.url)
+    publisher = HubPublisher(repository, root / "outbox", pages.beside, pages.misleads)
     wanted = order(epoch, Tenure(1, A))
     path = disk.publish(snapshot(epoch), wanted).path
     with closing(store):
@@ -92,6 +134,7 @@ def report(root: Path, epoch: int, loss: float, eval_loss: float = math.nan) -> 
         at_s=0.0, epoch=epoch, lineage=Lineage("l"), loss=loss, eval_loss=eval_loss, eval_epoch=epoch,
         eval_accuracy=math.nan, samples_per_s=1.0, trainers=1, peers=2, learning_rate=0.25,
     )  # fmt: skip
+    root.mkdir(parents=True, exist_ok=True)
     with closing(MetricsStore.open(root / "metrics.sqlite")) as store:
         store.write([event])
 
@@ -114,14 +157,93 @@ def test_a_checkpoint_comes_with_its_figures_its_curve_and_the_run(hub: HubStand
 
 def test_the_curves_of_the_card_are_those_of_the_store(tmp_path: Path) -> None:
     with closing(MetricsStore.open(tmp_path / "metrics.sqlite")) as store:
-        assert points_of(store) == []
+        assert points_of(curves_of(store)) == []
     for epoch, loss, held_out in ((1, 5.0, math.nan), (2, 4.0, 4.5), (3, 3.0, math.nan), (3, 2.5, math.nan)):
         report(tmp_path, epoch, loss, held_out)
     with closing(MetricsStore.open(tmp_path / "metrics.sqlite")) as store:
-        points = points_of(store)
+        points = points_of(curves_of(store))
     assert [(point.epoch, point.loss) for point in points] == [(1, 5.0), (2, 4.0), (3, 2.5)]
     assert [(point.eval_epoch, point.eval_loss) for point in points if point.eval_epoch >= 0] == [(2, 4.5)]
     assert [(point.samples_per_s, point.learning_rate) for point in points] == [(1.0, 0.25)] * 3
+
+
+# -- what others have seen ---------------------------------------------------------------------------------------------
+
+
+def card(server: HubStandIn) -> str:
+    return head(server)["README.md"].decode()
+
+
+def told_losses(server: HubStandIn) -> dict[int, float]:
+    return dict(read_history(head(server)[HISTORY]).curves["loss"])
+
+
+def test_a_backbone_that_takes_over_tells_what_the_one_before_has_seen(hub: HubStandIn, tmp_path: Path) -> None:
+    for epoch, loss in ((5, 3.0), (10, 2.0)):
+        report(tmp_path / "first", epoch, loss)
+    publish(hub, tmp_path / "first", 10, WORD, {**ANNA, "b": Credit("", 0, 100)})
+    report(tmp_path / "second", 20, 1.0)
+    publish(hub, tmp_path / "second", 20, None, {"a": Credit("Anna", 0, 30), "d": Credit("Dora", 0, 20)})
+    assert told_losses(hub) == {5: 3.0, 10: 2.0, 20: 1.0}
+    text = card(hub)
+    assert "- Anna: 640 samples\n- Dora: 20 samples" in text
+    assert "| Samples trained so far, as peers tell | 740 |" in text
+    assert json.loads(head(hub)["collab_state.json"])["hub"]["samples"] == 740
+    assert json.loads(head(hub)["collab_state.json"])["hub"]["loss"] == 1.0
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"format": 1}', bytes(5_000_000)])
+def test_a_history_that_is_garbled_is_left_aside_and_a_new_one_begins(
+    hub: HubStandIn, tmp_path: Path, content: bytes
+) -> None:
+    publish(hub, tmp_path / "first", 10, WORD)
+    held = hub.repositories[NAME]
+    held.commit("forged", held.head.files | {HISTORY: content})
+    report(tmp_path / "second", 20, 1.0)
+    publish(hub, tmp_path / "second", 20, WORD)
+    assert told_losses(hub) == {20: 1.0}
+    assert "Anna: 640 samples" in card(hub)
+
+
+def test_what_the_organiser_has_written_below_the_mark_stays(hub: HubStandIn, tmp_path: Path) -> None:
+    publish(hub, tmp_path, 10, WORD)
+    held = hub.repositories[NAME]
+    page = held.head.files["README.md"].replace(b"---\n", b"---\nlanguage: en\n", 1) + b"\n## Our thanks\n"
+    held.commit("edited", held.head.files | {"README.md": page})
+    publish(hub, tmp_path, 20, WORD)
+    assert card(hub).endswith("\n## Our thanks\n")
+    assert yaml.safe_load(card(hub).split("---\n")[1])["language"] == "en"
+    assert "after 20 global steps" in card(hub)
+
+
+def test_what_the_organiser_has_amended_is_on_the_page(hub: HubStandIn, tmp_path: Path) -> None:
+    said = (
+        Amend(from_epoch=3, learning_rate=0.5),
+        Amend(from_epoch=8, learning_rate=0.125, target_batch_size=2048),
+        Amend(from_epoch=15, learning_rate=9.0),
+    )
+    publish(hub, tmp_path, 10, WORD, said=said)
+    rate, batch = RUN.optimizer.learning_rate, RUN.strategy.target_batch_size
+    assert f"learning rate 0.125 since epoch 8 ({rate:g} at the beginning)" in card(hub)
+    assert f"| 2,048 since epoch 8 ({batch:,} at the beginning) |" in card(hub)
+
+
+def test_a_moved_run_is_found_at_its_new_address_before_its_next_checkpoint(
+    at_hub: HubStandIn, tmp_path: Path
+) -> None:
+    """All is lost but the owner's key: the state comes from the Hub, and the backbone has another address and key."""
+    publish(at_hub, tmp_path / "lost", 10, WORD)
+    moved = write_invite(replace(INVITE, addresses=(f"/ip4/10.9.9.9/tcp/4001/p2p/{OWNER.peer_id}",)), OWNER)
+    publish(at_hub, tmp_path / "new", 10, moved)
+    assert word_of(NAME) == moved
+    commits = len(at_hub.repositories[NAME].commits)
+    for root in ("new", "lost"):
+        publish(at_hub, tmp_path / root, 10, moved if root == "new" else None)
+    assert len(at_hub.repositories[NAME].commits) == commits
+    publish(at_hub, tmp_path / "new", 10, "")
+    assert RUN_ON_HUB not in head(at_hub), "nobody is to find it any more"
+    publish(at_hub, tmp_path / "new", 10, "")
+    assert len(at_hub.repositories[NAME].commits) == commits + 1
 
 
 def test_parameters_are_counted_as_the_file_has_them(tmp_path: Path, hub: HubStandIn) -> None:
@@ -207,6 +329,63 @@ def test_a_repository_that_is_not_there_says_what_to_do(at_hub: HubStandIn) -> N
     assert "read access" in told.value.hint
 
 
+def test_a_hub_that_stumbles_is_asked_again_and_not_before_the_time_that_it_names(
+    at_hub: HubStandIn, tmp_path: Path, pauses: list[float]
+) -> None:
+    publish(at_hub, tmp_path, 10, WORD)
+    at_hub.fault("GET /api/models/.*", 503)
+    at_hub.fault("GET /api/models/.*", 429, headers={"Retry-After": "17"})
+    assert word_of(NAME) == WORD
+    assert pauses == [2.0, 17.0]
+
+
+@pytest.mark.parametrize(
+    ("headers", "waited_s", "hint"),
+    [
+        ({}, [2.0, 5.0, 10.0, 20.0], "try again in a few minutes"),
+        ({"Retry-After": "600"}, [], "try again in 10 min"),
+    ],
+)
+def test_a_hub_that_stays_away_is_asked_for_a_minute_and_the_hint_says_what_to_do(
+    at_hub: HubStandIn, pauses: list[float], headers: dict[str, str], waited_s: list[float], hint: str
+) -> None:
+    at_hub.fault("GET /api/models/.*", 503, times=99, headers=headers)
+    with pytest.raises(HubBusy) as told:
+        word_of(NAME)
+    assert pauses == waited_s
+    assert hint in told.value.hint
+    assert "it is tried again" not in told.value.hint
+
+
+def test_while_the_hub_is_away_a_run_is_found_as_it_was_found_last(
+    at_hub: HubStandIn, tmp_path: Path, pauses: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(at_hub, tmp_path, 10, WORD)
+    assert word_of(NAME) == WORD
+    at_hub.fault("GET /api/models/.*", 503, times=99)
+    assert word_of(NAME) == WORD
+    assert "going by what was found there last, on 20" in capsys.readouterr().err
+    with pytest.raises(HubBusy):
+        word_of(f"{NAME}@v1")
+    (kept,) = (tmp_path / "data").rglob("*.invite")
+    kept.write_text("garbled")
+    with pytest.raises(HubBusy):
+        word_of(NAME)
+
+
+def test_a_run_that_is_not_to_be_found_any_more_is_forgotten(
+    at_hub: HubStandIn, tmp_path: Path, pauses: list[float]
+) -> None:
+    publish(at_hub, tmp_path, 10, WORD)
+    word_of(NAME)
+    publish(at_hub, tmp_path, 20, "")
+    with pytest.raises(InviteError):
+        word_of(NAME)
+    at_hub.fault("GET /api/models/.*", 503, times=99)
+    with pytest.raises(HubBusy):
+        word_of(NAME)
+
+
 # -- beginning ---------------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +398,16 @@ def test_the_flag_counts_before_the_run_file_and_none_is_nowhere() -> None:
         place_for("nonsense", RUN)
     assert place_named("org/model") == HubPlace("org/model")
     assert place_named("none") is place_named("") is None, "of a backbone that joins there is the flag only"
+
+
+def test_how_often_goes_with_where() -> None:
+    place = place_for("", RUN, 5.0)
+    service = service_at(place, 5.0, lambda _: None)
+    assert service is not None
+    assert (service.place, service.every_s) == (HubPlace("org/model"), 300.0)
+    assert service_at(None, HUB_EVERY_MIN, lambda _: None) is None
+    with pytest.raises(ConfigError, match="--hub-every 5: nothing is published"):
+        place_for("none", RUN, 5.0)
 
 
 def test_a_lost_disk_begins_with_what_the_hub_has(at_hub: HubStandIn, tmp_path: Path) -> None:
@@ -325,8 +514,10 @@ def test_a_run_is_not_begun_anew_where_the_hub_holds_a_state_that_cannot_be_take
     assert "try an earlier revision" in told.value.hint
 
 
-def test_a_run_is_not_begun_anew_while_nobody_knows_whether_it_has_a_state(at_hub: HubStandIn, tmp_path: Path) -> None:
-    at_hub.fault("GET /api/models/.*", 503)
+def test_a_run_is_not_begun_anew_while_nobody_knows_whether_it_has_a_state(
+    at_hub: HubStandIn, tmp_path: Path, pauses: list[float]
+) -> None:
+    at_hub.fault("GET /api/models/.*", 503, times=99)
     with pytest.raises(HubBusy, match="cannot be seen") as told:
         bring_if_lost(HubPlace(NAME), DataDir(tmp_path), BUNDLE.fingerprint)
     assert "--hub-repo none" in told.value.hint
@@ -444,7 +635,8 @@ def test_what_is_exported_from_the_hub_loads_with_transformers(
     publication = replace(wanted.publication, digest=digest, lineage=made.lineage, epoch=made.epoch)
     wanted = replace(wanted, publication=publication)
     path = disk.publish(made, wanted).path
-    pages = HubPages(NAME, bundle, tuple, tuple, "")
+    seen = Seen(curves=dict, given=list, orders=lambda: OrderBook(bundle.fingerprint, OWNER.peer_id))
+    pages = HubPages(NAME, bundle, seen, "")
     HubPublisher(HubRepository(HubPlace(NAME)), tmp_path / "outbox", pages.beside).publish(path, wanted)
     assert checkpoint_in(tmp_path) == path
 
@@ -456,10 +648,85 @@ def test_what_is_exported_from_the_hub_loads_with_transformers(
         expected = torch.from_numpy(made.tensors["model.transformer.wte.weight"].copy())
         assert torch.equal(model.state_dict()["transformer.wte.weight"], expected)
         assert tokenizer.decode(tokenizer("line 4 of many")["input_ids"]) == "line 4 of many"
-    assert not list(tmp_path.glob(".collab-*"))
+    assert not list(tmp_path.glob(".from-*"))
+    assert at_hub.count("GET .*/optimizer.safetensors") == 0, "two thirds, and of no use to anybody here"
 
 
 def test_where_there_is_no_checkpoint_the_message_says_what_to_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no checkpoint in") as told:
         export_to(str(tmp_path), tmp_path / "out")
     assert "owner/name" in told.value.hint
+
+
+def test_an_export_that_breaks_off_goes_on_where_it_was(
+    at_hub: HubStandIn, tmp_path: Path, pauses: list[float]
+) -> None:
+    publish(at_hub, tmp_path / "theirs", 10, WORD)
+    at_hub.fault("GET .*/model.safetensors", 503, times=99)
+    with pytest.raises(HubBusy, match="503") as told:
+        export_to(NAME, tmp_path / "out")
+    unfinished = tmp_path / ".out.unfinished-from-hub"
+    assert f"what has arrived is in {unfinished}, and the same command goes on from there" in told.value.hint
+    at_hub.faults.clear()
+    at_hub.requests.clear()
+    export_to(NAME, tmp_path / "out")
+    assert at_hub.count("GET .*/config.json") == 0, "it was there"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
+    assert not unfinished.exists()
+
+
+def test_an_export_is_refused_before_anything_is_fetched(at_hub: HubStandIn, tmp_path: Path) -> None:
+    publish(at_hub, tmp_path / "theirs", 10, WORD)
+    at_hub.requests.clear()
+    for target in (tmp_path, Path(".")):
+        with pytest.raises(CheckpointFailed, match="exists already"):
+            export_to(NAME, target)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointFailed, match="could not be read or written"):
+        export_to(NAME, tmp_path / "file" / "out")
+    assert at_hub.requests == []
+
+
+# -- another owner -----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_owners_run_tells_what_the_run_has_been_that_it_goes_on_from(
+    at_hub: HubStandIn, tmp_path: Path
+) -> None:
+    report(tmp_path / "theirs", 10, 2.0)
+    publish(at_hub, tmp_path / "theirs", 10, WORD, {**ANNA, "b": Credit("", 0, 100)})
+    mine = tmp_path / "mine" / "backbone"
+    mine.mkdir(parents=True)
+    take_up(NAME, RUN, tmp_path / "mine", DataDir(mine))
+    assert kept_history(DataDir(mine).hub_history).curves["loss"] == {10: 2.0}
+    del at_hub.repositories[NAME]
+    new_owner = Bundle(RUN, {}, STRANGER.peer_id)
+    report(mine, 20, 1.0)
+    publish(at_hub, mine, 20, "", {"a": Credit("Anna", 0, 60)}, bundle=new_owner)
+    assert told_losses(at_hub) == {10: 2.0, 20: 1.0}
+    assert "- Anna: 700 samples\n- 1 more machine" in card(at_hub)
+
+
+def test_what_is_taken_over_from_another_repository_goes_on_in_ours(at_hub: HubStandIn, tmp_path: Path) -> None:
+    report(tmp_path / "theirs", 10, 2.0)
+    publish(at_hub, tmp_path / "theirs", 10, WORD)
+    bring_own(tmp_path / "run", NAME, BUNDLE)
+    assert kept_history(DataDir(tmp_path / "run" / "backbone").hub_history).curves["loss"] == {10: 2.0}
+
+
+def test_a_history_that_cannot_be_had_or_kept_does_not_keep_a_backbone_from_beginning(
+    at_hub: HubStandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(at_hub, tmp_path / "theirs", 10, WORD)
+    held = at_hub.repositories[NAME]
+    held.commit("forged", held.head.files | {HISTORY: b"{"})
+    bring_own(tmp_path / "run", NAME, BUNDLE)
+    assert "problem: collab_history.json of org/model is not what a backbone writes" in capsys.readouterr().err
+    at_hub.fault(f"HEAD .*/{HISTORY}", 503)
+    shutil.rmtree(tmp_path / "run")
+    bring_own(tmp_path / "run", NAME, BUNDLE)
+    assert "are not taken over: the Hub answered 503" in capsys.readouterr().err
+    path = DataDir(tmp_path / "run" / "backbone").hub_history
+    assert kept_history(path) == History()
+    path.write_bytes(b"{")
+    assert kept_history(path) == History()

@@ -19,7 +19,7 @@ from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
 from peers.credits import SAVE_S, Credit, CreditBook
 from peers.licences import KNOWN, licence_metadata
-from peers.model_card import MOST_POINTS, Facts, Point, model_card, picture, pictures, plain
+from peers.model_card import MOST_POINTS, Amended, Facts, Point, model_card, picture, pictures, plain
 from peers.run_file import template
 from tests.fakes import FakeCompute, FakeNetwork, make_ports, run
 from tests.swarm.people import record
@@ -149,6 +149,22 @@ def test_only_who_agreed_is_named_with_what_all_their_machines_have_given() -> N
     text = card(given=given)
     assert "- Anna: 1,500 samples\n- Bob: 20 samples\n- 1 more machine" in text
     assert "| Samples trained so far, as peers tell | 2,220 |" in text
+
+
+def test_who_is_known_as_a_sum_only_is_thanked_and_counted_with_the_others() -> None:
+    text = card(given=(Credit("Anna", 0, 1000), Credit("", 0, 50)), num_others=3, samples_of_others=950)
+    assert "- Anna: 1,000 samples\n- 4 more machines" in text
+    assert "| Samples trained so far, as peers tell | 2,000 |" in text
+    assert "- 1 more machine\n" in card(num_others=1, samples_of_others=5)
+
+
+def test_what_was_amended_stands_beside_what_the_run_began_with() -> None:
+    text = card(learning_rate=Amended(0.0005, 300), target_batch_size=Amended(8192, 120))
+    assert "adamw, learning rate 0.0005 since epoch 300 (0.002 at the beginning), schedule linear" in text
+    batch = RUN.strategy.target_batch_size
+    assert f"| Samples of one global step | 8,192 since epoch 120 ({batch:,} at the beginning) |" in text
+    assert "What its organiser has changed since then is above." in text
+    assert "since" not in card()
 
 
 @pytest.mark.parametrize(

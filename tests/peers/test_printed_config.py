@@ -34,6 +34,7 @@ def test_each_value_of_a_backbone_names_where_it_comes_from(tmp_path: Path) -> N
     assert (options["host"], origins["host"]) == ("127.0.0.1", "flag")
     assert (options["port"], origins["port"]) == (4000, "COLLAB_BACKBONE_PORT")
     assert (options["hub-repo"], origins["hub-repo"]) == ("org/model", "run file")
+    assert (options["hub-every"], origins["hub-every"]) == (60.0, "default")
     assert (options["track"], origins["track"]) == ("auto", "default")
     assert (run["run_id"], origins["run_id"]) == ("shown", "run file")
     assert run["task"] == {**run["task"], "hidden_sizes": [32]}  # type: ignore[dict-item]

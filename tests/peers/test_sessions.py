@@ -324,6 +324,7 @@ def test_one_that_is_to_pause_while_it_loads_what_it_needs_takes_no_device(tmp_p
     [
         ({"store": "x.sqlite"}, "--store"),
         ({"hub_repo": "org/name"}, "--hub-repo"),
+        ({"hub_every_min": 5.0}, "--hub-every"),
         ({"gpu_memory_gb": 4.0, "role": Role.AUXILIARY}, "--gpu-memory"),
         ({"rules": HouseRules(when="at night")}, "22:00-07:00"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collab.checkpoints.hub_publisher import Beside, HubPublisher, Staged
-from collab.checkpoints.hub_repository import HubPlace, HubRepository
+from collab.checkpoints.hub_repository import HubPlace, HubRepository, There
 from collab.concurrency import Background
 from collab.metrics.records import CheckpointOnHub
 from collab.ports import Ports
@@ -25,11 +25,11 @@ __all__ = ["hub"]
 NAME = "org/simulated"
 
 
-def nothing_more(_: Staged, names: frozenset[str]) -> Beside:
+def nothing_more(_: Staged, there: There) -> Beside:
     return Beside(files={}, figures={})
 
 
-def add_backbone(swarm: SimSwarm, server: HubStandIn) -> SimPeer:
+def add_backbone(swarm: SimSwarm, server: HubStandIn, every_s: float = 0.0) -> SimPeer:
     """A backbone that publishes on the Hub, in each of its lives."""
     index = len(swarm.world.peers)
 
@@ -44,8 +44,10 @@ def add_backbone(swarm: SimSwarm, server: HubStandIn) -> SimPeer:
         assert backbone is not None
         repository = HubRepository(HubPlace(NAME), endpoint=server.url)
         publisher = HubPublisher(repository, swarm.directory / f"outbox-{index}", nothing_more)
-        plan = HubPlan(place=NAME, publish=publisher.publish, worker=FakeCompute())
-        await HubDesk(ports, backbone.keeper.shelf, backbone.lease.tenure, plan).run()
+        plan = HubPlan(place=NAME, publish=publisher.publish, worker=FakeCompute(), every_s=every_s)
+        desk = HubDesk(ports, backbone.keeper.shelf, backbone.lease.tenure, plan)
+        backbone.last_errand = desk.finish
+        await desk.run()
 
     return swarm.world.add_peer(main, link=Link(up_bytes_per_s=25e6, down_bytes_per_s=25e6, latency_s=0.01))
 
@@ -113,3 +115,15 @@ def test_a_hub_that_is_gone_slows_nobody_down_and_gets_the_newest_one_when_it_is
         check_in_order(commits)
         assert commits[-1][0] == 30
     assert ends_s[0] == ends_s[1], "to the very moment"
+
+
+def test_few_commits_are_made_and_the_last_checkpoint_is_there_when_the_backbone_leaves(
+    hub: HubStandIn, tmp_path: Path
+) -> None:
+    swarm = SimSwarm(tmp_path, until=30, every=5, target=640)
+    swarm.backbones_stay_s = 20.0
+    add_backbone(swarm, hub, every_s=3600.0)
+    for _ in range(2):
+        swarm.add_trainer(microbatch_size=32)
+    swarm.world.run()
+    assert [epoch for epoch, _, _ in published(hub)] == [0, 30]

@@ -1,0 +1,40 @@
+"""What came from the Hub with a checkpoint: curves and thanks of the run so far, kept for the cards that we publish."""
+
+import logging
+from pathlib import Path
+
+from collab.checkpoints.hub_repository import HubRepository, There
+from collab.errors import StateError
+from peers.hub_history import History, fetched, read_history, written
+from peers.process import announce
+from peers.upgrading import put
+
+logger = logging.getLogger(__name__)
+
+
+def keep_history(repository: HubRepository, path: Path) -> None:
+    """Have what the repository tells of the run at ``path``, if it tells anything. Blocks.
+
+    What cannot be had, or kept, is only lost to the card, and a person is told.
+    """
+    try:
+        history, wrong = fetched(There(repository, repository.head()))
+        if not wrong and history != History():
+            put(path, written(history))
+    except StateError as error:
+        wrong = f"the curves and contributors that {repository.place} tells of are not taken over: {error.message}"
+    except OSError as error:
+        wrong = f"the curves and contributors that {repository.place} tells of cannot be kept: {error}"
+    if wrong:
+        announce(f"problem: {wrong}\n  -> the model's page begins them anew, unless this repository is published in")
+
+
+def kept_history(path: Path) -> History:
+    """What ``keep_history`` has kept; empty: nothing. Blocks."""
+    try:
+        return read_history(path.read_bytes())
+    except FileNotFoundError:
+        return History()
+    except (OSError, ValueError) as error:
+        logger.warning("curves and contributors from the Hub cannot be read path=%s: %s", path, error)
+        return History()
