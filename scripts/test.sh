@@ -32,8 +32,8 @@ if (( $# )); then
     printf 'test: pytest\n'
     exec .venv/bin/python -m pytest "$@"
 fi
-# Real processes need the machine for themselves; what runs in virtual time does not care how long it takes.
+# Two workers: real processes wait for each other half of the time. What runs in virtual time does not care how long it takes.
 printf 'test: pytest, real processes\n'
-.venv/bin/python -m pytest tests/live --durations 15
+.venv/bin/python -m pytest tests/live --numprocesses 2 --dist worksteal --durations 15
 printf 'test: pytest, everything else\n'
 exec .venv/bin/python -m pytest tests --ignore=tests/live --numprocesses auto --dist worksteal --durations 15
