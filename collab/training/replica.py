@@ -3,7 +3,7 @@
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +15,11 @@ from collab.strategies.base import HandedOver, Spans
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, sealed, serialised
 from collab.tasks.base import Batch
 from collab.training.accumulator import Accumulator
+from collab.training.backward import Backward, LossFunction
 from collab.training.layout import VectorLayout
 from collab.training.momentum import Outgoing, PlainGradient
 from collab.training.one_window import OneWindow
-from collab.training.precision import LossScale, Precision
+from collab.training.precision import Precision
 from collab.training.schedule import learning_rate_factor
 from collab.training.shared_state import as_numpy, model_tensors, move, optimizer_state, tensors_of
 from collab.training.sums import GradientSum, Used
@@ -26,7 +27,6 @@ from collab.types import Lineage, Vector
 
 logger = logging.getLogger(__name__)
 
-LossFunction = Callable[[torch.nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
 RateFactor = Callable[[int, str | None], float]
 """From an epoch and the mark of the terms of its step; None: those that this peer knows of."""
 
@@ -72,8 +72,7 @@ class Replica(OneWindow):
         self.layout = VectorLayout(model)
         self.epoch = 0
         self.lineage, self.era = Lineage(""), ""
-        self._schedule, self.device, self._precision = schedule, device, precision
-        self._scale = LossScale() if precision is Precision.FLOAT16 else None
+        self._schedule, self.device, self._backward = schedule, device, Backward(self.layout, precision)
         self._base_rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.rate_factor: RateFactor = lambda _epoch, _terms: 1.0
         """What the organiser has made of the learning rate since the run began."""
@@ -130,12 +129,8 @@ class Replica(OneWindow):
         """Forward and backward on ``batch``; adds its gradient, weighted by samples, if all of it is finite."""
         tensors = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.tensors.items()}
         self.model.train()
-        self.layout.clear_gradients()
-        with self._precision.autocast(self.device):
-            loss = loss_function(self.model, tensors)
-        scale = self._scale.value if self._scale else 1.0
-        (loss.float() * scale if self._scale else loss.float()).backward()  # type: ignore[no-untyped-call]
-        return self.take_gradients(batch.sample_ids, float(loss.detach()), scale=scale)
+        loss, scale = self._backward.compute(self.model, tensors, loss_function)
+        return self.take_gradients(batch.sample_ids, loss, scale=scale)
 
     def take_gradients(
         self, sample_ids: tuple[int, ...], loss: float | None, *, scale: float = 1.0
@@ -160,8 +155,7 @@ class Replica(OneWindow):
         samples = len(sample_ids)
         microbatch = GradientSum(total, sample_ids, (self.epoch,) * samples, loss * samples)
         is_finite = self._gradient.add(microbatch, is_sound=is_sound)
-        if self._scale:
-            self._scale.update(is_finite)
+        self._backward.note(loss, was_finite=is_finite)
         self._beside += is_finite
         return MicrobatchReport(samples, loss, "" if is_finite else "the loss or its gradient is not finite")
 
