@@ -11,6 +11,7 @@ from collab.errors import ShapeMismatch
 from collab.strategies.base import HandedOver, OwnWindows
 from collab.swarm.snapshots import Snapshot
 from collab.training.replica import MicrobatchReport
+from collab.training.shared_state import whole_or_nobodys
 from collab.training.stepping import SteppingReplica
 from collab.training.windows import WindowBook
 from collab.types import Lineage, Vector
@@ -137,7 +138,7 @@ class AnchoredReplica(SteppingReplica):
         """
         if update.shape != (self.layout.num_elements,):
             raise ShapeMismatch(f"expected {self.layout.num_elements} elements, got shape {update.shape}")
-        with self._changing:
+        with self._changing, whole_or_nobodys(self):
             self._anchor.add_(torch.from_numpy(self._moved(update)).to(self._anchor.device))
             self.epoch += 1
             self.lineage = lineage

@@ -21,7 +21,7 @@ from collab.training.momentum import Outgoing, PlainGradient
 from collab.training.one_window import OneWindow
 from collab.training.precision import Precision
 from collab.training.schedule import learning_rate_factor
-from collab.training.shared_state import as_numpy, model_tensors, move, optimizer_state, tensors_of
+from collab.training.shared_state import as_numpy, model_tensors, move, optimizer_state, tensors_of, whole_or_nobodys
 from collab.training.sums import GradientSum, Used
 from collab.types import Lineage, Vector
 
@@ -228,7 +228,7 @@ class Replica(OneWindow):
         self.model.zero_grad(set_to_none=True)  # of what is not in the vector, too, which the optimiser may have
         self.layout.scatter_gradients(update)
         self._set_rates(terms)
-        with self._changing:
+        with self._changing, whole_or_nobodys(self):
             self.optimizer.step()
             self.epoch += 1
             self.lineage = lineage
@@ -280,7 +280,7 @@ class Replica(OneWindow):
         """
         own, theirs = model_tensors(self.model), tensors_of(snapshot, self.model)
         state = self._optimizer_state(snapshot)
-        with self._changing, torch.no_grad():
+        with self._changing, whole_or_nobodys(self), torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(torch.from_numpy(np.array(theirs[name])))
             self.optimizer.load_state_dict(state)

@@ -1,12 +1,15 @@
 """What of a model and its optimiser peers share, by name."""
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from collab.errors import ShapeMismatch
 from collab.swarm.snapshots import Snapshot
+from collab.types import Lineage
 
 QUANTISATION_KEYS = ("qmap", "absmax")
 """How the keys of bitsandbytes' tables begin; any other optimiser state has its parameter's shape or is a scalar."""
@@ -83,3 +86,21 @@ def move(model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch
 def as_numpy(tensor: torch.Tensor) -> Any:
     """In this machine's memory; of a tensor that is there already, no copy."""
     return tensor.detach().cpu().contiguous().numpy()
+
+
+class OfHistory(Protocol):
+    """A state that is on a history."""
+
+    lineage: Lineage
+
+
+@contextmanager
+def whole_or_nobodys(state: OfHistory) -> Iterator[None]:
+    """Around a change of ``state``. One that fails half-way, as where memory ends, leaves something that belongs to no
+    history: nobody is given it, and no copy of it is made.
+    """
+    try:
+        yield
+    except BaseException:
+        state.lineage = Lineage("")
+        raise

@@ -14,7 +14,7 @@ from collab.swarm.snapshots import Snapshot
 from collab.training.accumulator import Accumulator
 from collab.training.copy_layout import COUNT, CopyLayout
 from collab.training.replica import MicrobatchReport
-from collab.training.shared_state import as_numpy
+from collab.training.shared_state import as_numpy, whole_or_nobodys
 from collab.training.stepping import SteppingReplica
 from collab.types import Vector
 
@@ -68,7 +68,7 @@ class UnitReplica(SteppingReplica):
             )
         self._to_compute = num_samples
         self._gradient.drop_later()
-        with self._changing:
+        with self._changing, whole_or_nobodys(self):
             self._begun_with = stored.values
             self.copy_layout.scatter(torch.from_numpy(np.array(stored.values)).to(self.device))
             for name, tensor in self.copy_layout.others().items():
