@@ -46,6 +46,10 @@ class DataError(CollabError):
     """The training data cannot be read, or does not fit the task."""
 
 
+class DeviceFull(CollabError):
+    """The device's memory does not hold what is needed there; another program that has it may give it back."""
+
+
 class Dismissed(CollabError):
     """This peer must stop: it is banned or too old, or nobody runs the run any more. Its state was kept."""
 

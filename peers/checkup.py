@@ -70,6 +70,10 @@ class Devices:
     """Whether an NVIDIA driver is here, whatever torch makes of it."""
     error: str = ""
     """Why torch could not be loaded, or said nothing."""
+    trouble: str = ""
+    """Why nothing can be computed on the first GPU, which ``join`` takes unless it is told another; empty: it can."""
+    remedy: str = ""
+    """Of that."""
 
 
 def system(python: tuple[int, int], platform: str, machine: str) -> Finding:
@@ -119,6 +123,8 @@ def device(found: Devices) -> Finding:
     if found.error:
         remedy = "install PyTorch again, from the index that fits this machine"
         return _problem("device", f"torch does not load: {found.error}", remedy)
+    if found.trouble:
+        return _problem("device", f"{'; '.join(found.gpus)}: {found.trouble}", found.remedy)
     if found.gpus:
         return _ok("device", "; ".join(found.gpus))
     text = f"no GPU; {found.processors} processor{'s' if found.processors != 1 else ''}"

@@ -107,8 +107,17 @@ def look_at_device() -> Finding:
     except (ImportError, OSError, RuntimeError) as error:
         return checkup.device(checkup.Devices(has_driver=has_driver, error=str(error)))
     gpus = tuple(f"{one.name}, {one.total_memory / checkup.BYTES_PER_GB:.1f} GB" for one in known)
+    trouble = remedy = ""
+    if gpus:
+        from peers.gpu import choose_device
+
+        try:
+            choose_device(None)
+        except CollabError as error:
+            trouble, remedy = error.message, error.hint
     processors = len(os.sched_getaffinity(0))
-    return checkup.device(checkup.Devices(gpus=gpus, processors=processors, has_driver=has_driver))
+    devices = checkup.Devices(gpus=gpus, processors=processors, has_driver=has_driver, trouble=trouble, remedy=remedy)
+    return checkup.device(devices)
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:

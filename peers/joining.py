@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from collab.concurrency import run_until_first
-from collab.errors import BootstrapFailed
+from collab.errors import BootstrapFailed, DeviceFull
 from collab.metrics.guest_records import Paused
 from collab.training.pausing import release_gpu
 from peers.asking import declined, is_to_ask
@@ -26,7 +26,7 @@ from peers.traffic import MonthlyTraffic
 from peers.wiring import invite_from
 
 AGAIN_S = 30.0
-"""Between two tries to come back after a pause, while nobody answers."""
+"""Between two tries to come back after a pause, while nobody answers, or others have the device's memory."""
 
 
 async def join(options: JoinOptions, stop: asyncio.Event) -> None:
@@ -79,19 +79,22 @@ def _tell_wait(options: JoinOptions, wait: Wait) -> None:
 
 
 async def _lived(session: Session, *, is_first: bool) -> bool:
-    """Whether the swarm was there. Who comes back from a pause of hours may find its own line, or the run, down.
+    """Whether swarm and device were there. Who comes back from a pause of hours may find its own line, or the run,
+    down, and another program on the device.
 
     Raises:
-        CollabError: see ``Session.live``; of the first session also that nobody has answered.
+        CollabError: see ``Session.live``; of the first session also that nobody has answered, or the device is full.
     """
     is_reached = True
     try:
         await session.live()
-    except* BootstrapFailed as errors:
+    except* (BootstrapFailed, DeviceFull) as errors:
         if is_first:
             raise
-        is_reached = False
-        announce(f"nobody of the run answers ({leaves(errors)[0].message}); trying again in {AGAIN_S:.0f} s")
+        is_reached, error = False, leaves(errors)[0]
+        is_full = isinstance(error, DeviceFull)
+        what = error.message if is_full else f"nobody of the run answers ({error.message})"
+        announce(f"{what}; trying again in {AGAIN_S:.0f} s")
     return is_reached
 
 

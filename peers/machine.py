@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from collab.errors import ConfigError
+from collab.errors import CollabError, ConfigError, DeviceFull
+from collab.metrics.records import Notice
 from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
 from collab.tasks.base import Task
 from collab.tasks.registry import build_task
+from collab.training.device_memory import room_for
 from collab.training.genesis import build_replica
 from collab.training.layout import VectorLayout
 from collab.training.participant import Participant
@@ -18,7 +20,7 @@ from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import Replica
 from collab.training.supply import is_streamed
 from collab.training.trainer import Trainer
-from peers.gpu import gpu_of, keep_within
+from peers.gpu import choose_device, gpu_of, keep_within
 from peers.places import cache_dir
 
 if TYPE_CHECKING:
@@ -26,22 +28,6 @@ if TYPE_CHECKING:
 
 
 READING = "encoding the text"
-
-
-def choose_device(wanted: str | None) -> torch.device:
-    """The device a volunteer named, else the first GPU, else the CPU.
-
-    Raises:
-        ConfigError: the named device is not there.
-    """
-    if wanted is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(wanted)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {wanted!r} cannot be used: {error}", hint="try --device cpu") from error
-    return device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +38,8 @@ class Beginning:
     """Steps that it has contributed to before."""
     tell: Callable[[str, int, int], None] = lambda _what, _done, _whole: None
     """Hears how far what takes long is, in bytes; from any thread."""
+    is_back: bool = False
+    """After a pause: whoever has the device's memory now may give it back, so that it is worth waiting for."""
 
 
 def count_elements(bundle: Bundle, allowed: Collection[str]) -> int:
@@ -65,6 +53,21 @@ def count_elements(bundle: Bundle, allowed: Collection[str]) -> int:
         return VectorLayout(task.build_model()).num_elements
 
 
+def find_device(options: "JoinOptions", beginning: Beginning) -> tuple[torch.device, CollabError | None]:
+    """Where to compute, and what is wrong with the GPU that would be better; None: nothing is.
+
+    Raises:
+        DeviceFull, ConfigError: see ``choose_device``; where the volunteer wants this device, or should get it back.
+    """
+    try:
+        return choose_device(options.device), None
+    except (ConfigError, DeviceFull) as error:
+        wants_gpu = options.device is not None or options.gpu_memory_gb is not None
+        if wants_gpu or (beginning.is_back and isinstance(error, DeviceFull)):
+            raise
+        return torch.device("cpu"), error
+
+
 async def build_trainer(
     started: Started, bundle: Bundle, options: "JoinOptions", beginning: Beginning
 ) -> Trainer:
@@ -72,10 +75,11 @@ async def build_trainer(
 
     Raises:
         ConfigError, DataError: the device, the model or the data cannot be used here.
+        DeviceFull: the device's memory does not hold the model, or other programs have it.
     """
     peer_id = started.ports.transport.peer_id
 
-    def prepare() -> tuple[Task, Replica]:
+    def prepare() -> tuple[Task, Replica, CollabError | None]:
         task = build_task(
             bundle.run, assets=bundle.assets, cache_dir=cache_dir(), peer_id=peer_id, allowed=options.allowed_modules
         )
@@ -84,12 +88,17 @@ async def build_trainer(
         if not is_streamed(bundle.run, task):
             _ = task.num_samples  # reads or encodes the data now, not in the first microbatch
         beginning.tell(READING, 1, 1)
-        device = choose_device(options.device)
+        device, trouble = find_device(options, beginning)
         if options.gpu_memory_gb is not None:
             keep_within(gpu_of(device), options.gpu_memory_gb)
-        return task, build_replica(bundle, task, device)
+        with room_for("the model does not fit"):
+            return task, build_replica(bundle, task, device), trouble
 
-    task, replica = await started.ports.compute.run(prepare)
+    task, replica, trouble = await started.ports.compute.run(prepare)
+    if trouble is not None:
+        text = f"this machine computes on its processor: {trouble.message}"
+        now = started.ports.clock.now()
+        started.ports.observer.observe(Notice(at_s=now, text=text, hint=trouble.hint, is_problem=True))
     settings = ParticipantSettings(
         name=options.name,
         reach=started.verdict.reach,
@@ -105,5 +114,5 @@ async def build_trainer(
         participant,
         task,
         microbatch_size=options.microbatch_size or bundle.run.microbatch_size,
-        may_grow=options.microbatch_size is None and choose_device(options.device).type == "cuda",
+        may_grow=options.microbatch_size is None and replica.device.type == "cuda",
     )

@@ -123,7 +123,8 @@ class Session:
 
         self.guest.take_device()
         teller = ProgressTeller(relay.observe, started.ports.clock)
-        beginning = Beginning(contributed=self.given.counts["epochs_contributed"], tell=teller.tell)
+        contributed, is_back = self.given.counts["epochs_contributed"], bool(self.guest.paused_s)
+        beginning = Beginning(contributed=contributed, tell=teller.tell, is_back=is_back)
         building = asyncio.ensure_future(build_trainer(started, bundle, self.options, beginning))
         ending = asyncio.ensure_future(self._ends())
         await asyncio.wait((building, ending), return_when=asyncio.FIRST_COMPLETED)

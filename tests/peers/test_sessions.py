@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from collab.errors import BootstrapFailed, ConfigError
+from collab.errors import BootstrapFailed, ConfigError, DeviceFull
 from collab.simulation.virtual_time import VirtualClock, VirtualLoop
 from collab.swarm.identity import Identity
 from collab.swarm.invite import Invite, write_invite
@@ -78,6 +78,8 @@ class Lives:
         self.was_paused.append(session.guest.pause.wanted.is_set())
         if deed == "nobody answers":
             raise BootstrapFailed("none of the 1 bootstrap addresses answered")
+        if deed == "the device is full":
+            raise DeviceFull("the device's memory is too small: the model does not fit", hint="end what else uses it")
         if deed == "asks, and hears no":
             session.given.is_over = session.given.has_declined = True
             return
@@ -112,22 +114,30 @@ def test_what_was_given_before_and_after_a_pause_adds_up(
     assert (told["samples"], told["epochs_contributed"], told["epoch"]) == (20, 4, 7)
 
 
-def test_after_a_pause_a_run_that_does_not_answer_is_tried_again(
-    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lives = Lives(monkeypatch, DataDir(tmp_path), "is paused", "nobody answers", "nobody answers", "finishes")
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [("nobody answers", "nobody of the run answers"), ("the device is full", "the model does not fit")],
+)
+def test_after_a_pause_a_run_that_does_not_answer_and_a_full_device_are_tried_again(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    deed: str, said: str,
+) -> None:  # fmt: skip
+    lives = Lives(monkeypatch, DataDir(tmp_path), "is paused", deed, deed, "finishes")
     loop.run_until_complete(joining.join(options(tmp_path), asyncio.Event()))
     assert len(lives.begun_s) == 4
     assert lives.begun_s[3] - lives.begun_s[2] == pytest.approx(joining.AGAIN_S)
     told = capsys.readouterr()
-    assert "trying again in 30 s" in told.err
+    assert told.err.count(said) == told.err.count("trying again in 30 s") == 2
 
 
-def test_the_first_time_that_is_an_error(tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    Lives(monkeypatch, DataDir(tmp_path), "nobody answers")
+@pytest.mark.parametrize(("deed", "kind"), [("nobody answers", BootstrapFailed), ("the device is full", DeviceFull)])
+def test_the_first_time_that_is_an_error(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, deed: str, kind: type[Exception]
+) -> None:
+    Lives(monkeypatch, DataDir(tmp_path), deed)
     with pytest.raises(ExceptionGroup) as caught:
         loop.run_until_complete(joining.join(options(tmp_path), asyncio.Event()))
-    assert caught.group_contains(BootstrapFailed)
+    assert caught.group_contains(kind)
 
 
 def test_one_that_ends_by_itself_is_not_begun_again(

@@ -1,0 +1,199 @@
+"""Which device a peer computes on, whether it can, and what is said where it cannot."""
+
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from collab.config import parse_run
+from collab.errors import CollabError, ConfigError, DeviceFull
+from collab.metrics.records import Notice
+from collab.swarm.bundle import Bundle
+from collab.types import PeerId, Reachability
+from peers import doctor, gpu, machine
+from peers.checkup import Outcome
+from peers.gpu import choose_device, gpu_of, keep_within, try_out
+from peers.machine import Beginning, build_trainer, find_device
+from peers.places import DataDir
+from tests.fakes import FakeNetwork, FakeObserver, make_ports, run
+
+NO_KERNEL = (
+    "CUDA error: no kernel image is available for execution on the device\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace may be incorrect."
+)
+OF_OTHERS = ConfigError("device 'cuda:0' cannot be used: no kernel image is available", hint=gpu.OTHER_BUILD)
+TAKEN = DeviceFull("device 'cuda:0' cannot be used: CUDA error: out of memory", hint="end what else uses it")
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
+    """A machine with two GPUs of 16 GB; what torch was told to keep to on which, once its own checks were passed."""
+    told = list[tuple[float, int]]()
+    two_cards = {
+        "is_available": lambda: True,
+        "device_count": lambda: 2,
+        "current_device": lambda: 0,
+        "get_device_properties": lambda _: SimpleNamespace(name="T4", total_memory=16_000_000_000),
+    }
+    for name, answer in two_cards.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
+    monkeypatch.setattr(torch._C, "_cuda_setMemoryFraction", lambda *args: told.append(args), raising=False)
+    monkeypatch.setattr(gpu, "try_out", lambda _: None)
+    return told
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, error: CollabError) -> None:
+    """Every GPU does, when it is tried."""
+
+    def tried(device: torch.device) -> None:
+        if device.type == "cuda":
+            raise error
+
+    monkeypatch.setattr(gpu, "try_out", tried)
+
+
+@pytest.mark.parametrize(("wanted", "number"), [(None, 0), ("cuda", 0), ("cuda:1", 1)])
+def test_the_memory_of_a_gpu_is_limited_whoever_chose_it(
+    limits: list[tuple[float, int]], wanted: str | None, number: int
+) -> None:
+    keep_within(gpu_of(choose_device(wanted)), 4.0)
+    assert limits == [(0.25, number)]
+
+
+# -- a trial -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"), DeviceFull),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be ..."), DeviceFull),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), DeviceFull),
+        (RuntimeError(NO_KERNEL), ConfigError),
+        (AssertionError("Torch not compiled with CUDA enabled"), ConfigError),
+    ],
+)
+def test_a_device_that_fails_is_refused_in_a_line_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[CollabError]
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(torch.autograd, "grad", failing)
+    with pytest.raises(kind) as caught:
+        try_out(torch.device("cpu"))
+    assert caught.value.message == f"device 'cpu' cannot be used: {str(error).splitlines()[0]}"
+    assert "--device cpu" in caught.value.hint
+
+
+def test_a_processor_passes_and_what_computes_nothing_does_not() -> None:
+    assert choose_device("cpu") == torch.device("cpu")
+    with pytest.raises(ConfigError, match="'meta' cannot be used"):
+        choose_device("meta")
+    with pytest.raises(ConfigError, match="'no such thing' cannot be used"):
+        choose_device("no such thing")
+
+
+def options(directory: Path, device: str | None = None, gpu_memory_gb: float | None = None) -> Any:
+    return SimpleNamespace(
+        device=device, gpu_memory_gb=gpu_memory_gb, allowed_modules=(), name="me", epochs=None,
+        data_dir=DataDir(directory), wants_credit=False, microbatch_size=None,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("error", [OF_OTHERS, TAKEN])
+def test_where_nobody_has_named_a_gpu_that_fails_the_processor_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: CollabError
+) -> None:
+    assert find_device(options(tmp_path), Beginning()) == (torch.device("cuda", 0), None)
+    fails(monkeypatch, error)
+    assert find_device(options(tmp_path), Beginning()) == (torch.device("cpu"), error)
+    for wish in ({"device": "cuda"}, {"gpu_memory_gb": 4.0}):
+        with pytest.raises(type(error)):
+            find_device(options(tmp_path, **wish), Beginning())  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("limits")
+def test_after_a_pause_a_gpu_that_others_have_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails(monkeypatch, TAKEN)
+    with pytest.raises(DeviceFull):
+        find_device(options(tmp_path), Beginning(is_back=True))
+    fails(monkeypatch, OF_OTHERS)
+    assert find_device(options(tmp_path), Beginning(is_back=True)) == (torch.device("cpu"), OF_OTHERS)
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+def building(directory: Path, monkeypatch: pytest.MonkeyPatch) -> FakeObserver:
+    """What is observed while a trainer is built, whose network is none."""
+    follower = SimpleNamespace(teller=SimpleNamespace(follow=lambda _: None))
+    monkeypatch.setattr(machine, "Participant", lambda *_: follower)
+    monkeypatch.setattr(machine, "Trainer", lambda *_, **__: None)
+    bundle = Bundle(parse_run("{run_id: run, task: {name: image_classification}}", origin="the test"), {})
+
+    async def main() -> FakeObserver:
+        async with FakeNetwork() as network:
+            ports = make_ports(network.join(PeerId("me")))
+            verdict = SimpleNamespace(reach=Reachability.DIRECT)
+            started: Any = SimpleNamespace(ports=ports, identity=None, verdict=verdict, reaching=None)
+            await build_trainer(started, bundle, options(directory), Beginning())
+            observer = ports.observer
+            assert isinstance(observer, FakeObserver)
+            return observer
+
+    return run(main())
+
+
+@pytest.mark.usefixtures("limits")
+def test_its_owner_is_told_that_a_machine_computes_on_its_processor_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails(monkeypatch, OF_OTHERS)
+    (notice,) = building(tmp_path, monkeypatch).events
+    assert isinstance(notice, Notice)
+    assert notice.is_problem
+    assert "computes on its processor" in notice.text
+    assert "no kernel image" in notice.text
+    assert notice.hint == gpu.OTHER_BUILD
+
+
+def test_a_machine_without_a_gpu_is_told_nothing_and_a_model_that_does_not_fit_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert building(tmp_path, monkeypatch).events == []
+
+    half_built = list[weakref.ref[torch.nn.Module]]()
+
+    def full(*_: object) -> None:
+        model = torch.nn.Linear(2, 2)
+        half_built.append(weakref.ref(model))
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(machine, "build_replica", full)
+    with pytest.raises(ExceptionGroup) as caught:
+        building(tmp_path, monkeypatch)
+    (error,) = caught.value.exceptions
+    assert isinstance(error, DeviceFull)
+    assert "the model does not fit" in error.message
+    assert half_built[0]() is None, "who waits for memory holds none"
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize(("error", "outcome"), [(None, Outcome.OK), (OF_OTHERS, Outcome.PROBLEM)])
+def test_the_doctor_tries_the_gpu_that_would_be_taken(
+    monkeypatch: pytest.MonkeyPatch, error: CollabError | None, outcome: Outcome
+) -> None:
+    if error is not None:
+        fails(monkeypatch, error)
+    finding = doctor.look_at_device()
+    assert finding.outcome is outcome
+    assert "T4, 16.0 GB" in finding.text
+    assert ("no kernel image" in finding.text) is (error is not None)
+    assert finding.remedy == ("" if error is None else gpu.OTHER_BUILD)
