@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from collab.errors import ConfigError, DeviceFull
+from collab.errors import CollabError, ConfigError, DeviceFull
 from collab.training.device_memory import HINT, first_line, is_full
 
 BYTES_PER_GB = 1e9
@@ -77,11 +77,10 @@ def choose_device(wanted: str | None) -> torch.device:
     wanted = wanted or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(wanted)
-        if device.type == "cuda" and device.index is None:
+        if device == torch.device("cuda"):
             device = torch.device("cuda", torch.cuda.current_device())
     except (RuntimeError, AssertionError) as error:
-        text = f"device {wanted!r} cannot be used: {first_line(error)}"
-        raise ConfigError(text, hint="try --device cpu") from error
+        raise _refusal(wanted, error) from error
     try_out(device)
     return device
 
@@ -98,5 +97,9 @@ def try_out(device: torch.device) -> None:
         (gradient,) = torch.autograd.grad((rows @ rows).sum(), rows)
         gradient.sum().item()  # waits for the device, whose errors come late
     except (RuntimeError, AssertionError) as error:
-        kind, hint = (DeviceFull, HINT) if is_full(error) else (ConfigError, OTHER_BUILD)
-        raise kind(f"device {str(device)!r} cannot be used: {first_line(error)}", hint=hint) from error
+        raise _refusal(str(device), error) from error
+
+
+def _refusal(name: str, error: BaseException) -> CollabError:
+    text = f"device {name!r} cannot be used: {first_line(error)}"
+    return DeviceFull(text, hint=HINT) if is_full(error) else ConfigError(text, hint=OTHER_BUILD)

@@ -34,14 +34,16 @@ class Backward:
         if self.scale is None:
             return self._once(model, tensors, loss_function, 1.0), 1.0
         first = self.scale.value
-        for number in range(TRIES):
+        for _ in range(TRIES - 1):
             factor = self.scale.value
             loss = self._once(model, tensors, loss_function, factor)
             if not math.isfinite(loss) or are_finite(self._layout.parameters):
                 return loss, factor
-            if number + 1 < TRIES:
-                self.scale.update(was_finite=False)
-        self.scale.value = first
+            self.scale.update(was_finite=False)
+        factor = self.scale.value
+        loss = self._once(model, tensors, loss_function, factor)
+        if not are_finite(self._layout.parameters):
+            self.scale.value = first
         return loss, factor
 
     def note(self, loss: float, *, was_finite: bool) -> None:
