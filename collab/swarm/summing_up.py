@@ -1,7 +1,6 @@
 """Summing up a crowd: how a backbone that has read everybody's records tells of them."""
 
 import hashlib
-import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 

@@ -169,7 +169,7 @@ def test_what_stays_the_same_stays_in_the_readers_hand_while_the_page_goes_on(tm
         told = Notice(at_s=now_s, text="something is amiss", hint=hint, is_problem=True)
         dashboard.do(lambda: (observe(on_hub), observe(told)))
         page.open(dashboard.url)
-        page.wait_for("document.querySelector('#checkpoints a') && document.querySelector('#notices li')", "both")
+        page.wait_for("document.querySelectorAll('#checkpoints a, #notices li').length === 2", "both")
         page.value("window.link = document.querySelector('#checkpoints a'); link.focus()")
         page.value(f"window.meter = document.querySelector('#contributors meter'); {SELECT}")
         when = "document.querySelector('#notices li span').textContent"
@@ -192,7 +192,8 @@ def test_what_stays_the_same_stays_in_the_readers_hand_while_the_page_goes_on(tm
 def test_a_page_that_slept_through_a_rollback_draws_the_curve_anew(tmp_path: Path) -> None:
     with served(tmp_path, steps=30) as dashboard, browser(tmp_path) as page:
         page.open(dashboard.url)
-        page.wait_for(f"{LEGEND}.startsWith('step30')", "the curve")
+        page.wait_for("document.querySelectorAll('#chart-loss canvas').length === 1", "the curve")
+        page.wait_for(f"{LEGEND}.startsWith('step30')", "all of it")
         sleeps = "window.awake = window.fetch; window.fetch = () => Promise.reject(new Error('asleep')); 0"
         page.value(sleeps)
         page.wait_for(f"{HEALTH}.includes('has not answered')", "the page to miss something")

@@ -134,7 +134,7 @@ def test_where_each_push_is_a_step_no_batch_can_be_ordered(run_directory: Path) 
     path = run_directory / RUN_FILE
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"strategy": {"name": "vc_asgd"}}))
     change = commanding.Change(learning_rate=0.5, target_batch_size=64)
-    with pytest.raises(ConfigError, match="--target-batch: .* vc_asgd") as refused:
+    with pytest.raises(ConfigError, match=r"--target-batch: .* vc_asgd") as refused:
         asyncio.run(commanding.amend(run_directory, change, 12))
     assert "--learning-rate" in str(refused.value.hint)
     assert ordered(run_directory).book.orders == ()

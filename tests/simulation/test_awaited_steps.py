@@ -129,7 +129,8 @@ def test_where_rounds_take_a_hundred_times_what_computing_does_everybody_says_th
     assert len(lines) > 100
     assert [line for line in lines if not line.startswith("healthy")] == []
     for at_s, told_s in due_s.items():
-        if steps_s[2] + 5.0 < at_s < steps_s[-1]:
+        is_new = any(0.0 <= at_s - taken_s < 5.0 for taken_s in steps_s)  # the backbone may not have heard of it
+        if steps_s[2] < at_s < steps_s[-1] and not is_new:
             assert told_s == pytest.approx(min(later for later in steps_s if later > at_s) - at_s, abs=10.0)
 
 
