@@ -3,7 +3,7 @@
 import platform
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -14,6 +14,7 @@ from peers.cli_options import (
     GpuMemory,
     HubRepo,
     InviteText,
+    Keep,
     LogLevel,
     MaxDownload,
     MaxUpload,
@@ -48,6 +49,7 @@ def join(
     role: Annotated[str, typer.Option(help="trainer, auxiliary (lends bandwidth only) or backbone.")] = "trainer",
     name: Annotated[str, typer.Option(help="What others see; default: this machine's name.")] = "",
     data_dir: Annotated[Path | None, typer.Option(help="Where this peer keeps its key and metrics.")] = None,
+    keep: Keep = None,
     epochs: Annotated[int | None, typer.Option(help="Leave after contributing to so many steps.", min=1)] = None,
     microbatch_size: Annotated[int | None, typer.Option(help="Samples of one forward and backward.", min=1)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU.")] = None,
@@ -79,12 +81,10 @@ def join(
     """Join a run and train until Ctrl+C or until it is finished."""
     check_track(track)
     check_style(is_plain=plain, is_quiet=quiet, as_json=as_json)
-    _check(role, priority)
+    _check(role, priority, keep)
     asked_for, off = _asked_for(reach), duties_off(without)
     if print_config:
-        from peers.printed_config import print_config as show
-
-        show(context)
+        _show(context)
         return
     _begin(invite, log_level, is_quiet=quiet)
     from peers.joining import JoinOptions
@@ -97,31 +97,40 @@ def join(
         JoinOptions,
         name=(name or platform.node() or "peer")[:40],
         reach=Reach(host=host, port=port, asked_for=asked_for, limits=limits, clock_error_s=clock_error_s),
-        epochs=epochs,
-        microbatch_size=microbatch_size,
-        device=device,
-        gpu_memory_gb=gpu_memory,
         rules=HouseRules(when=when, works_on_battery=on_battery, monthly_gb=monthly_gb, is_modest=priority == "low"),
-        allowed_modules=tuple(allow or ()),
-        store=store, dashboard=dashboard, track=track, hub_repo=hub_repo, off=off,
-        wants_credit=credit, has_agreed=yes,
-        style=style_of(is_plain=plain, is_quiet=quiet),
-        as_json=as_json,
+        epochs=epochs, microbatch_size=microbatch_size, device=device, gpu_memory_gb=gpu_memory, hub_repo=hub_repo,
+        allowed_modules=tuple(allow or ()), wants_credit=credit, has_agreed=yes, off=off, as_json=as_json,
+        store=store, dashboard=dashboard, track=track, style=style_of(is_plain=plain, is_quiet=quiet),
     )  # fmt: skip
-    raise typer.Exit(_run(invite, role, data_dir, options))
+    raise typer.Exit(_run(invite, role, Places(data_dir, keep), options))
 
 
-def _run(invite: str, role: str, data_dir: Path | None, options: "Callable[..., JoinOptions]") -> int:
+class Places(NamedTuple):
+    """Where a peer's things are, as its owner says."""
+
+    data_dir: Path | None
+    keep: Path | None
+    """What it needs to be the same peer on the next machine, by run."""
+
+
+def _show(context: typer.Context) -> None:
+    from peers.printed_config import print_config
+
+    print_config(context)
+
+
+def _run(invite: str, role: str, places: Places, options: "Callable[..., JoinOptions]") -> int:
     from peers.process import run_peer
 
-    return run_peer(lambda stop: _take_part(invite, role, data_dir, options, stop))
+    return run_peer(lambda stop: _take_part(invite, role, places, options, stop))
 
 
 async def _take_part(
-    invite: str, role: str, data_dir: Path | None, options: "Callable[..., JoinOptions]", stop: "asyncio.Event"
+    invite: str, role: str, places: Places, options: "Callable[..., JoinOptions]", stop: "asyncio.Event"
 ) -> None:
     from collab.types import Role
     from peers.hub_lookup import apart, word_of
+    from peers.lasting import kept_in
     from peers.places import claim_data_dir
     from peers.wiring import invite_from
 
@@ -132,16 +141,20 @@ async def _take_part(
         from peers.joining import join as take_part
 
     word = await apart(lambda: word_of(invite))
-    with claim_data_dir(data_dir, invite_from(word).run_id, pauses=role != Role.BACKBONE) as claimed:
-        await take_part(options(invite=word, role=Role(role), data_dir=claimed), stop)
+    run_id = invite_from(word).run_id
+    with claim_data_dir(places.data_dir, run_id, pauses=role != Role.BACKBONE) as claimed:
+        async with kept_in(places.keep and places.keep / run_id, claimed):
+            await take_part(options(invite=word, role=Role(role), data_dir=claimed), stop)
 
 
-def _check(role: str, priority: str) -> None:
+def _check(role: str, priority: str, keep: Path | None) -> None:
     """Refuse what cannot be meant."""
     if role not in ("trainer", "auxiliary", "backbone"):
         raise typer.BadParameter(f"expected trainer, auxiliary or backbone, got {role!r}", param_hint="--role")
     if priority not in ("low", "normal"):
         raise typer.BadParameter(f"expected low or normal, got {priority!r}", param_hint="--priority")
+    if keep is not None and role == "backbone":
+        raise typer.BadParameter("a backbone needs all of its --data-dir: back that up", param_hint="--keep")
 
 
 def _begin(invite: str, log_level: str, *, is_quiet: bool) -> None:

@@ -1,6 +1,7 @@
 """Options that several commands have."""
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +28,13 @@ Store = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
 InviteText = Annotated[
     str, typer.Argument(metavar="INVITE|ORG/NAME", help="The invite, a file that holds it, or the model on the Hub.")
+]
+Keep = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="A folder that outlives this machine, such as a mounted drive: the next one's peer with it is the same.",
+    ),
 ]
 ReachText = Annotated[
     str, typer.Option(help="How others reach this machine: auto (they try), direct, or client (it only dials).")

@@ -37,7 +37,7 @@ def join(
 
     Args:
         name: what others see; empty: this machine's.
-        keep: a folder that outlives this machine: the next one's peer carries on with its key and state; empty: none.
+        keep: a folder that outlives this machine: the next one's peer is the same one; empty: none.
         reach: ``client`` only dials, as hosted machines must; ``auto`` lets others try.
         options: more of ``collab-peer join``.
 
@@ -48,8 +48,8 @@ def join(
     if not invite.strip():
         raise ConfigError("there is no invite", hint="put the word that you were sent into the form")
     chosen = ["--name", name.strip()] if name.strip() else []
-    places = {"XDG_DATA_HOME": str(keep)} if keep else {}
-    _started(["join", invite.strip(), "--reach", reach, *chosen, *options], places).follow()
+    kept = ["--keep", str(keep).strip()] if str(keep).strip() else []
+    _started(["join", invite.strip(), "--reach", reach, *chosen, *kept, *options]).follow()
 
 
 def _started(words: Sequence[str], environment: Mapping[str, str] | None = None) -> CellCommand:

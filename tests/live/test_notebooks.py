@@ -103,7 +103,8 @@ def test_the_kaggle_notebook_carries_on_as_the_same_peer_and_a_failing_command_f
         word = swarm.invite.read_text()
         opened = Opened("join_kaggle", tmp_path / "kaggle", invite=word, name="Bob", keep=str(tmp_path / "working"))
         again = next(cell for cell in opened.book.cells if cell.id == "join").source
-        opened.add(again)
+        next_disk = f"import os; os.environ['XDG_DATA_HOME'] = {str(tmp_path / 'next')!r}"
+        opened.add(f"{next_disk}\n{again}")
         opened.add("notebook.run('status')")
         with pytest.raises(ExceptionGroup) as failed:
             opened.run()
@@ -115,6 +116,10 @@ def test_the_kaggle_notebook_carries_on_as_the_same_peer_and_a_failing_command_f
         names = [re.findall(r"connected as (\w+)", life) for life in lives]
         assert names[0] == names[1] != []
         assert ["left at epoch" in life for life in lives] == [True, True]
+        kept = {path.name: path.stat().st_size for path in (tmp_path / "working" / "live-notebooks").iterdir()}
+        assert set(kept) <= {".lock", "identity.key", "agreed.json", "backbones.json", "traffic.json"}
+        assert sum(kept.values()) < 4096, "a Drive keeps all that was ever written there"
+        assert list((tmp_path / "next").rglob("identity.key")), "which is what was brought"
 
 
 def test_a_run_is_organised_from_its_file_to_a_model_that_transformers_loads(tmp_path: Path) -> None:

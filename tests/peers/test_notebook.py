@@ -43,8 +43,8 @@ def test_joining_dials_only_hands_secrets_over_and_hides_them(
     monkeypatch.setattr(notebook, "secrets", stored)
     notebook.join(" WORD\n", name=" Anna ", keep=tmp_path)
     ((words, environment, hidden),) = started
-    assert words == ["join", "WORD", "--reach", "client", "--name", "Anna"]
-    assert environment == {"HF_TOKEN": "hf_abc", "XDG_DATA_HOME": str(tmp_path)}
+    assert words == ["join", "WORD", "--reach", "client", "--name", "Anna", "--keep", str(tmp_path)]
+    assert environment == {"HF_TOKEN": "hf_abc"}, "and it works on the machine's own disk"
     assert hidden == ["hf_abc"]
 
 

@@ -55,6 +55,13 @@ def test_a_backbone_keeps_no_hours(tmp_path: Path) -> None:
     check_role(options(tmp_path, Role.AUXILIARY, rules=rules))
 
 
+def test_a_backbone_keeps_more_than_a_folder_that_lasts_would_have() -> None:
+    command = ["join", "word", "--role", "backbone", "--keep", "/mnt/drive"]
+    result = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "a backbone needs all of its --data-dir" in result.output
+
+
 def test_how_to_talk_is_everybodys(tmp_path: Path) -> None:
     for role in (Role.TRAINER, Role.AUXILIARY, Role.BACKBONE):
         for style in Style:
