@@ -61,3 +61,14 @@ def test_who_joins_reads_the_rules_before_the_form(stem: str) -> None:
     rules = next(cell.source for cell in book.cells if cell.id == "rules")
     assert "account" in rules
     assert "https://" in rules
+
+
+@pytest.mark.parametrize("stem", ["join_colab", "join_kaggle"])
+def test_what_is_pasted_into_the_form_may_end_in_a_blank(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = nbformat.read(ROOT / "notebooks" / f"{stem}.ipynb", as_version=4)
+    source = next(cell.source for cell in book.cells if cell.id == "package")
+    installed: list[str] = []
+    monkeypatch.setattr(subprocess, "run", lambda words, check: installed.append(words[-1]))
+    for package in (" git+https://host/collab \n", " "):
+        exec(source, {"package": package})
+    assert installed == ["git+https://host/collab"]
