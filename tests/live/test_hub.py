@@ -47,11 +47,11 @@ class Run:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
 
-    def backbone(self) -> Peer:
+    def backbone(self, *arguments: str) -> Peer:
         address = f"/ip4/127.0.0.1/tcp/{self.port}"
         place = ["--host", "127.0.0.1", "--port", str(self.port), "--announce", address]
         command = ["backbone", str(self.swarm.directory), *place, "--track", "wandb", "--json", "--log-level", "debug"]
-        return self.swarm.start("backbone", command, habits=self.habit)
+        return self.swarm.start("backbone", [*command, *arguments], habits=self.habit)
 
     def trainer(self, name: str, *arguments: str) -> Peer:
         """It knows nothing but the repository's name."""
@@ -158,9 +158,11 @@ def test_a_run_of_six_is_found_on_the_hub_published_there_whole_and_resumed_from
         assert first["loss"] == pytest.approx(losses[newest], abs=learnt / 4), "it goes on where it was"
         run.wait_for(newest + 5, trainer)
         check_first_line_of_the_dashboard(run, backbone)
+        check_status_by_name(run)
         trainer.leave()
         backbone.leave()
         assert run.epochs() == sorted(set(run.epochs()))
+        check_begun_from_the_hub(run)
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
 
@@ -191,6 +193,30 @@ def check_first_line_of_the_dashboard(run: Run, backbone: Peer) -> None:
     run.hub.writers.add(TOKEN)
     wait_until(lambda: "Hub" not in health()["text"], "the dashboard to say that all is well", backbone)
     assert health()["level"] == "good"
+
+
+def check_status_by_name(run: Run) -> None:
+    """Who trains is seen by who knows no more than the repository's name."""
+    looked = run.swarm.start("status", ["status", NAME], habits=run.habit)
+    assert looked.process.wait(LIMIT_S) == 0, looked.tail()
+    wait_until(lambda: any("franz" in line for line in looked.lines), "the trainer in what it says")
+
+
+def check_begun_from_the_hub(run: Run) -> None:
+    """By a machine with the run file and the owner's key only: from the newest checkpoint, and from a named one."""
+    _, first, *_, newest = run.hub.repositories[NAME].commits
+    for place, commit in ((NAME, newest), (f"{NAME}@{first.id}", first)):
+        shutil.rmtree(run.swarm.directory / "backbone")
+        backbone = run.backbone("--from", place)
+        wait_until(lambda peer=backbone: _serves(peer), f"a backbone with {place}", backbone)  # type: ignore[misc]
+        assert run.on_disk() == whole(commit.files)
+        model = run.swarm.checkpoint(run.on_disk()) / "model.safetensors"
+        assert model.read_bytes() == commit.files["model.safetensors"]
+        backbone.leave()
+
+
+def _serves(backbone: Peer) -> bool:
+    return any("serving run" in told["text"] for told in backbone.all("Notice"))
 
 
 def check_card(card: str, gave: dict[str, int], epoch: int) -> None:
