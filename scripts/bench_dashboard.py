@@ -3,15 +3,19 @@
 
 The swarm is invented (``dashboard_swarm.py``): its peers step once in ``--step-s``, and each page asks for the state
 once a second and for new points of the curves after each step, as the real page does. Pages are another process, whose
-time does not count. Prints one JSON line.
+time does not count. What the swarm itself costs a backbone, ``bench_backbone.py`` measures.
 
-    python scripts/bench_dashboard.py [--peers 64] [--pages 1] [--step-s 1.0] [--seconds 20]
+Before that the page is opened in Chromium, ``--paints`` times with nothing kept of it, and the browser is asked when
+something was first to be seen (*first contentful paint*), in seconds since it asked for the page. Prints one JSON line.
+
+    python scripts/bench_dashboard.py [--peers 64] [--pages 1] [--step-s 1.0] [--seconds 20] [--paints 5]
 """
 
 import argparse
 import asyncio
 import json
 import resource
+import statistics
 import sys
 import tempfile
 import time
@@ -22,6 +26,7 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from chromium import Browser, browser
 from dashboard_swarm import InventedSwarm
 
 from peers.dashboard.address import HERE, listen, url_of
@@ -31,6 +36,7 @@ from peers.dashboard.serving import serve_app
 
 EARLIER_STEPS = 2_000
 """Taken before it begins: their curves are there."""
+PAINTED_MS = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,7 @@ class Setup:
     pages: int
     step_s: float
     seconds: float
+    paints: int
 
 
 def cpu_s() -> float:
@@ -50,7 +57,7 @@ def cpu_s() -> float:
 
 
 async def measure(setup: Setup) -> dict[str, float]:
-    """One swarm, first without a page, then with all of them."""
+    """One swarm, first in a browser, then without a page, then with all of them."""
     with tempfile.TemporaryDirectory(prefix="collab-dashboard-") as directory:
         swarm = InventedSwarm(Path(directory), setup.peers)
         for _ in range(EARLIER_STEPS):
@@ -66,6 +73,7 @@ async def measure(setup: Setup) -> dict[str, float]:
             asyncio.create_task(_step(swarm, setup.step_s)),
         ]
         try:
+            paints_s = await asyncio.to_thread(first_paints_s, url_of(listening), Path(directory), setup.paints)
             alone = await _share(setup.seconds)
             pages = await asyncio.create_subprocess_exec(
                 sys.executable, __file__, "--visit", url_of(listening), "--pages", str(setup.pages)
@@ -79,7 +87,32 @@ async def measure(setup: Setup) -> dict[str, float]:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             swarm.close()
-        return {"share_without_pages": round(alone, 5), "share_with_pages": round(watched, 5)}
+        figures = {"share_without_pages": round(alone, 5), "share_with_pages": round(watched, 5)}
+        if paints_s:
+            figures["first_paint_s"] = round(statistics.median(paints_s), 3)
+            figures["slowest_paint_s"] = round(max(paints_s), 3)
+        return figures
+
+
+def first_paints_s(url: str, directory: Path, times: int) -> list[float]:
+    """From asking for the page until something is seen. Blocks.
+
+    Raises:
+        BrowserFailed: there is no browser, or it shows nothing.
+    """
+    if not times:
+        return []
+    with browser(directory) as page:
+        page.look(width=1280, height=900)
+        page.call("Network.enable")
+        page.call("Network.setCacheDisabled", cacheDisabled=True)
+        return [_first_paint_s(page, url) for _ in range(times)]
+
+
+def _first_paint_s(page: Browser, url: str) -> float:
+    page.open("about:blank")
+    page.open(url)
+    return float(page.wait_for(f"location.href !== 'about:blank' && {PAINTED_MS}", "the first paint")) / 1e3
 
 
 async def _step(swarm: InventedSwarm, step_s: float) -> None:
@@ -119,12 +152,15 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=1)
     parser.add_argument("--step-s", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--paints", type=int, default=5, help="0: without a browser")
     parser.add_argument("--visit", default="", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.visit:
         uvloop.run(visit(chosen.visit, chosen.pages))
         return
-    setup = Setup(peers=chosen.peers, pages=chosen.pages, step_s=chosen.step_s, seconds=chosen.seconds)
+    setup = Setup(
+        peers=chosen.peers, pages=chosen.pages, step_s=chosen.step_s, seconds=chosen.seconds, paints=chosen.paints
+    )
     print(json.dumps({"bench": "dashboard", **asdict(setup), **uvloop.run(measure(setup))}))
 
 

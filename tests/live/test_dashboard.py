@@ -4,6 +4,8 @@ import asyncio
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,11 +22,12 @@ from peers.dashboard.address import HERE, is_for_this_machine, listen, url_of
 from peers.dashboard.app import Answers, dashboard_app
 from peers.dashboard.overview import Overview
 from peers.dashboard.serving import serve_app
+from scripts.chromium import Browser, browser
 from scripts.dashboard_swarm import InventedSwarm
-from tests.live.browser import Browser, browser
 from tests.live.processes import LIMIT_S, live_swarm, wait_until
 from tests.live.test_swarm_life import digits
 
+BENCHMARK = Path(__file__).resolve().parents[2] / "scripts" / "bench_dashboard.py"
 HOSTILE = "<img src=x onerror=alert(1)>"
 NAMES = "[...document.querySelectorAll('#peers tbody tr')].map((row) => row.cells[0].textContent)"
 LOSS = "document.querySelectorAll('#figures dd')[1].textContent"
@@ -217,6 +220,16 @@ def _place(url: str) -> tuple[str, int]:
 def _state(url: str) -> dict[str, Any]:
     with urllib.request.urlopen(f"{url}api/v1/state", timeout=LIMIT_S) as answer:
         return dict(json.loads(answer.read()))
+
+
+def test_the_benchmark_tells_what_pages_cost_and_when_one_is_first_seen() -> None:
+    words = ["--peers", "4", "--pages", "1", "--seconds", "1", "--paints", "2"]
+    done = subprocess.run([sys.executable, str(BENCHMARK), *words], capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert 0 < told["first_paint_s"] <= told["slowest_paint_s"]
+    assert told["share_without_pages"] > 0
+    assert told["share_with_pages"] > 0
 
 
 # -- where it listens ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A real browser for the tests of pages: Debian's chromium, driven over two pipes by its debugging protocol."""
+"""A real browser for pages, in tests and a benchmark: Debian's chromium, driven over two pipes by its debugger."""
 
 import base64
 import fcntl
@@ -20,6 +20,10 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
 )  # fmt: skip
+
+
+class BrowserFailed(Exception):
+    """There is none, it does not answer, or what was waited for does not come."""
 
 
 class Browser:
@@ -58,7 +62,11 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Ask the browser for something; its answer."""
+        """Ask the browser for something; its answer.
+
+        Raises:
+            BrowserFailed: it has ended, or says nothing, or no.
+        """
         self._number += 1
         number = self._number
         message = {"id": number, "method": method, "params": parameters}
@@ -66,26 +74,36 @@ class Browser:
             message["sessionId"] = self._session
         self._out.write(json.dumps(message).encode() + b"\0")
         with self._news:
-            assert self._news.wait_for(lambda: number in self._answers or self._has_ended, LIMIT_S), f"{method}: silent"
-            assert number in self._answers, f"{method}: the browser has ended"
-            answer = self._answers.pop(number)
-        assert "error" not in answer, f"{method}: {answer['error']}"
+            self._news.wait_for(lambda: number in self._answers or self._has_ended, LIMIT_S)
+            answer = self._answers.pop(number, {"error": "the browser has ended" if self._has_ended else "silence"})
+        if "error" in answer:
+            raise BrowserFailed(f"{method}: {answer['error']}")
         return dict(answer["result"])
 
     def open(self, url: str) -> None:
         self.call("Page.navigate", url=url)
 
     def value(self, expression: str) -> Any:
-        """Of a JavaScript expression in the page."""
+        """Of a JavaScript expression in the page.
+
+        Raises:
+            BrowserFailed: it throws.
+        """
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in answer, f"{expression}: {answer['exceptionDetails']}"
+        if "exceptionDetails" in answer:
+            raise BrowserFailed(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
     def wait_for(self, expression: str, what: str, limit_s: float = LIMIT_S) -> Any:
-        """Until an expression is true; what it came to."""
+        """Until an expression is true; what it came to.
+
+        Raises:
+            BrowserFailed: it is not within ``limit_s``.
+        """
         give_up_s = time.monotonic() + limit_s
         while not (found := self.value(expression)):
-            assert time.monotonic() < give_up_s, f"waited {limit_s:.0f} s for {what}"
+            if time.monotonic() > give_up_s:
+                raise BrowserFailed(f"waited {limit_s:.0f} s for {what}")
             time.sleep(0.1)
         return found
 
@@ -109,7 +127,7 @@ class Browser:
             try:
                 self.call("Browser.close")
                 self._process.wait(10.0)
-            except (AssertionError, OSError, subprocess.TimeoutExpired):
+            except (BrowserFailed, OSError, subprocess.TimeoutExpired):
                 os.killpg(self._process.pid, 9)
                 self._process.wait(10.0)
         self._reader.join(10.0)
@@ -143,9 +161,14 @@ class Browser:
 
 
 def browser_program() -> str:
-    """The browser on this machine."""
+    """The browser on this machine.
+
+    Raises:
+        BrowserFailed: there is none.
+    """
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    assert found, f"none of {', '.join(BROWSERS)} is installed: apt-get install chromium, or leave this test out"
+    if found is None:
+        raise BrowserFailed(f"none of {', '.join(BROWSERS)} is installed: apt-get install chromium")
     return found
 
 
