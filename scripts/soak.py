@@ -168,7 +168,7 @@ class Watched:
         """Of aborted rounds."""
         self.contributors: list[int] = []
         """To committed rounds."""
-        self._url = self._find_url()
+        self.url = self._find_url()
 
     def _find_url(self) -> str:
         give_up_s = time.monotonic() + START_LIMIT_S
@@ -195,7 +195,7 @@ class Watched:
     def read(self) -> Reading:
         """One look."""
         self._heard()
-        answer = httpx.get(f"{self._url}metrics", timeout=START_LIMIT_S, trust_env=False)
+        answer = httpx.get(f"{self.url}metrics", timeout=START_LIMIT_S, trust_env=False)
         lines = [line.split() for line in answer.text.splitlines() if not line.startswith("#")]
         told = {words[0]: float(words[1]) for words in lines if len(words) == 2}
         pid = self._child.process.pid
