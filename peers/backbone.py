@@ -3,6 +3,7 @@
 import asyncio
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assistant import Assistant, assisting_engine
@@ -140,6 +141,10 @@ class Backbone:
         await self._coverage.serve()
         await self.membership.report()
         await self.lease.turn()
+
+    def take_orders(self, path: Path) -> None:
+        """Follow the organiser's orders that lie at ``path``, beside those that we have heard."""
+        self._orders.take_kept(path)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``; ``begin`` comes first."""

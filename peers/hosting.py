@@ -24,7 +24,6 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
-from collab.swarm.order_exchange import read_orders
 from collab.swarm.snapshots import Snapshot
 from collab.types import Reachability, Role
 from peers.backbone import Backbone
@@ -135,7 +134,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
             )
 
             async def welcome(backbone: Backbone) -> None:
-                backbone.statutes.mandate.take(0, read_orders(options.directory / ORDERS))
+                backbone.take_orders(options.directory / ORDERS)
                 addresses = _dialable_first(backbone.all_addresses())
                 _keep_addresses(options.directory / ADDRESSES, addresses)
                 options.say(f"checkpoints and metrics: {data_dir.path}")

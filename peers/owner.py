@@ -24,7 +24,7 @@ from collab.swarm.crowd import CROWD_FROM, heartbeat_s
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.last_seen import seen_in
 from collab.swarm.mandate import Mandate
-from collab.swarm.order_exchange import exchange, read_orders, write_orders
+from collab.swarm.order_exchange import UNHEARD, exchange, restore_orders, write_orders
 from collab.swarm.orders import OrderBook
 from collab.swarm.progress import HEARTBEAT_S, SwarmView
 from collab.swarm.statements import Statement, check
@@ -210,7 +210,8 @@ async def open_session(directory: Path) -> AsyncIterator[Session]:
     estate = Estate.at(directory)
     mandate = Mandate(estate.bundle)
     for path in (directory / ORDERS, directory / "backbone" / ORDERS):
-        mandate.take(0, read_orders(path))
+        if trouble := restore_orders(path, mandate):
+            announce(f"problem: {trouble}\n  -> {UNHEARD}")
     seen_epoch = seen_in(DataDir(directory / "backbone").last_seen)
     with tempfile.TemporaryDirectory(prefix="collab-owner-") as folder:
         key = load_or_create_identity(Path(folder) / "identity.key")

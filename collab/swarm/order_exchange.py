@@ -8,6 +8,8 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import msgpack
@@ -32,6 +34,8 @@ LOOK_S = 0.5
 REST_S = 30.0
 """For which a peer that promised orders and had none is not asked again."""
 MAX_REMEMBERED = 1024
+UNHEARD = "peers that have heard them tell of them; what nobody has heard has to be ordered again"
+"""What to do where an organiser's orders are lost."""
 
 
 class OrderExchange:
@@ -49,13 +53,13 @@ class OrderExchange:
 
     def restore(self) -> None:
         """What an earlier life knew, as far as it proves itself."""
-        if self._path is None:
-            return
-        try:
-            self._mandate.take(0, read_orders(self._path))
-        except BadMessage as error:
-            hint = "they come from the swarm again; move the file away if this is said every time"
-            self._say(f"the organiser's orders in {self._path} cannot be used: {error.message}", hint)
+        if self._path is not None:
+            self.take_kept(self._path, "they come from the swarm again")
+
+    def take_kept(self, path: Path, hint: str = UNHEARD) -> None:
+        """What lies at ``path``, as far as it proves itself; if it does not, that is said."""
+        if trouble := restore_orders(path, self._mandate):
+            self._say(trouble, hint)
 
     def _write(self) -> None:
         if self._path is None:
@@ -132,16 +136,51 @@ def read_orders(path: Path) -> list[bytes]:
     return packed
 
 
+def restore_orders(path: Path, mandate: Mandate) -> str:
+    """Take the orders that were kept at ``path``; why they cannot be used, in words, or nothing.
+
+    A file that is damaged, or holds another owner's orders, is put aside, so that none is written over it.
+    """
+    try:
+        mandate.take(0, read_orders(path))
+    except BadMessage as error:
+        return f"the organiser's orders in {path} cannot be used: {error.message}; {_put_aside(path)}"
+    return ""
+
+
+def _put_aside(path: Path) -> str:
+    names = (path.with_name(f"{path.name}.unusable-{number}") for number in count(1))
+    aside = next(name for name in names if not name.exists())
+    try:
+        path.rename(aside)
+    except OSError as error:
+        return f"nor can they be put aside ({error.strerror})"
+    return f"they lie in {aside.name} now"
+
+
 def write_orders(path: Path, book: OrderBook) -> None:
-    """Keep all orders; a reader sees the old file or the new one.
+    """Keep all orders; a reader, and a power cut, find the old file or the new one.
 
     Raises:
         OSError: there is no room, or no permission.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_bytes(msgpack.packb(list(book.packed)))
-    unfinished.replace(path)
+    try:
+        with unfinished.open("wb") as file:
+            file.write(msgpack.packb(list(book.packed)))
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 async def exchange(transport: Transport, errands: Errands, peer: PeerId, mandate: Mandate) -> bool:

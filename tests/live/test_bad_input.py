@@ -98,6 +98,29 @@ def test_a_backbone_starts_on_a_disk_that_takes_nothing_for_the_convenience_of_p
     assert sorted(path.name for path in kept.glob(".addresses*")) == []
 
 
+def test_a_backbone_and_its_owner_go_on_where_the_files_of_orders_are_damaged(tmp_path: Path) -> None:
+    """As a power cut may leave them."""
+    directory = tmp_path / "run"
+    (directory / "backbone").mkdir(parents=True)
+    places = (directory / "orders", directory / "backbone" / "orders")
+    for place in places:
+        place.write_bytes(b"")
+    with live_swarm(directory, RUN.format(until=10, rate=1)) as swarm:
+        backbone = swarm.backbone()
+
+        def is_told() -> bool:
+            told = [notice["text"] for notice in backbone.all("Notice")]
+            return all(any(f"orders in {place} cannot be used" in text for text in told) for place in places)
+
+        wait_until(is_told, "word of both files", backbone)
+        for place in places:
+            place.write_bytes(b"nonsense")
+        looked = run_cli("status", str(directory), "--json")
+        assert looked.returncode == 0, looked.stderr
+        assert "problem: the organiser's orders in" in looked.stderr
+        assert sorted(path.name for path in directory.glob("orders*")) == ["orders.unusable-1", "orders.unusable-2"]
+
+
 def test_an_invite_to_a_run_file_that_was_changed_names_both_fingerprints(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", RUN.format(until=10, rate=0.1)) as swarm:
         swarm.backbone("--port", "27612").leave()

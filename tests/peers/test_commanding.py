@@ -173,3 +173,17 @@ def test_a_long_reason_leaves_room_for_the_name(run_directory: Path) -> None:
     invite(run_directory, "я" * 40, devices=1, days=1.0, role=Role.TRAINER)
     asyncio.run(ban(run_directory, "я" * 40, reason="я" * 200, days=None))
     assert len(ordered(run_directory).book.bans()) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense"])
+def test_damaged_orders_are_put_aside_and_the_command_goes_on(
+    run_directory: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    gone = PEOPLE[3].peer_id
+    (run_directory / ORDERS).write_bytes(content)
+    asyncio.run(ban(run_directory, gone, reason="noise", days=None))
+    assert list(ordered(run_directory).book.bans()) == [gone]
+    assert (run_directory / "orders.unusable-1").read_bytes() == content
+    said = capsys.readouterr().err
+    assert "problem: the organiser's orders in" in said
+    assert "orders.unusable-1" in said
