@@ -6,10 +6,11 @@ from pathlib import Path
 from collab.checkpoints.rolled_back import checkpoints_to_go_back_to, hold
 from collab.errors import ConfigError, CorruptState
 from collab.swarm.crowd import notice_s
+from collab.swarm.orders import OrderBook
 from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Statement
 from peers.inviting import invited
 from peers.ordered import plain
-from peers.owner import Session, open_session
+from peers.owner import Session, open_to_order
 from peers.process import announce
 from peers.whom import find_bans, find_peer
 
@@ -34,7 +35,7 @@ async def ban(directory: Path, who: str, *, reason: str, days: float | None) -> 
         who: a peer by id or name, or a person of the list of invites.
         days: None: for good.
     """
-    async with open_session(directory) as session:
+    async with open_to_order(directory) as session:
         until_s = FOREVER if days is None else session.now() + days * DAY_S
         for one, name in _whom(session, who.strip()).items():
             order = Ban(who=one, reason=reason, until_s=until_s, name=name or None)
@@ -50,7 +51,7 @@ async def pardon(directory: Path, who: str) -> None:
     Raises:
         ConfigError: nobody who is banned is meant, or more than one.
     """
-    async with open_session(directory) as session:
+    async with open_to_order(directory) as session:
         bans = [ban for ban in session.mandate.book.bans().values() if ban.holds(session.now())]
         for ban in find_bans(bans, invited(directory), session.view, who.strip()):
             await _say(session, Pardon(who=ban.who), f"{plain(ban.name or who)} ({ban.who}) may take part again")
@@ -62,7 +63,7 @@ async def amend(directory: Path, change: Change, at_epoch: int | None) -> None:
     Raises:
         ConfigError: the epoch is past, or nothing changes.
     """
-    async with open_session(directory) as session:
+    async with open_to_order(directory) as session:
         await session.find_trainers()
         present = session.epoch()
         first = present + NOTICE_EPOCHS if at_epoch is None else at_epoch
@@ -87,7 +88,7 @@ async def rollback(directory: Path, epoch: int) -> None:
         CheckpointFailed: it cannot be held.
     """
     root = directory / "backbone" / "checkpoints"
-    async with open_session(directory) as session:
+    async with open_to_order(directory) as session:
         found = checkpoints_to_go_back_to(root, session.mandate.era, session.estate.bundle.fingerprint)
         listing = ", ".join(map(str, sorted(found))) or "none at all"
         if epoch not in found:
@@ -98,12 +99,14 @@ async def rollback(directory: Path, epoch: int) -> None:
             words += f"; void: from epoch {void.from_epoch} on {_words(void)}"
         for void in session.mandate.book.void_before(order) if path.parent != root else []:
             words += f"; still void since the last rollback: from epoch {void.from_epoch} on {_words(void)}"
-        book = session.sign(order)
-        try:
-            hold(root, path, order, book.mark)
-        except CorruptState as error:
-            raise ConfigError(error.message, hint=f"nobody has heard of this; there were: {listing}") from error
-        _tell(await session.give(book), words)
+
+        def hold_it(book: OrderBook) -> None:
+            try:
+                hold(root, path, order, book.mark)
+            except CorruptState as error:
+                raise ConfigError(error.message, hint=f"nobody has heard of this; there were: {listing}") from error
+
+        _tell(await session.say(order, hold_it), words)
 
 
 async def end(directory: Path, at_epoch: int | None) -> None:
@@ -112,7 +115,7 @@ async def end(directory: Path, at_epoch: int | None) -> None:
     Raises:
         ConfigError: the epoch is past.
     """
-    async with open_session(directory) as session:
+    async with open_to_order(directory) as session:
         await session.find_trainers()
         notice = await session.epochs_in(notice_s(session.trainers))
         present = session.epoch()

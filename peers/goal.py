@@ -28,6 +28,8 @@ class Goal:
         self._seen: deque[tuple[float, int]] = deque()
         self._era: str | None = None
         """In which the goal was reached last."""
+        self._ordered: tuple[str, int] | None = None
+        """Mark of the order that ends the run, and the epoch that was good enough."""
 
     def note_epoch(self, epoch: int, trainers: int) -> None:
         """Where the swarm of so many trainers stands now."""
@@ -35,6 +37,7 @@ class Goal:
         self._seen.append((now_s, epoch))
         while now_s - self._seen[0][0] > notice_s(trainers):
             self._seen.popleft()
+        self._see_to_the_order()
 
     def note_measured(self, measured: "Measured") -> None:
         """What a checkpoint is worth: if that is enough, and it was not rolled back meanwhile, the run ends."""
@@ -46,13 +49,29 @@ class Goal:
             text = f"the run has reached its goal: {words}, at epoch {epoch}"
             self._say(text, "the backbone of the owner's directory ends it when it runs")
             return
+        self._order_end(epoch, self._owner, f"the run has reached its goal: {words}, at epoch {epoch}")
+
+    def _order_end(self, epoch: int, owner: Identity, why: str) -> None:
         last, until = epoch if isinstance(self._run.strategy, VcAsgd) else self._soon(epoch), self._mandate.until_epoch
         if until is not None and until <= last:
-            self._say(f"the run has reached its goal: {words}, at epoch {epoch}; it ends at epoch {until} anyway", "")
+            self._ordered = None
+            self._say(f"{why}; it ends at epoch {until} anyway", "")
             return
-        self._say(f"the run has reached its goal: {words}, at epoch {epoch}; it ends at epoch {last}", "")
+        self._say(f"{why}; it ends at epoch {last}", "")
         book = self._mandate.book
-        self._mandate.take(len(book.orders), [book.signed(End(at_epoch=last), self._owner, self._ports.clock.now())])
+        self._mandate.take(len(book.orders), [book.signed(End(at_epoch=last), owner, self._ports.clock.now())])
+        self._ordered = self._mandate.book.mark, epoch
+
+    def _see_to_the_order(self) -> None:
+        """The owner may have given another order at the same moment: of two with one number everybody keeps the same
+        one. If that is not ours, ours is given again, after it; unless it was to go back to before the goal.
+        """
+        if self._ordered is None or self._owner is None or self._mandate.knows(self._ordered[0]):
+            return
+        if self._mandate.era != self._era:
+            self._ordered = None
+            return
+        self._order_end(self._ordered[1], self._owner, "another order was given when this run had reached its goal")
 
     def _reached(self, found: "Evaluation") -> str:
         """What was asked for and is there, in words; empty: not yet."""

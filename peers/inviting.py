@@ -21,7 +21,7 @@ from collab.swarm.statements import FOREVER, Ban
 from collab.types import Role
 from peers.event_words import count
 from peers.ordered import plain, until_words, utc
-from peers.owner import Estate, open_session
+from peers.owner import Estate, open_session, open_to_order
 from peers.places import INVITES
 from peers.process import announce
 
@@ -170,7 +170,7 @@ async def revoke(directory: Path, person: str, reason: str, *, as_json: bool) ->
     rows = [row for row in invited(directory) if person in (row.person, row.id)]
     if not rows:
         raise ConfigError(f"nobody called {person!r} was invited", hint="see: collab-peer invite DIR --list")
-    async with open_session(directory) as session:
+    async with open_to_order(directory) as session:
         taken = True
         for row in rows:
             order = Ban(who=row.id, reason=reason or "the invite was revoked", name=row.person)

@@ -28,15 +28,16 @@ async def learn_orders(started: Started, mandate: Mandate, view: SwarmView) -> b
     """Have all orders that the swarm knows of; whether anybody has answered."""
     has_answered = False
     for peer in started.bootstrap_peers:
-        has_answered |= await _ask(started, mandate, peer)
+        has_answered |= await trade(started, mandate, peer)
     others = [one for one in view.records if one.can_be_dialled and one.peer not in started.bootstrap_peers]
     for record in sorted(others, key=lambda record: -record.orders)[:MAX_ASKED]:
         if record.orders > len(mandate.book.orders) or not has_answered:
-            has_answered |= await _ask(started, mandate, record.peer)
+            has_answered |= await trade(started, mandate, record.peer)
     return has_answered
 
 
-async def _ask(started: Started, mandate: Mandate, peer: PeerId) -> bool:
+async def trade(started: Started, mandate: Mandate, peer: PeerId) -> bool:
+    """Take the orders that a peer knows, and give it ours; whether it has answered."""
     try:
         await exchange(started.ports.transport, started.ports.errands, peer, mandate)
     except NetworkError:

@@ -5,13 +5,13 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from collab.config import load_run
-from collab.errors import BadMessage, BootstrapFailed, ConfigError, NetworkError
+from collab.errors import BadMessage, BootstrapFailed, ConfigError
 from collab.net.bootstrap import RECONNECT_S
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.listening import is_loopback
@@ -24,13 +24,16 @@ from collab.swarm.crowd import CROWD_FROM, heartbeat_s
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.last_seen import seen_in
 from collab.swarm.mandate import Mandate
-from collab.swarm.order_exchange import UNHEARD, exchange, restore_orders, write_orders
+from collab.swarm.order_exchange import UNHEARD, restore_orders, write_orders
 from collab.swarm.orders import OrderBook
 from collab.swarm.progress import HEARTBEAT_S, SwarmView
 from collab.swarm.statements import Statement, check
 from collab.types import Role
 from peers.assets import load_assets
+from peers.disk_remedy import remedy
 from peers.joining import Relay
+from peers.one_command import alone_at
+from peers.ordered import trade
 from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, DataDir
 from peers.process import announce
 
@@ -44,6 +47,8 @@ once a heartbeat, and so long is watched then.
 """
 AGAIN_S = 0.5
 """Between two looks for trainers."""
+MOST_TIMES = 5
+"""That one order is signed, when others come between: whoever gives them so fast is no person."""
 FOUND_S = RECONNECT_S + HEARTBEAT_S + 1.0
 """In which trainers find a backbone that was started again, and it has their word: they look for it so often, and speak
 so often; and a second for all messages."""
@@ -166,20 +171,32 @@ class Session:
         seen = self.epoch() - began + 1  # one more, of which the records do not tell yet
         return min(most, math.ceil(2 * seen * seconds / watch_s))
 
-    async def say(self, what: Statement) -> bool:
-        """Sign an order, and give it; whether somebody has it.
+    async def say(self, what: Statement, prepare: Callable[[OrderBook], None] = lambda _: None) -> bool:
+        """Sign an order, hand it to whoever is there, and keep it; whether somebody has it.
+
+        Where another order is given at the same moment (a backbone ends a run that has reached its goal; the owner's
+        key is on another machine, too), both have one number, and everybody keeps the same one of them. If that is not
+        ours, it is signed anew, to come after the other.
+
+        Args:
+            prepare: called with all orders, this one at their end, before anybody hears of it.
 
         Raises:
-            ConfigError: nobody could follow it.
+            ConfigError: nobody could follow it; or nobody has it, and it cannot be kept.
         """
-        return await self.give(self.sign(what))
+        for _ in range(MOST_TIMES):
+            book = self._signed(what)
+            prepare(book)
+            self.mandate.take(len(book.orders) - 1, book.packed[-1:])
+            is_heard = await self._hand_on()
+            if self.mandate.knows(book.mark):
+                self._keep(is_heard=is_heard)
+                return is_heard
+            announce("another order was given at the same moment; this one comes after it")
+        hint = "somebody else gives orders with this key: see 'collab-peer status', and give this one again"
+        raise ConfigError("this order is lost: another one came between each time", hint=hint)
 
-    def sign(self, what: Statement) -> OrderBook:
-        """The orders and this one at their end, which nobody has heard yet.
-
-        Raises:
-            ConfigError: nobody could follow it.
-        """
+    def _signed(self, what: Statement) -> OrderBook:
         try:
             check(what)
         except (BadMessage, ValueError) as error:
@@ -187,21 +204,50 @@ class Session:
         book = self.mandate.book
         return book.extended([book.signed(what, self.estate.owner, self.now())])
 
-    async def give(self, book: OrderBook) -> bool:
-        """Keep the last order of ``book``, and hand it to whoever is there; whether somebody has it."""
-        self.mandate.take(len(book.orders) - 1, book.packed[-1:])
-        write_orders(self.estate.directory / ORDERS, self.mandate.book)
+    async def _hand_on(self) -> bool:
+        """Give our orders to whoever is there, and take what they have heard; whether somebody has answered."""
         if self.started is None:
             return False
         peers = {*self.started.bootstrap_peers, *(r.peer for r in self.view.helpers() if r.can_be_dialled)}
-        taken = False
-        for peer in sorted(peers):
-            try:
-                await exchange(self.started.ports.transport, self.started.ports.errands, peer, self.mandate)
-                taken = True
-            except NetworkError:
-                continue  # the others hand it on
-        return taken
+        heard = [peer for peer in sorted(peers) if await trade(self.started, self.mandate, peer)]  # who hand it on
+        if heard:
+            await trade(self.started, self.mandate, heard[0])  # what it has heard while we spoke
+        return bool(heard)
+
+    def _keep(self, *, is_heard: bool) -> None:
+        path = self.estate.directory / ORDERS
+        try:
+            write_orders(path, self.mandate.book)
+        except OSError as error:
+            text, hint = f"cannot write {path}: {error.strerror}", remedy(path.parent, error)
+            if not is_heard:
+                raise ConfigError(f"nobody has this order: no backbone answers, and {text}", hint=hint) from error
+            announce(f"problem: {text}; the swarm has the order\n  -> {hint}")
+
+
+@contextmanager
+def _passing_key() -> Iterator[tuple[Path, Identity]]:
+    """Of a peer that is there for one command, with the file that it lies in.
+
+    Raises:
+        ConfigError: no directory for temporary files takes it.
+    """
+    with ExitStack() as stack:
+        try:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collab-owner-"))) / "identity.key"
+            key = load_or_create_identity(path)
+        except (OSError, ConfigError) as error:
+            why = error.message if isinstance(error, ConfigError) else error
+            text = f"there is no room for a temporary file: {why}"
+            raise ConfigError(text, hint="free some space, or set TMPDIR to a directory on another disk") from error
+        yield path, key
+
+
+@asynccontextmanager
+async def open_to_order(directory: Path) -> AsyncIterator[Session]:
+    """As ``open_session``, with nobody else who gives orders from this directory: two would sign the same number."""
+    async with alone_at(directory), open_session(directory) as session:
+        yield session
 
 
 @asynccontextmanager
@@ -213,12 +259,11 @@ async def open_session(directory: Path) -> AsyncIterator[Session]:
         if trouble := restore_orders(path, mandate):
             announce(f"problem: {trouble}\n  -> {UNHEARD}")
     seen_epoch = seen_in(DataDir(directory / "backbone").last_seen)
-    with tempfile.TemporaryDirectory(prefix="collab-owner-") as folder:
-        key = load_or_create_identity(Path(folder) / "identity.key")
+    with _passing_key() as (path, key):
         papers = estate.papers("organiser", Role.TRAINER, time.time() + SESSION_S, key=key)
         addresses = estate.addresses()
         host = "127.0.0.1" if all(is_loopback(address) for address in addresses) else "0.0.0.0"  # noqa: S104
-        network = NetworkSettings(identity_path=Path(folder) / "identity.key", host=host, is_client=True)
+        network = NetworkSettings(identity_path=path, host=host, is_client=True)
         settings = StartupSettings(
             network=network, bootstrap=addresses, papers=papers, bootstrap_timeout_s=BOOTSTRAP_S
         )
@@ -232,6 +277,6 @@ async def open_session(directory: Path) -> AsyncIterator[Session]:
                 yield Session(estate, mandate, SwarmView((), 0.0), seen_epoch=seen_epoch)
                 return
             for peer in started.bootstrap_peers:
-                await exchange(started.ports.transport, started.ports.errands, peer, mandate)
+                await trade(started, mandate, peer)
             board = ProgressBoard(started.ports, started.identity, estate.bundle.fingerprint)
             yield Session(estate, mandate, await board.refresh(), started, board, seen_epoch)
