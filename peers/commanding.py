@@ -8,7 +8,7 @@ from collab.errors import ConfigError, CorruptState
 from collab.swarm.crowd import notice_s
 from collab.swarm.orders import OrderBook
 from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Statement
-from peers.inviting import invited
+from peers.inviting import invited_for
 from peers.ordered import plain
 from peers.owner import Session, open_to_order
 from peers.process import announce
@@ -53,7 +53,8 @@ async def pardon(directory: Path, who: str) -> None:
     """
     async with open_to_order(directory) as session:
         bans = [ban for ban in session.mandate.book.bans().values() if ban.holds(session.now())]
-        for ban in find_bans(bans, invited(directory), session.view, who.strip()):
+        who = who.strip()
+        for ban in find_bans(bans, invited_for(directory, who), session.view, who):
             await _say(session, Pardon(who=ban.who), f"{plain(ban.name or who)} ({ban.who}) may take part again")
 
 
@@ -139,7 +140,7 @@ def _words(change: Change | Amend) -> str:
 
 def _whom(session: Session, who: str) -> dict[str, str]:
     """Keys that a person means, those of an invited person, else a peer's, and what they are called; empty: unknown."""
-    keys = {row.id: row.person for row in invited(session.estate.directory) if who in (row.person, row.id)}
+    keys = {row.id: row.person for row in invited_for(session.estate.directory, who) if who in (row.person, row.id)}
     if keys:
         return keys
     peer = find_peer(session.view, who)

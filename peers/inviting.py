@@ -1,7 +1,9 @@
 """``collab-peer invite``: invites for people, and who has one."""
 
+import fcntl
 import json
 import math
+import os
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -10,15 +12,17 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from collab.checkpoints.synced import sync_directory
 from collab.errors import BadMessage, ConfigError
 from collab.swarm.access import MAX_DEVICES, MAX_PERSON_CHARACTERS, read_pass
 from collab.swarm.bundle import Bundle
-from collab.swarm.identity import Identity
+from collab.swarm.identity import Identity, is_peer_id
 from collab.swarm.invite import Invite, write_invite
 from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
 from collab.swarm.statements import FOREVER, Ban
 from collab.types import Role
+from peers.disk_remedy import remedy
 from peers.event_words import count
 from peers.ordered import plain, until_words, utc
 from peers.owner import Estate, open_session, open_to_order
@@ -81,27 +85,90 @@ def invite(directory: Path, person: str, *, devices: int, days: float, role: Rol
     row = Invited(
         id=key.peer_id, person=person, devices=devices, role=role.value, made_at=now, expires_at=now + days * DAY_S
     )
+    path = directory / INVITES
     try:
-        with (directory / INVITES).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(row)) + "\n")
+        _append(path, json.dumps(asdict(row)))
     except OSError as error:
-        raise ConfigError(f"cannot write {directory / INVITES}: {error.strerror}", hint="make room for it") from error
+        raise ConfigError(f"cannot write {path}: {error.strerror}", hint=remedy(path, error)) from error
     return word, row
 
 
-def invited(directory: Path) -> list[Invited]:
-    """All invites that were made here, oldest first.
+def _append(path: Path, line: str) -> None:
+    """Add a line that outlives a power cut, whatever the last one left behind; where that fails, nothing is added.
 
     Raises:
-        ConfigError: the list cannot be read.
+        OSError: the disk is full or not writable.
     """
+    with path.open("a+b", buffering=0) as file:
+        with suppress(OSError):  # a network's file system may have no locks
+            fcntl.flock(file, fcntl.LOCK_EX)  # of two at once neither takes the other's line back
+        size = file.seek(0, os.SEEK_END)
+        is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
+        rest = ("\n" * is_torn + line + "\n").encode()
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]  # a disk that is almost full takes a part
+            os.fsync(file.fileno())
+            if size == 0:
+                sync_directory(path.parent)
+        except OSError:
+            with suppress(OSError):
+                file.truncate(size)
+            raise
+
+
+def invited(directory: Path) -> list[Invited]:
+    """All invites that were made here, oldest first; a line that cannot be read is left out, and said.
+
+    Raises:
+        ConfigError: none of the list can be read.
+    """
+    path = directory / INVITES
     try:
-        lines = (directory / INVITES).read_text(encoding="utf-8").splitlines()
-        return [Invited(**json.loads(line)) for line in lines]
+        lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"cannot read {directory / INVITES}: {error}", hint="restore it from a backup") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint=remedy(path, error)) from error
+    found: list[Invited] = []
+    torn: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(_read_line(line))
+        except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
+            torn.append(str(number))
+    if torn:
+        text = f"problem: whom {path} names in line {', '.join(torn)} cannot be read, and is left out"
+        announce(f"{text}\n  -> mend it, or restore it from a backup; peers can be banned by their ids meanwhile")
+    return found
+
+
+def _read_line(line: bytes) -> Invited:
+    """One line, as this version or a later one has written it."""
+    told = json.loads(line)
+    return Invited(
+        id=str(told["id"]),
+        person=str(told["person"]),
+        devices=int(told["devices"]),
+        role=str(told["role"]),
+        made_at=float(told["made_at"]),
+        expires_at=float(told["expires_at"]),
+    )
+
+
+def invited_for(directory: Path, who: str) -> list[Invited]:
+    """As ``invited``; nobody, where the list cannot be read and ``who`` is a whole id, for which it is not needed.
+
+    Raises:
+        ConfigError: none of it can be read, and it is needed.
+    """
+    try:
+        return invited(directory)
+    except ConfigError as error:
+        if not is_peer_id(who):
+            raise
+        announce(f"problem: {error}")
+        return []
 
 
 async def list_invites(directory: Path, *, as_json: bool) -> None:
@@ -165,11 +232,12 @@ async def revoke(directory: Path, person: str, reason: str, *, as_json: bool) ->
     """Make the invites of a person worthless, now.
 
     Raises:
-        ConfigError: nobody of that name was invited.
+        ConfigError: nobody of that name was invited, or the list cannot be read.
     """
     rows = [row for row in invited(directory) if person in (row.person, row.id)]
     if not rows:
-        raise ConfigError(f"nobody called {person!r} was invited", hint="see: collab-peer invite DIR --list")
+        hint = "see: collab-peer invite DIR --list; an id that is not in it: collab-peer ban DIR ID"
+        raise ConfigError(f"nobody called {person!r} was invited", hint=hint)
     async with open_to_order(directory) as session:
         taken = True
         for row in rows:

@@ -187,3 +187,26 @@ def test_damaged_orders_are_put_aside_and_the_command_goes_on(
     said = capsys.readouterr().err
     assert "problem: the organiser's orders in" in said
     assert "orders.unusable-1" in said
+
+
+def test_who_is_named_in_a_whole_line_is_banned_pardoned_and_revoked_beside_a_torn_one(run_directory: Path) -> None:
+    _, row = invite(run_directory, "Bob", devices=1, days=1.0, role=Role.TRAINER)
+    with (run_directory / INVITES).open("a") as file:
+        file.write('{"id": "12D3')
+    asyncio.run(ban(run_directory, "Bob", reason="noise", days=None))
+    asyncio.run(pardon(run_directory, "Bob"))
+    assert ordered(run_directory).book.bans() == {}
+    asyncio.run(revoke(run_directory, "Bob", "", as_json=False))
+    assert list(ordered(run_directory).book.bans()) == [row.id]
+
+
+def test_a_whole_id_needs_no_list_of_invites(run_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run_directory / INVITES).mkdir()  # it cannot be read
+    gone = PEOPLE[3].peer_id
+    asyncio.run(ban(run_directory, gone, reason="noise", days=None))
+    assert list(ordered(run_directory).book.bans()) == [gone]
+    asyncio.run(pardon(run_directory, gone))
+    assert ordered(run_directory).book.bans() == {}
+    assert capsys.readouterr().err.count("problem: cannot read") == 2
+    with pytest.raises(ConfigError, match="cannot read"):
+        asyncio.run(ban(run_directory, "Bob", reason="noise", days=None))

@@ -1,7 +1,10 @@
 """The list of invites: what became of each, and who uses it now; and what options go together."""
 
 import asyncio
+import errno
 import json
+import os
+import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,6 +14,7 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
+from collab.errors import ConfigError
 from collab.swarm.access import pack_pass
 from collab.swarm.identity import Identity
 from collab.swarm.invite import read_invite
@@ -21,9 +25,10 @@ from collab.swarm.statements import Ban, Statement
 from collab.types import Role
 from peers import inviting
 from peers.cli import app
-from peers.inviting import Invited, invite, list_invites, users_of
+from peers.inviting import Invited, invite, invited, list_invites, users_of
 from peers.organising import init_run
 from peers.owner import Estate, Session
+from peers.places import INVITES
 from tests.fakes import NOW
 from tests.swarm.people import PEOPLE, record
 
@@ -160,3 +165,67 @@ def test_what_a_variable_says_of_invites_stands_in_no_lists_way(estate: Estate) 
         env={"COLLAB_INVITE_REASON": "spam", "COLLAB_INVITE_DEVICES": "3"},
     )  # fmt: skip
     assert json.loads(result.stdout)["devices"] == 3, result.output
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        b'{"id": "12D3KooWx", "per', b"\xff\xfe\x00", b"\x00" * 200, b"[]", b"5", b'{"id": "x", "person": "Bob"}',
+        b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_line_that_cannot_be_read_is_left_out_and_said_once(
+    estate: Estate, capsys: pytest.CaptureFixture[str], torn: bytes
+) -> None:
+    _, anna = made(estate, "Anna")
+    with (estate.directory / INVITES).open("ab") as file:
+        file.write(torn + b"\n" + torn)
+    _, carl = made(estate, "Carl")
+    assert invited(estate.directory) == [anna, carl], "the torn end is no part of the next line"
+    said = capsys.readouterr().err
+    assert said.count("problem: ") == 1
+    assert f"{estate.directory / INVITES} names in line 2, 3 cannot be read" in said
+
+
+def test_what_a_later_version_adds_to_a_line_is_passed_over(
+    estate: Estate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, anna = made(estate, "Anna")
+    path = estate.directory / INVITES
+    path.write_text(path.read_text().replace("{", '{"note": "of a later version", ', 1))
+    assert invited(estate.directory) == [anna]
+    assert "problem" not in capsys.readouterr().err
+
+
+def test_a_line_that_the_disk_takes_in_part_is_taken_back(estate: Estate) -> None:
+    """So full that a part of it still fits."""
+    path = estate.directory / INVITES
+    made(estate, "Anna")
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match="cannot write"):
+            made(estate, "Bob")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(errno.ENOSPC, "free some space"), (errno.EIO, "backup"), (errno.EACCES, "it belongs to")]
+)
+def test_a_list_that_cannot_be_written_is_told_with_what_helps(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    made(estate, "Anna")
+    before = (estate.directory / INVITES).read_bytes()
+
+    def fail(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(inviting.os, "fsync", fail)
+    with pytest.raises(ConfigError, match=os.strerror(number)) as refused:
+        made(estate, "Bob")
+    assert words in refused.value.hint
+    assert (estate.directory / INVITES).read_bytes() == before
