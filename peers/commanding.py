@@ -1,18 +1,21 @@
 """``collab-peer ban``, ``pardon``, ``amend``, ``rollback``, ``end``: what an organiser orders while the run goes on."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from collab.checkpoints.rolled_back import checkpoints_to_go_back_to, hold
 from collab.errors import ConfigError, CorruptState
 from collab.swarm.crowd import notice_s
+from collab.swarm.identity import load_or_create_identity
 from collab.swarm.orders import OrderBook
 from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Statement
-from peers.inviting import invited_for
+from peers.inviting import invited_for, users_of
 from peers.ordered import plain
 from peers.owner import Session, open_to_order
+from peers.places import DataDir
 from peers.process import announce
-from peers.whom import find_bans, find_peer
+from peers.whom import find_bans, find_keys
 
 DAY_S = 86400.0
 NOTICE_EPOCHS = 10
@@ -34,6 +37,9 @@ async def ban(directory: Path, who: str, *, reason: str, days: float | None) -> 
     Args:
         who: a peer by id or name, or a person of the list of invites.
         days: None: for good.
+
+    Raises:
+        ConfigError: nobody is meant, or more than one; or the backbone of this very directory.
     """
     async with open_to_order(directory) as session:
         until_s = FOREVER if days is None else session.now() + days * DAY_S
@@ -139,12 +145,22 @@ def _words(change: Change | Amend) -> str:
 
 
 def _whom(session: Session, who: str) -> dict[str, str]:
-    """Keys that a person means, those of an invited person, else a peer's, and what they are called; empty: unknown."""
-    keys = {row.id: row.person for row in invited_for(session.estate.directory, who) if who in (row.person, row.id)}
-    if keys:
-        return keys
-    peer = find_peer(session.view, who)
-    return {peer: next((record.name for record in session.view.records if record.peer == peer), "")}
+    """As ``find_keys``; never the backbone of this directory, without which its owner reaches nobody."""
+    estate = session.estate
+    people, users = invited_for(estate.directory, who), users_of(session.view, estate.bundle)
+    keys, own = find_keys(people, users, session.view, who), _own_backbone(estate.directory)
+    if own in keys:
+        hint = "it stops with Ctrl+C where it runs; the run ends with: collab-peer end DIR"
+        raise ConfigError(f"{own} is the backbone of this directory", hint=hint)
+    return keys
+
+
+def _own_backbone(directory: Path) -> str:
+    """Empty: it has not served yet, or its key cannot be read."""
+    path = DataDir(directory / "backbone").identity
+    with suppress(ConfigError):
+        return load_or_create_identity(path).peer_id if path.is_file() else ""
+    return ""
 
 
 async def _say(session: Session, what: Statement, words: str) -> None:

@@ -8,7 +8,7 @@ from collab.swarm.invite import PREFIX
 from collab.swarm.progress import SwarmView
 from collab.swarm.statements import Ban
 from collab.types import PeerId
-from peers.inviting import Invited
+from peers.inviting import Invited, Users
 from peers.ordered import plain
 
 MIN_BEGINNING, MIN_END = 8, 6
@@ -31,6 +31,33 @@ def find_peer(view: SwarmView, text: str) -> PeerId:
     if len(found) == 1:
         return PeerId(next(iter(found)))
     raise _unclear(text, found, "who is here, 'collab-peer status' says; whoever has gone is named by the whole id")
+
+
+def find_keys(people: Sequence[Invited], users: Users, view: SwarmView, text: str) -> dict[str, str]:
+    """Keys that a person means, and what they are called (empty: unknown): all invites of somebody, else one peer's.
+
+    A peer may call itself what an invited person is called: that does not make it that person.
+
+    Args:
+        users: who uses which invite.
+
+    Raises:
+        ConfigError: nobody, or more than one.
+    """
+    names: dict[str, str] = {record.peer: record.name for record in view.records}
+    if is_peer_id(text):
+        persons = {row.id: row.person for row in people}
+        return {text: persons.get(text) or names.get(text, "")}
+    invites = {row.id: row.person for row in people if row.person == text}
+    if not invites:
+        peer = find_peer(view, text)
+        return {peer: names.get(peer, "")}
+    theirs = {user["id"] for key in invites for user in users.get(key, [])}
+    if others := {peer: name for peer, name in names.items() if name == text and peer not in theirs}:
+        words = f"whom do you mean by {text!r:.{SHOWN}}? The person whom you have invited: {', '.join(invites)}"
+        hint = "name one by its id; that of an invite means all its machines"
+        raise ConfigError(f"{words}; or who only calls itself so: {', '.join(others)}", hint=hint)
+    return invites
 
 
 def find_bans(bans: Collection[Ban], people: Sequence[Invited], view: SwarmView, text: str) -> list[Ban]:

@@ -13,6 +13,7 @@ from collab.checkpoints.local_publisher import LocalPublisher
 from collab.errors import BootstrapFailed, ConfigError
 from collab.net.startup import Started, StartupSettings
 from collab.ports import Observer
+from collab.swarm.identity import load_or_create_identity
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import read_orders
 from collab.swarm.statements import Ban, Rollback
@@ -210,3 +211,13 @@ def test_a_whole_id_needs_no_list_of_invites(run_directory: Path, capsys: pytest
     assert capsys.readouterr().err.count("problem: cannot read") == 2
     with pytest.raises(ConfigError, match="cannot read"):
         asyncio.run(ban(run_directory, "Bob", reason="noise", days=None))
+
+
+def test_the_backbone_of_the_directory_is_not_banned(run_directory: Path) -> None:
+    identity = run_directory / "backbone" / "identity.key"
+    asyncio.run(ban(run_directory, PEOPLE[3].peer_id, reason="noise", days=None))
+    assert not identity.exists(), "no key is made only to look at it"
+    own = load_or_create_identity(identity).peer_id
+    with pytest.raises(ConfigError, match="is the backbone of this directory"):
+        asyncio.run(ban(run_directory, own, reason="a slip", days=None))
+    assert len(ordered(run_directory).book.orders) == 1

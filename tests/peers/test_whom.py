@@ -8,8 +8,8 @@ from collab.errors import ConfigError
 from collab.swarm.progress import SwarmView
 from collab.swarm.statements import Ban
 from collab.types import PeerId
-from peers.inviting import Invited
-from peers.whom import find_bans, find_peer
+from peers.inviting import Invited, Users
+from peers.whom import find_bans, find_keys, find_peer
 from tests.fakes import NOW
 from tests.swarm.people import PEOPLE, record
 
@@ -95,3 +95,37 @@ def test_of_two_that_were_banned_under_one_name_both_are_named() -> None:
         find_bans(bans, [], VIEW, "twin")
     assert GONE in refused.value.message
     assert OTHER in refused.value.message
+
+
+ANNAS = [
+    Invited(id=PEOPLE[at].peer_id, person="anna", devices=1, role="trainer", made_at=0.0, expires_at=1.0)
+    for at in (4, 5)
+]
+INVITES = {row.id: "anna" for row in ANNAS}
+
+
+def test_an_invited_person_is_meant_with_all_invites_and_one_of_them_by_its_id() -> None:
+    nobody = SwarmView((), NOW)
+    assert find_keys(ANNAS, {}, nobody, "anna") == INVITES
+    assert find_keys(ANNAS, {}, nobody, ANNAS[1].id) == {ANNAS[1].id: "anna"}
+
+
+def test_a_peer_that_is_called_what_no_invited_person_is_called_is_meant_itself() -> None:
+    assert find_keys(ANNAS, {}, VIEW, "bob") == {OTHER: "bob"}
+    assert find_keys([], {}, VIEW, "anna") == {HERE: "anna"}
+    assert find_keys(ANNAS, {}, VIEW, HERE) == {HERE: "anna"}
+    assert find_keys(ANNAS, {}, VIEW, GONE) == {GONE: ""}
+
+
+def test_a_peer_that_uses_the_persons_invite_may_be_called_so() -> None:
+    users = {ANNAS[0].id: [{"id": HERE, "name": "anna"}]}
+    assert find_keys(ANNAS, users, VIEW, "anna") == INVITES
+
+
+@pytest.mark.parametrize("users", [{}, {OTHER: [{"id": HERE, "name": "anna"}]}])
+def test_a_peer_that_only_calls_itself_what_an_invited_person_is_called_gets_nobody_banned(users: Users) -> None:
+    with pytest.raises(ConfigError, match="whom do you mean by 'anna'") as refused:
+        find_keys(ANNAS, users, VIEW, "anna")
+    for one in (*INVITES, HERE):
+        assert one in refused.value.message
+    assert "by its id" in refused.value.hint
