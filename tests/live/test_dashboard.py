@@ -93,6 +93,8 @@ def test_the_page_of_a_live_swarm_moves_sorts_its_peers_and_sees_a_killed_one_le
         page.wait_for(f"{LEVEL} === 'good'", "all to be well")
         _sorts(page)
         assert HOSTILE in page.value(NAMES), "as text"
+        shown = page.value(NAMES.replace("cells[0]", "lastElementChild"))
+        assert sorted(shown) == sorted(f"…{peer['id'][-6:]}" for peer in swarm.status()["peers"])
         assert page.value("document.querySelectorAll('td img, td b, td script').length") == 0
         killed.kill()
         page.wait_for(f"{NAMES}.length === 2", "the one that was killed to leave the table")

@@ -45,6 +45,7 @@ const peers = new Table(at("peers"), [
   { title: "Last in a round", kind: number, value: (p) => p.brought_at_s, show: (p) => (p.role === "trainer" ? ago(state, p.brought_at_s) : "") },
   { title: "Reached", value: (p) => p.reached, show: (p) => p.reached },
   { title: "Device", value: (p) => p.device, show: (p) => p.device },
+  { title: "Id", value: (p) => p.id, show: (p) => `…${p.id.slice(-6)}` },
 ], (p) => p.id, { column: 3, isDown: true });
 
 const MOST_ROUNDS = 8;
