@@ -11,7 +11,6 @@ strategy must.
 """
 
 import asyncio
-import platform
 import threading
 import time
 from collections.abc import Coroutine
@@ -29,6 +28,7 @@ import uvloop
 from collab.compute import workers_end
 from collab.errors import CollabError
 from collab.metrics.sinks import Fanout, Sink
+from collab.net.address_text import machine_name
 from collab.net.hivemind_net import NetworkSettings
 from collab.net.startup import StartupSettings, default_host, open_run
 from collab.ports import NO_LIMITS, LinkLimits
@@ -74,7 +74,7 @@ class Local:
     """What is this machine's own business."""
 
     name: str = ""
-    """What others see; empty: the machine's name."""
+    """What others see; empty: the machine's name, if no address is in it."""
     data_dir: Path | None = None
     """Keeps this peer's key, and the run's state for the next time; None: a new identity each time."""
     reach: Reachability | None = None
@@ -218,7 +218,7 @@ class JoinedRun:
             replica = await started.ports.compute.run(  # torch's first optimiser is slow
                 lambda: replica_around(self._model, self._optimizer, bundle)
             )
-            name = (self._local.name or platform.node() or "peer")[:MAX_NAME_CHARACTERS]
+            name = (self._local.name or machine_name())[:MAX_NAME_CHARACTERS]
             participant_settings = ParticipantSettings(
                 name=name,
                 reach=started.verdict.reach,

@@ -1,6 +1,5 @@
 """The command of a volunteer."""
 
-import platform
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,7 +45,7 @@ def join(
     context: typer.Context,
     invite: InviteText,
     role: Annotated[str, typer.Option(help="trainer, auxiliary (lends bandwidth only) or backbone.")] = "trainer",
-    name: Annotated[str, typer.Option(help="What others see; default: this machine's name.")] = "",
+    name: Annotated[str, typer.Option(help="What others see; default: the machine's name, without an address.")] = "",
     data_dir: Annotated[Path | None, typer.Option(help="Where this peer keeps its key and metrics.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Leave after contributing to so many steps.", min=1)] = None,
     microbatch_size: Annotated[int | None, typer.Option(help="Samples of one forward and backward.", min=1)] = None,
@@ -87,6 +86,7 @@ def join(
         show(context)
         return
     _begin(invite, log_level, is_quiet=quiet)
+    from collab.net.address_text import machine_name
     from peers.joining import JoinOptions
     from peers.occasions import HouseRules
     from peers.screen import style_of
@@ -95,7 +95,7 @@ def join(
     limits = limits_from(max_upload, max_download)
     options = partial(
         JoinOptions,
-        name=(name or platform.node() or "peer")[:40],
+        name=(name or machine_name())[:40],
         reach=Reach(host=host, port=port, asked_for=asked_for, limits=limits, clock_error_s=clock_error_s),
         epochs=epochs,
         microbatch_size=microbatch_size,

@@ -1,14 +1,9 @@
 """What others say, as a page may show it: letters only, and no addresses of machines."""
 
-import re
 from typing import Any
 
-ADDRESS = re.compile(
-    r"/(?:ip4|ip6|ip6zone|dns|dns4|dns6|dnsaddr)/\S+"  # of libp2p
-    r"|(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?![\w.]*\w)"
-    r"|(?<![\w:])(?:[0-9A-Fa-f]{0,4}:){3,7}[0-9A-Fa-f]{0,4}(?:%\w+)?(?![\w:])"
-    r"|(?<![\w:])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{1,4})*::[0-9A-Fa-f:]*(?![\w:])"
-)
+from collab.net.address_text import ADDRESS
+
 HIDDEN = "(an address)"
 MAX_CHARACTERS = 400
 
