@@ -105,7 +105,7 @@ def versions(required: Sequence[str] | None, installed: Mapping[str, str | None]
         elif not needed.specifier.contains(found, prereleases=True):
             wrong.append(f"{needed.name} {found} is there, {needed.specifier} is needed")
     if wrong:
-        remedy = "pip install --upgrade-strategy only-if-needed with the line that installed collab"
+        remedy = "type the line that installed collab once more; ask the organiser for it"
         return _problem("versions", "; ".join(wrong), remedy)
     told = ", ".join(f"{name} {version}" for name, version in installed.items() if version is not None)
     if required is None:

@@ -148,7 +148,7 @@ task:
 ## -- the global step --------------------------------------------------------------------------------------------
 
 optimizer:
-  ## sgd, adamw, lamb (for very large batches), adamw8bit (states in 8 bits; every peer needs collab[bitsandbytes]).
+  ## sgd, adamw, lamb (for very large batches), adamw8bit (states in 8 bits; every peer needs the package bitsandbytes).
   name: adamw  # default: adamw
   ## Peak learning rate, > 0; the schedule below scales it.
   learning_rate: 0.002  # default: 0.001

@@ -102,7 +102,8 @@ def _format_of(path: Path, newest: int) -> int:
         raise ConfigError(
             f"{path} was written by collab {program[:40]}, in format {found}; "
             f"this is collab {VERSION}, which knows format {newest}",
-            hint=f"this machine must upgrade: install collab {program[:40]} or later, or name another --data-dir",
+            hint=f"this machine must upgrade: the organiser has the line that installs collab {program[:40]} or later; "
+            "or name another --data-dir",
         )
     return found
 

@@ -102,7 +102,7 @@ class Tracker:
                     self._service.log({EPOCH.name: float(epoch), **values})
             self._service.end()
         except ImportError as error:
-            self._say(f"{name} cannot be used: {error}", f"pip install 'collab[{name}]', or --track none")
+            self._say(f"{name} cannot be used: {error}", f"pip install {name}, beside collab, or --track none")
         except Exception as error:  # noqa: BLE001 - of any kind, and none of it is the run's business
             reason = type(error).__name__  # its text may hold a key
             logger.warning("tracking has ended service=%s reason=%s", name, reason)

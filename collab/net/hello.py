@@ -75,5 +75,5 @@ def _advice(version: str) -> str:
     except InvalidVersion:
         is_newer = True
     if is_newer:
-        return f"upgrade this machine: pip install --upgrade 'collab>={version}'"
-    return f"the run's peers are older: ask the organiser to upgrade, or install collab=={version} here"
+        return f"upgrade this machine to collab {version} or later, with the line that the organiser has for it"
+    return f"the run's peers are older: ask the organiser to upgrade, or for the line that installs collab {version}"

@@ -17,7 +17,8 @@ def dismissal(ports: Ports, statutes: Statutes, membership: Membership, epoch: i
             return Dismissed(banned(ban).text, hint="what this machine has given stays in the model; ask the organiser")
     if (needed := mandate.needed_version(epoch)) is not None:
         text = f"from epoch {epoch} on this run needs version {needed} of collab, this is {VERSION}"
-        return Dismissed(text, hint="pip install --upgrade collab, and join again: your state is kept")
+        hint = "upgrade with the line that the organiser has for it, and join again: your state is kept"
+        return Dismissed(text, hint=hint)
     limit_h = statutes.bundle.run.orphan_after_h
     said = mandate.book.orders[-1].said_at if mandate.book.orders else 0.0
     if membership.without_backbone_s() >= limit_h * 3600 and now - said >= limit_h * 3600:

@@ -1,5 +1,6 @@
 """Optimisers of the global step, by name."""
 
+import sys
 from typing import Any
 
 import torch
@@ -43,7 +44,8 @@ def _adamw8bit(section: Optimizer, groups: list[dict[str, Any]]) -> torch.optim.
         from bitsandbytes.optim import AdamW8bit
     except ImportError as error:
         raise ConfigError(
-            f"optimizer adamw8bit needs the package bitsandbytes: {error}", hint="pip install 'collab[bitsandbytes]'"
+            f"optimizer adamw8bit needs the package bitsandbytes: {error}",
+            hint=f"{sys.executable} -m pip install bitsandbytes",
         ) from error
     optimizer: torch.optim.Optimizer = AdamW8bit(
         groups, lr=section.learning_rate, betas=section.betas, eps=section.epsilon

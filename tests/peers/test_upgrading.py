@@ -158,7 +158,8 @@ def test_a_directory_of_a_later_version_is_refused_with_who_must_upgrade_and_lef
         pass
     assert "was written by collab 7.1.0" in found.value.message
     assert f"this is collab {VERSION}" in found.value.message
-    assert "this machine must upgrade: install collab 7.1.0 or later" in found.value.hint
+    assert "this machine must upgrade" in found.value.hint
+    assert "the line that installs collab 7.1.0 or later" in found.value.hint
     assert contents(tmp_path) == before
 
 

@@ -74,7 +74,7 @@ def test_missing_bitsandbytes_says_how_to_install_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
     with pytest.raises(ConfigError, match="bitsandbytes") as caught:
         build_optimizer(section("adamw8bit"), model())
-    assert caught.value.hint == "pip install 'collab[bitsandbytes]'"
+    assert caught.value.hint == f"{sys.executable} -m pip install bitsandbytes"
 
 
 def test_first_step_of_lamb_is_the_one_computed_by_hand() -> None:

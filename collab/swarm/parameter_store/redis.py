@@ -1,6 +1,7 @@
 """A parameter store in Redis: for servers on several machines."""
 
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -57,7 +58,8 @@ class RedisStore:
         try:
             import redis
         except ImportError as error:
-            raise ConfigError("a store in Redis needs the package redis", hint="pip install 'collab[redis]'") from error
+            hint = f"{sys.executable} -m pip install redis"
+            raise ConfigError("a store in Redis needs the package redis", hint=hint) from error
         self._error, self._moved, self._is_strong = redis.RedisError, redis.WatchError, is_strong
         try:
             self._redis: Any = redis.Redis.from_url(url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S)
