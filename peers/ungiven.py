@@ -35,8 +35,9 @@ class Ungiven:
         is_behind = epoch - max(saved, 0) > BEHIND * self._every_epochs
         if not is_behind or self._keeper.fetcher.failing_s < UNGIVEN_S:
             return "", ""
-        what = f"nothing after step {saved} is saved" if saved >= 0 else "nothing is saved"
-        return f"{what}: no trainer gives its state", HINT
+        if saved < 0:
+            return "nothing is saved: no trainer gives its state", HINT
+        return f"nothing after step {saved} is saved: no trainer gives its state", HINT
 
     def tell(self, epoch: int) -> None:
         """Say so once, and once when it is over."""

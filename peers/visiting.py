@@ -152,7 +152,8 @@ def _refused(bundle: Bundle, view: SwarmView, joiner: Joiner, mandate: Mandate) 
     if ban is not None:
         return banned(ban).text, "ask the organiser"
     if (needed := mandate.needed_version(epoch)) is not None:
-        return f"it needs version {needed} of collab, this is {VERSION}", "pip install --upgrade collab"
+        hint = "upgrade with the line that the organiser has for it"
+        return f"it needs version {needed} of collab, this is {VERSION}", hint
     return None
 
 
