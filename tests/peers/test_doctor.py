@@ -278,7 +278,7 @@ def test_a_version_that_is_too_old_for_the_next_step_is_told() -> None:
     finding = visiting.can_join(ORDINARY, HERE, US, ordered(needs))
     assert finding.outcome is Outcome.PROBLEM
     assert "it needs version 99.0 of collab" in finding.text
-    assert "--upgrade" in finding.remedy
+    assert "the line that the organiser has" in finding.remedy
     assert visiting.can_join(ORDINARY, HERE, US, ordered(replace(needs, from_epoch=11))).outcome is Outcome.OK
 
 
