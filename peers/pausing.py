@@ -12,7 +12,7 @@ from peers.places import DataDir, data_home, is_in_use, never_pauses
 from peers.process import announce
 
 ANSWER_S, LOOK_S = 10.0, 0.1
-"""A peer looks twice a second, and a microbatch is seen to its end."""
+"""A peer looks twice a second, and a microbatch, or a batch of an evaluation, is seen to its end."""
 FREE = (Condition.STARTING, Condition.HANDING_IN, Condition.PAUSED)
 NEVER = "a backbone runs there, and never pauses"
 
@@ -83,8 +83,8 @@ async def _paused(place: DataDir) -> str:
     if told is None:
         raise ConfigError(
             f"{place.path}: the device is not free after {ANSWER_S:.0f} s",
-            hint="it stops after the microbatch that is under way; a smaller --microbatch-size ends sooner, and "
-            "Ctrl+C where it runs ends it at once",
+            hint="it stops after the microbatch that is under way, or the batch of an evaluation; a smaller "
+            "--microbatch-size ends sooner, and Ctrl+C where it runs ends it at once",
         )
     match told.condition:
         case Condition.HANDING_IN:

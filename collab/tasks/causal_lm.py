@@ -98,6 +98,14 @@ class CausalLM:
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
         return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
+    def read_held_out(self) -> None:
+        """Read and encode what ``evaluate`` needs, which needs no device; it does so itself if nobody has.
+
+        Raises:
+            DataError: as ``evaluate``.
+        """
+        _ = self._eval_blocks
+
     def evaluate(self, model: torch.nn.Module) -> Evaluation:
         """Mean loss on at most ``eval_samples`` blocks, the first of the held-out text.
 

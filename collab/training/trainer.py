@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from collab.concurrency import run_until_first
-from collab.errors import ConfigError
 from collab.metrics.guest_records import Paused
-from collab.metrics.records import EvaluationDone, Notice, Phase, PhaseReached
+from collab.metrics.records import Notice, Phase, PhaseReached
 from collab.tasks.base import Task
+from collab.training.device_memory import device_full, is_full, room_for
+from collab.training.evaluating import Evaluating
 from collab.training.microbatch import SHARE, MicrobatchSize
 from collab.training.participant import Participant
 from collab.training.pausing import HAND_IN_S, Pause, can_hand_in
@@ -36,7 +37,7 @@ class Trainer:
         self.participant, self._task = participant, task
         ports, run = participant.ports, participant.bundle.run
         self._ports, self._run, self._replica = ports, run, participant.replica
-        self._supply = build_supply(participant, task)
+        self._supply, self._evaluating = build_supply(participant, task), Evaluating(participant, task)
         most = max(run.strategy.target_batch_size // SHARE, 1)
         self._size = MicrobatchSize(microbatch_size, most=most, grows=may_grow)
         self._left: tuple[int, ...] = ()
@@ -55,9 +56,12 @@ class Trainer:
 
         Raises:
             Dismissed: this peer is banned or too old, or nobody runs the run any more; it has left in good order.
+            DeviceFull: the device's memory is too small for this run, or other programs have it.
+            Exception: training has failed with it. The peer has said its goodbye, too.
         """
         self._pause = pause or self._pause
-        await self.participant.begin()
+        with room_for("the state that this peer has kept does not fit"):
+            await self.participant.begin()
         await run_until_first(self.participant.keep_alive(), self._supply.run(), self._train_and_leave(stop))
 
     async def _train_and_leave(self, stop: asyncio.Event) -> None:
@@ -66,6 +70,7 @@ class Trainer:
         dismissing = asyncio.create_task(self.participant.dismissed())
         pausing = asyncio.create_task(self._pause.wanted.wait())
         ends = training, stopping, dismissing
+        failure: BaseException | None = None
         try:
             await asyncio.wait((*ends, pausing), return_when=asyncio.FIRST_COMPLETED)
             if not any(end.done() for end in ends):
@@ -73,7 +78,7 @@ class Trainer:
             if not training.done():
                 await asyncio.wait((training,), timeout=LEAVE_GRACE_S)
             if training.done():
-                training.result()  # raises what it raised
+                failure = training.exception()
         finally:
             for task in (*ends, pausing):
                 task.cancel()
@@ -82,10 +87,14 @@ class Trainer:
                 await asyncio.gather(self._coming, return_exceptions=True)
             await asyncio.gather(*ends, pausing, return_exceptions=True)
         await self._supply.close()
-        dismissed = None if self.participant.is_finished else self.participant.unwanted()
-        await self.participant.leave(is_urgent=stop.is_set() or dismissed is not None)
-        if dismissed is not None:
-            raise dismissed
+        if failure is not None and is_full(failure):
+            failure = device_full("a step of this run does not fit", failure)
+        reason = failure or (None if self.participant.is_finished else self.participant.unwanted())
+        try:
+            await self.participant.leave(is_urgent=stop.is_set() or reason is not None)
+        finally:
+            if reason is not None:
+                raise reason
 
     async def _step_aside(self, ends: tuple[asyncio.Task[Any], ...]) -> None:
         """Free the device after the microbatch that is under way, then wait for the step that uses what we have.
@@ -130,11 +139,11 @@ class Trainer:
             if report.skipped:
                 self._supply.skipped(sample_ids)
             if await self.participant.after_microbatch(report) and self.participant.is_checkpoint_due:
-                await self._evaluate_in_turn()
+                await self._evaluating.in_turn(self._pause)
         await self.participant.conclude()
         is_evaluated = self.participant.vitals.evaluation_in(self._replica.era)[0] == self._replica.epoch
         if self.participant.is_finished and not is_evaluated:  # the last step was caught up with
-            await self._evaluate_in_turn()
+            await self._evaluating.in_turn(self._pause)
 
     async def _samples_or_news(self) -> tuple[int, ...]:
         """What to compute next; empty: nothing yet, and something else is to be done: others may wait for us."""
@@ -165,7 +174,9 @@ class Trainer:
         def accumulate() -> MicrobatchReport | None:
             try:
                 return self._replica.accumulate(self._task.batch(sample_ids), self._task.loss)
-            except torch.cuda.OutOfMemoryError:
+            except RuntimeError as error:
+                if not is_full(error):
+                    raise
                 return None  # and with the error goes all that it holds
 
         report = await self._ports.compute.run(accumulate, samples=len(sample_ids))
@@ -180,7 +191,7 @@ class Trainer:
         """So many samples at once did not fit into the device's memory; they are computed in smaller pieces.
 
         Raises:
-            ConfigError: not even one fits.
+            DeviceFull: not even one fits.
         """
 
         def make_room() -> None:
@@ -190,27 +201,7 @@ class Trainer:
         await self._ports.compute.run(make_room)
         self.participant.vitals.pause()
         if not self._size.too_large(len(sample_ids)):
-            hint = "give it more with --gpu-memory, end what else uses the device, or join with --device cpu"
-            raise ConfigError("the device's memory is too small for this run: not one sample fits", hint=hint)
+            raise device_full("not one sample of this run fits")
         self._left = sample_ids + self._left
         text = f"{len(sample_ids)} samples at once are too many for the device's memory: {self._size.size} from now on"
         self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text))
-
-    async def _evaluate_in_turn(self) -> None:
-        """One trainer evaluates each checkpoint; at the end all do, since they have nothing else to do."""
-        if self._pause.wanted.is_set():
-            return
-        epoch, era, every = self._replica.epoch, self._replica.era, self._run.checkpoints.every_epochs
-        trainers = sorted(record.peer for record in self.participant.membership.view.all_trainers())
-        turn = trainers[epoch // every % len(trainers)] if trainers else self._ports.transport.peer_id
-        if not self.participant.is_finished and turn != self._ports.transport.peer_id:
-            return
-        started_s = self._ports.clock.monotonic()
-        self.participant.vitals.begin_microbatch(started_s)  # busy, at least as long as that
-        found = await self._ports.compute.run(lambda: self._task.evaluate(self._replica.model))
-        self.participant.vitals.pause()
-        seconds, now = self._ports.clock.monotonic() - started_s, self._ports.clock.now()
-        done = EvaluationDone(at_s=now, epoch=epoch, loss=found.loss, accuracy=found.accuracy, seconds=seconds)
-        self._ports.observer.observe(done)
-        self.participant.vitals.note_evaluation(epoch, era, found)
-        await self.participant.membership.report()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from collab.errors import ConfigError
+from collab.errors import DeviceFull
 from collab.metrics.records import EpochFinished, MicrobatchDone, Notice
 from collab.tasks.base import Task
 from tests.simulation.swarm import SimSwarm
@@ -51,6 +51,6 @@ def test_a_device_that_not_one_sample_fits_into_is_told_so(tmp_path: Path) -> No
     swarm = SimSwarm(tmp_path, until=6)
     swarm.add_backbone()
     swarm.add_trainer(microbatch_size=4, task=Small(swarm.task, fits=0))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="not one sample fits") as error:
+    with pytest.raises(DeviceFull, match="not one sample of this run fits") as error:
         swarm.world.run()
     assert "--device cpu" in error.value.hint

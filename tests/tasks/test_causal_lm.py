@@ -12,6 +12,7 @@ from collab.config import CausalLMTask
 from collab.data.sources import Reader
 from collab.errors import ConfigError, DataError
 from collab.tasks.causal_lm import CausalLM, make_tokenizer, sample_text
+from collab.tasks.evaluation import evaluate_unless
 
 GPT2 = {"model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "resid_pdrop": 0.1}
 LLAMA = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 24,
@@ -145,6 +146,27 @@ def test_evaluation_needs_no_train_text_to_be_encoded(folder: Path, tokenizer_js
                     reader=Reader(seed=0, peer_id="a", base_dir=folder))
     assert math.isfinite(task.evaluate(task.build_model()).loss)
     assert [path.name.split("-")[1] for path in tmp_path.glob("*.bin")] == ["eval"]
+
+
+def test_held_out_text_is_read_before_any_device_is_needed(folder: Path, tokenizer_json: bytes, tmp_path: Path) -> None:
+    task = CausalLM(section(), tokenizer_json, cache_dir=tmp_path,
+                    reader=Reader(seed=0, peer_id="a", base_dir=folder))
+    task.read_held_out()
+    assert [path.name.split("-")[1] for path in tmp_path.glob("*.bin")] == ["eval"]
+    task._reader = Reader(seed=0, peer_id="a", base_dir=tmp_path)  # where no text is
+    assert math.isfinite(task.evaluate(task.build_model()).loss)
+
+
+def test_an_evaluation_is_left_off_between_two_batches(task: CausalLM) -> None:
+    model, asked = task.build_model(), list[bool]()
+
+    def is_to_stop() -> bool:
+        asked.append(len(asked) == 1)
+        return asked[-1]
+
+    assert evaluate_unless(task, model, lambda: False) == task.evaluate(model)
+    assert evaluate_unless(task, model, is_to_stop) is None
+    assert asked == [False, True], "eleven samples are two batches"
 
 
 def test_a_few_steps_learn_the_text(task: CausalLM) -> None:
