@@ -83,7 +83,7 @@ async def _paused(place: DataDir) -> str:
     if told is None:
         raise ConfigError(
             f"{place.path}: the device is not free after {ANSWER_S:.0f} s",
-            hint="it stops after the microbatch, or the batch of an evaluation, that is under way; a smaller "
+            hint="it stops after the microbatch that is under way, or the batch of an evaluation; a smaller "
             "--microbatch-size ends sooner, and Ctrl+C where it runs ends it at once",
         )
     match told.condition:
