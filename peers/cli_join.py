@@ -163,7 +163,9 @@ def _begin(invite: str, log_level: str, *, is_quiet: bool) -> None:
     """Say at once what this is about, or what is wrong with it: what is imported next takes seconds."""
     from peers.invites import first_words
     from peers.process import announce, configure_logging, run_plain
+    from peers.terminal import outlive_hearers
 
+    outlive_hearers()
     configure_logging(log_level)
     words: list[str] = []
     run_plain(lambda: words.append(first_words(invite)))

@@ -15,6 +15,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class _Output(io.FileIO):
     """What cannot be written for want of a hearer or of room is left unsaid, instead of being an error each time."""
 
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream.fileno(), "w", closefd=False)
+        self._stream = stream
+        """Which may close the file when nobody has it any more."""
+
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
@@ -42,7 +47,7 @@ def _outliving(stream: TextIO) -> TextIO:
     if not isinstance(stream, io.TextIOWrapper) or stream.closed or not _is_of_the_system(stream):
         return stream
     stream.flush()
-    output = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+    output = io.BufferedWriter(_Output(stream))
     by_line = stream.line_buffering or stream.write_through or stream.isatty()
     return io.TextIOWrapper(output, encoding=stream.encoding, errors=stream.errors, line_buffering=by_line)
 

@@ -179,3 +179,24 @@ def test_a_command_that_only_answers_fails_where_its_answer_is_lost() -> None:
     answers = "from peers.process import run_plain; run_plain(lambda: print('all is well'))"
     with unheard("full") as nowhere:
         assert subprocess.run([sys.executable, "-c", answers], stdout=nowhere, timeout=LIMIT_S).returncode
+
+
+OPENED_ANEW = """\
+import gc, os, sys
+
+from peers.process import run_peer
+
+
+async def main(stop):
+    gc.collect()
+    print("still there", flush=True)
+
+
+sys.stdout = os.fdopen(1, "w")
+raise SystemExit(run_peer(main))
+"""
+
+
+def test_a_standard_output_that_was_opened_anew_stays_open() -> None:
+    done = subprocess.run([sys.executable, "-c", OPENED_ANEW], capture_output=True, text=True, timeout=LIMIT_S)
+    assert (done.returncode, done.stdout) == (0, "still there\n"), done.stderr
