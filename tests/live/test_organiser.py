@@ -36,6 +36,14 @@ def join(swarm: LiveSwarm, name: str, word: str) -> Peer:
     return swarm.start(name, ["join", word, "--name", name, "--data-dir", str(swarm.directory / name), "--json"])
 
 
+def turned_away(*arguments: str) -> str:
+    """Why a run would not have this machine, as the doctor says."""
+    looked = run_cli("doctor", *arguments, "--json")
+    last = json.loads(looked.stdout)["checks"][-1]
+    assert (looked.returncode, last["check"], last["outcome"]) == (1, "join", "problem"), looked.stdout
+    return str(last["text"])
+
+
 def test_an_organiser_invites_amends_bans_and_ends_a_run_and_another_one_carries_it_on(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", RUN) as swarm:
         early = run_cli("invite", str(swarm.directory), "--name", "Anna")
@@ -71,6 +79,7 @@ def test_an_organiser_invites_amends_bans_and_ends_a_run_and_another_one_carries
         assert "is banned: sends noise" in say(swarm, "ban", "Bob", "--reason", "sends noise")
         assert bob.process.wait(LIMIT_S) == 1
         assert "the organiser has banned you for good: sends noise" in bob.tail()
+        assert "banned you for good: sends noise" in turned_away(words["Bob"])
         reached = anna.epoch
         anna.wait_for_epoch(reached + 3)
         rows = {row["person"]: row for row in json.loads(say(swarm, "invite", "--list", "--json"))["invites"]}
@@ -104,7 +113,8 @@ def test_a_loop_of_ones_own_hears_that_it_is_banned(tmp_path: Path) -> None:
         bundle = Bundle(load_run(swarm.directory / "run.yaml"), {})
         task = build_task(bundle.run, assets={}, cache_dir=tmp_path, peer_id="")
         model = task.build_model()
-        with collab.join(model, None, swarm.invite.read_text(), Local(name="own-loop")) as ours:
+        place = tmp_path / "own"
+        with collab.join(model, None, swarm.invite.read_text(), Local(name="own-loop", data_dir=place)) as ours:
 
             def train(until_epoch: int) -> None:
                 while ours.epoch < until_epoch:
@@ -116,6 +126,8 @@ def test_a_loop_of_ones_own_hears_that_it_is_banned(tmp_path: Path) -> None:
             assert "is banned" in say(swarm, "ban", "own-loop", "--reason", "a loop that never ends")
             with pytest.raises(CollabError, match="banned you for good: a loop that never ends"):
                 train(1_000_000)
+        told = turned_away(str(swarm.invite), "--data-dir", str(place))
+        assert "banned you for good: a loop that never ends" in told
         assert "may take part again" in say(swarm, "pardon", "own-loop"), "it has gone, and is found by its name"
         status = json.loads(run_cli("status", str(swarm.invite), "--json").stdout)
         assert (status["orders"]["count"], status["orders"]["bans"]) == (2, [])

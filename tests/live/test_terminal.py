@@ -1,4 +1,6 @@
-"""A volunteer at a real terminal: asked at once though it is not the time, paused then, and gone with the window."""
+"""A volunteer at a real terminal: asked at once though it is not the time, paused then, and gone with the window;
+or with a pipe or a file in its place.
+"""
 
 import json
 import os
@@ -11,6 +13,8 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Self
+
+import pytest
 
 from tests.live.processes import LIMIT_S, LiveSwarm, live_swarm, pids_about, wait_until
 from tests.live.test_swarm_life import digits
@@ -129,3 +133,37 @@ def test_whoever_sits_there_is_asked_at_once_and_then_it_waits_for_its_time(tmp_
 
 def told(place: Path) -> dict[str, str]:
     return dict(json.loads((place / "condition.json").read_text()))
+
+
+@pytest.mark.parametrize("is_piped", [True, False], ids=["its reader ends", "the disk is full"])
+def test_a_trainer_that_nobody_hears_trains_on_and_says_goodbye(tmp_path: Path, is_piped: bool) -> None:
+    with live_swarm(tmp_path / "run", digits(until=100000, every=50)) as swarm, open("/dev/full", "w") as full:
+        swarm.backbone()
+        place = swarm.directory / "mine"
+        peer = subprocess.Popen(
+            [*COMMAND, "join", str(swarm.invite), "--data-dir", str(place), "--on-battery", "--plain"],
+            env=environment(swarm.directory),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if is_piped else full,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            if peer.stdout is not None:
+                peer.stdout.readline()
+                peer.stdout.close()
+            wait_until(lambda: peer.poll() is not None or steps_of(place) >= 3, "it to train")
+            peer.send_signal(signal.SIGINT)
+            assert peer.wait(LIMIT_S) == 0
+        finally:
+            peer.kill()
+            peer.wait()
+        assert steps_of(place) >= 3
+
+
+def steps_of(place: Path) -> int:
+    """Those that a peer has taken, by its own record."""
+    try:
+        return (place / "metrics.jsonl").read_text().count('"EpochFinished"')
+    except FileNotFoundError:
+        return 0
