@@ -15,6 +15,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class _Output(io.FileIO):
     """What cannot be written for want of a hearer or of room is left unsaid, instead of being an error each time."""
 
+    instead_of: TextIO
+    """Kept, since its end would close the file."""
+
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
@@ -42,7 +45,9 @@ def _outliving(stream: TextIO) -> TextIO:
     if not isinstance(stream, io.TextIOWrapper) or stream.closed or not _is_of_the_system(stream):
         return stream
     stream.flush()
-    output = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+    raw = _Output(stream.fileno(), "w", closefd=False)
+    raw.instead_of = stream
+    output = io.BufferedWriter(raw)
     by_line = stream.line_buffering or stream.write_through or stream.isatty()
     return io.TextIOWrapper(output, encoding=stream.encoding, errors=stream.errors, line_buffering=by_line)
 
