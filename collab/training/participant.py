@@ -88,7 +88,7 @@ class Participant:
         )
         self.swarm = Swarm(peer_id=ports.transport.peer_id, progress=self._watch, averager=engine, worker=ports.compute)
         self._round, self._renewal = Beside(self._contribute, ports.clock), Beside(self._sync.gather, ports.clock)
-        self.standstill = Standstill(ports, self.membership, batch_size)
+        self.standstill = Standstill(ports, self.membership, batch_size, lambda: self._round.is_under_way)
         self.standstill.help, self.standstill.skipped = self._help, lambda: self.vitals.skipped_in_a_row
         self.membership.is_stuck, self.membership.trusts = self.standstill.is_stuck, self.statutes.trusts_backbone
 

@@ -20,7 +20,9 @@ LOOK_S = 2.0
 SHORTEST_S, UNKNOWN_S = 60.0, 600.0
 """Without a step, before anything is said; the latter while nobody knows how long a step takes."""
 STEPS = 10.0
-"""Times what a step should take."""
+"""Times what computing a batch should take."""
+AS_LAST = 3.0
+"""Times what the last step took, round and all: on thin uplinks that is far more than computing."""
 UNHEARD_S = 30.0
 """Without an answer of the directory, whose answers take seconds: this machine is cut off."""
 ALONE, NOT_ALONE = "no other trainer is here any more", "another trainer is here again"
@@ -60,6 +62,12 @@ class Signs:
     failure: str
     """Why the newest round failed; empty: it did not."""
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is wrong but that no step has been taken, and not for ever so long."""
+        is_with_all = self.swarm_epoch is None or self.swarm_epoch <= self.epoch
+        return is_with_all and self.unheard_s <= UNHEARD_S and not self.failure and self.idle_s < UNKNOWN_S
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -94,14 +102,22 @@ def find(signs: Signs) -> Finding:
 class Standstill:
     """Of one trainer: watches its epoch, and whether it has company."""
 
-    def __init__(self, ports: Ports, membership: Membership, target: Callable[[int], float]) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        membership: Membership,
+        target: Callable[[int], float],
+        is_in_round: Callable[[], bool] = lambda: False,
+    ) -> None:
         """
         Args:
             target: samples of the step that follows an epoch.
+            is_in_round: whether a round is under way, which has limits of its own.
         """
         self.waits = False
         """Whether nothing is computed without company; a user's own loop goes on."""
         self._ports, self._membership, self._target = ports, membership, target
+        self._is_in_round, self._took_s = is_in_round, 0.0
         self.failure = ""
         """Why the newest round failed."""
         self.skipped: Callable[[], int] = lambda: 0
@@ -137,14 +153,18 @@ class Standstill:
         """What is wrong, if it is time to say so."""
         record, now_s = self._membership.our_record(), self._ports.clock.monotonic()
         if record.epoch != self._epoch:
+            self._took_s = now_s - self._stepped_s if record.epoch == self._epoch + 1 > 0 else 0.0
             self._epoch, self._since_s, self._patience, self.failure = record.epoch, now_s, 1.0, ""
             self._stepped_s = now_s
         if record.state is not PeerState.TRAINING or (self.waits and self.is_alone):
             self._since_s = now_s  # it is said elsewhere what is waited for
         if now_s - self._since_s < self._patience * self._limit_s():
             return None
+        signs = self._signs(now_s - self._since_s)
+        if self._is_in_round() and signs.is_quiet:
+            return None
         self._patience *= 2
-        return find(self._signs(now_s - self._since_s))
+        return find(signs)
 
     def is_stuck(self) -> bool:
         """Whether a step should have been taken long ago, whatever has been tried since."""
@@ -157,7 +177,7 @@ class Standstill:
         record = self._membership.our_record()
         speed = max(self._membership.view.samples_per_s, record.samples_per_s)
         expected_s = self._target(record.epoch) / speed if speed > 0 else math.inf
-        return max(SHORTEST_S, STEPS * expected_s) if math.isfinite(expected_s) else UNKNOWN_S
+        return max(SHORTEST_S, STEPS * expected_s, AS_LAST * self._took_s) if math.isfinite(expected_s) else UNKNOWN_S
 
     def _signs(self, idle_s: float) -> Signs:
         record, others = self._membership.our_record(), self._membership.consensus_of_others()

@@ -1,11 +1,13 @@
 """What a peer says when nothing moves, and what it does about it."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from collab.metrics.records import EpochFinished, Notice
+from collab.simulation.links import Link
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
 from collab.training.standstill import SHORTEST_S, SKIPPED, UNHEARD_S, Remedy, Signs, find
@@ -53,6 +55,22 @@ def test_a_peer_that_is_cut_off_says_so_and_goes_on_when_it_is_back(tmp_path: Pa
     assert len(said_s) <= 2, "it does not repeat itself every few seconds"
     assert all(not notices(swarm, peer, "no step for") for peer in trainers[1:])
     assert max(event.epoch for event in swarm.events(cut, EpochFinished)) == 60
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_rounds_that_take_far_longer_than_computing_are_no_standstill(tmp_path: Path, delay: int) -> None:
+    """Half a second of computing, and 4 MB through 50 kB/s; beside the round the next batch is computed, with delay."""
+    swarm = SimSwarm(tmp_path, until=3, every=100, target=100, hidden=13_000, strategy=f"dedloc, delay: {delay}")
+    thin = Link(up_bytes_per_s=50e3, down_bytes_per_s=1e6, latency_s=0.02)
+    swarm.add_backbone()
+    trainers = [swarm.add_trainer(link=thin) for _ in range(2)]
+    with swarm.world as world:
+        world.run()
+    for trainer in trainers:
+        steps_s = [event.at_s for event in swarm.events(trainer, EpochFinished)]
+        assert len(steps_s) == 3
+        assert max(later - earlier for earlier, later in pairwise(steps_s)) > SHORTEST_S, "or this test shows nothing"
+        assert not notices(swarm, trainer, "no step for")
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
