@@ -22,7 +22,8 @@ EVERYBODY = "it is for all peers on this machine, those of other tests, too: wit
 NOT_RUN = {
     "join org/name": "it needs the Hub: with a stand-in all trainers of tests/live/test_hub.py do",
     "status org/name": "it needs the Hub: with a stand-in in tests/live/test_hub.py",
-    "--hub-repo org/name": "it needs the Hub: with a stand-in, and another address, in tests/live/test_organise.py",
+    "tcp/4000 --hub-repo org/name": "it needs the Hub: with a stand-in in tests/live/test_organise.py",
+    "--hub-repo org/name --hub-every 180": "it needs the Hub: with a stand-in in tests/live/test_hub.py",
     "backbone my-run --from org/name": "it needs the Hub: with a stand-in in tests/live/test_hub.py",
     "backbone my-run --from org/name@REVISION": "it needs the Hub: with a stand-in in tests/live/test_hub.py",
     "--from org/name --new-owner": "it needs the Hub: with a stand-in in tests/live/test_organise.py",
