@@ -5,6 +5,7 @@ from pathlib import Path
 from collab.checkpoints.from_hub import fetch_checkpoint
 from collab.checkpoints.local import list_checkpoints, verified_state
 from collab.config import CausalLMTask, Run, parse_run
+from collab.durable import replace_file
 from collab.errors import ConfigError
 from collab.swarm.last_seen import seen_in
 from peers.assets import keep_assets
@@ -14,7 +15,6 @@ from peers.hub_taken_over import keep_history
 from peers.model_card import RUN_YAML
 from peers.places import OWNER_KEY, RUN_FILE, DataDir
 from peers.process import announce
-from peers.upgrading import put
 
 
 def told_before(directory: Path) -> str:
@@ -111,6 +111,6 @@ def take_up(begin_with: str, run: Run, directory: Path, data_dir: DataDir) -> Pa
 def _note(begin_with: str, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        put(path, begin_with.encode())
+        replace_file(path, begin_with.encode())
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}", hint="name a writable directory") from error

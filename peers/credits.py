@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 
+from collab.durable import replace_file
 from collab.ports import Ports
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
 from collab.types import PeerId, Role
-from peers.upgrading import put
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class CreditBook:
             content = {peer: asdict(credit) for peer, credit in self._credits.items()}
             self._is_changed = False
             try:
-                put(self._path, json.dumps(content).encode())
+                replace_file(self._path, json.dumps(content).encode())
             except OSError as error:
                 self._is_changed = True
                 logger.warning("who gave how much cannot be written to %s: %s; free some space", self._path, error)

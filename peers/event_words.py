@@ -134,10 +134,10 @@ def pace_words(period: float, delay: float) -> str:
     return f"windows of about {period:.2g} own steps, each averaged about {delay:.2g} steps after its end"
 
 
-def trained_words(samples: int, samples_again: int) -> str:
+def trained_words(samples: int | None, samples_again: int | None) -> str:
     """What was trained of the data; nothing where nobody knows how many samples there are."""
     again = f", {samples_again} of them more than once" if samples_again else ""
-    return f": {samples} samples trained{again}" if samples else ""
+    return f": {samples} samples trained{again}" if samples is not None else ""
 
 
 def count(number: int, noun: str) -> str:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from time import monotonic
 
 from collab.concurrency import Background, run_until_first
+from collab.durable import replace_file
 from collab.training.pausing import Pause
 from peers.occasions import Occasion
 from peers.places import DataDir
@@ -181,10 +182,8 @@ class Guest:
             return
         self._told = told
         words = {"condition": told.condition, "reason": told.reason, "pid": told.pid}
-        unfinished = self._place.condition.with_suffix(".new")
         try:
-            unfinished.write_text(json.dumps(words), encoding="utf-8")
-            unfinished.replace(self._place.condition)
+            replace_file(self._place.condition, json.dumps(words).encode(), is_synced=False)
         except OSError as error:
             logger.info("what this peer is doing cannot be written down reason=%s", error)
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from collab.checkpoints.carried_on import carry_on
 from collab.checkpoints.hub_repository import HubPlace
 from collab.concurrency import Background
 from collab.config import Run, VcAsgd, load_run
+from collab.durable import replace_file
 from collab.errors import ConfigError
 from collab.metrics.services import service_for
 from collab.net.hivemind_net import NetworkSettings
@@ -252,21 +252,10 @@ def _dialable_first(addresses: tuple[str, ...]) -> tuple[str, ...]:
 def _keep_addresses(path: Path, addresses: tuple[str, ...]) -> None:
     """For the organiser's commands on this machine; the run does not wait for a disk that takes nothing."""
     try:
-        _write(path, json.dumps(addresses))
+        replace_file(path, json.dumps(addresses).encode() + b"\n", is_synced=False)
     except OSError as error:
         text = "the organiser's commands in this directory may not find this backbone; free some space, start it again"
         logger.warning("cannot write %s: %s; %s", path, error.strerror, text)
-
-
-def _write(path: Path, text: str) -> None:
-    """Raises ``OSError``, and leaves nothing behind then."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(text + "\n", encoding="utf-8")
-        unfinished.rename(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
 
 
 def _show_invite(estate: Estate, addresses: tuple[str, ...], options: HostOptions) -> None:
@@ -277,7 +266,7 @@ def _show_invite(estate: Estate, addresses: tuple[str, ...], options: HostOption
     invite = _invite(estate, addresses)
     if options.invite_file is not None:
         try:
-            _write(options.invite_file, invite)
+            replace_file(options.invite_file, invite.encode() + b"\n", is_synced=False)
         except OSError as error:
             text = f"cannot write {options.invite_file}: {error.strerror}"
             raise ConfigError(text, hint="name a writable path, or free some space") from error

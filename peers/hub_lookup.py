@@ -15,6 +15,7 @@ from collab.checkpoints.hub_advice import TO_READ
 from collab.checkpoints.hub_repository import HubPlace, HubRepository
 from collab.checkpoints.local import STATE_FILE, list_checkpoints
 from collab.compute import ThreadCompute
+from collab.durable import replace_file
 from collab.errors import ConfigError, HubBusy, InviteError
 from collab.swarm.invite import read_invite
 from peers.hub_pages import FORMAT, RUN_ON_HUB
@@ -22,7 +23,6 @@ from peers.hub_patience import patiently
 from peers.invites import is_path
 from peers.places import data_home
 from peers.process import announce
-from peers.upgrading import put
 
 T = TypeVar("T")
 ASK = "ask the organiser for an invite"
@@ -74,7 +74,7 @@ def word_of(text: str) -> str:
         raise
     with suppress(OSError):  # a disk that takes nothing: it is only for bad days
         found.parent.mkdir(parents=True, exist_ok=True)
-        put(found, word.encode())
+        replace_file(found, word.encode())
     return word
 
 

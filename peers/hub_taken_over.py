@@ -4,10 +4,10 @@ import logging
 from pathlib import Path
 
 from collab.checkpoints.hub_repository import HubRepository, There
+from collab.durable import replace_file
 from collab.errors import StateError
 from peers.hub_history import History, fetched, read_history, written
 from peers.process import announce
-from peers.upgrading import put
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ def keep_history(repository: HubRepository, path: Path) -> None:
     try:
         history, wrong = fetched(There(repository, repository.head()))
         if not wrong and history != History():
-            put(path, written(history))
+            replace_file(path, written(history))
     except StateError as error:
         wrong = f"the curves and contributors that {repository.place} tells of are not taken over: {error.message}"
     except OSError as error:

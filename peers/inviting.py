@@ -12,7 +12,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from collab.checkpoints.synced import sync_directory
+from collab.durable import sync_directory
 from collab.errors import BadMessage, ConfigError
 from collab.swarm.access import MAX_DEVICES, MAX_PERSON_CHARACTERS, read_pass
 from collab.swarm.bundle import Bundle

@@ -7,7 +7,6 @@ it. The run's state is none of them, since the swarm has it.
 import asyncio
 import fcntl
 import math
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from collab.concurrency import Background
+from collab.durable import replace_file
 from collab.errors import ConfigError
 from peers.hub_lookup import apart
 from peers.places import LOCK, DataDir
@@ -24,6 +24,8 @@ LOOK_S = 5.0
 """How soon a file is in the folder that was not there before."""
 REST_S = 600.0
 """How often one is put there that changes; and until a folder that took nothing is tried again."""
+PRIVATE = 0o600
+"""For this user only: the key is among them."""
 ANOTHER = "name another with --keep: each peer has one of its own"
 
 
@@ -52,7 +54,7 @@ class Lasting:
             self._kept = {path.name: data for path, data in there.items() if data is not None}
             for path in self._files if self._key in self._kept else ():  # without a key the rest is of nobody
                 if path.name in self._kept:
-                    _write(path, self._kept[path.name])
+                    replace_file(path, self._kept[path.name], mode=PRIVATE)
         except OSError as error:
             text = f"what is kept in {self._folder} cannot be taken from there: {error.strerror or error}"
             raise ConfigError(text, hint="mount it again, or leave --keep out and be a new peer") from error
@@ -73,7 +75,7 @@ class Lasting:
                 due = self._due(is_all=is_end or now_s >= self._rests_until_s)
                 if due and self._is_alone():
                     for name, data in due.items():
-                        _write(self._folder / name, data)
+                        replace_file(self._folder / name, data, mode=PRIVATE)
                         self._kept[name] = data
                     self._rests_until_s = now_s + REST_S
             except OSError as error:
@@ -150,13 +152,3 @@ def _read(path: Path) -> bytes | None:
         return path.read_bytes() or None
     except FileNotFoundError:
         return None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """For this user only; whoever reads it, also after a machine was taken away, finds the old one or the new one."""
-    unfinished = path.with_name(f".{path.name}.new")
-    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)

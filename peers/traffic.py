@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from peers.upgrading import put
+from collab.durable import replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class MonthlyTraffic:
             this, names = months.pop(month, 0), sorted(months)[-KEPT_MONTHS:]
             kept = {"month": month, "bytes": this, "others": {name: months[name] for name in names}}
             try:
-                put(self._path, json.dumps(kept).encode())
+                replace_file(self._path, json.dumps(kept).encode())
             except OSError as error:
                 if not self._has_told:
                     self._has_told = True

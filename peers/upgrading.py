@@ -7,11 +7,11 @@ version or one of the new version, whole; the next start does again what was not
 
 import json
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from collab.durable import replace_file
 from collab.errors import ConfigError
 from collab.version import VERSION
 
@@ -39,7 +39,7 @@ def _apart_from_checkpoints(path: Path) -> None:
             data = (path / "checkpoints" / name).read_bytes()
         except FileNotFoundError:
             continue
-        put(path / name, data)
+        replace_file(path / name, data)
 
 
 STEPS: Sequence[Step] = (
@@ -69,21 +69,6 @@ def bring_up_to_date(path: Path, steps: Sequence[Step] = STEPS) -> None:
         raise ConfigError(text, hint="free some space, or name a writable --data-dir; nothing in it is lost") from error
 
 
-def put(path: Path, data: bytes) -> None:
-    """Write a file; a reader, and a power cut, find the old one or the new one."""
-    unfinished = path.with_name(f".{path.name}.new")
-    with unfinished.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the name, too: what follows may rely on it
-    finally:
-        os.close(folder)
-
-
 def _format_of(path: Path, newest: int) -> int:
     """
     Raises:
@@ -109,4 +94,4 @@ def _format_of(path: Path, newest: int) -> int:
 
 
 def _mark(path: Path, number: int) -> None:
-    put(path / MARK, json.dumps({"format": number, "program": VERSION}).encode() + b"\n")
+    replace_file(path / MARK, json.dumps({"format": number, "program": VERSION}).encode() + b"\n")

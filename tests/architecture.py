@@ -41,6 +41,7 @@ LAYERS = {
     "collab.ports": PORTS,
     "collab.clock": PORTS,
     "collab.compute": PORTS,
+    "collab.durable": PORTS,
     "collab.net.base": PORTS,
     "collab.net.buckets": PURE,
     "collab.net.errands": PORTS,

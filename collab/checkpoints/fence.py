@@ -5,10 +5,10 @@ where snapshots are published remembers the latest tenure itself, for good.
 """
 
 import json
-import os
 import threading
 from pathlib import Path
 
+from collab.durable import replace_file
 from collab.errors import CheckpointFailed, Fenced
 from collab.swarm.lease import MAX_TERM, NOBODY, Tenure
 from collab.types import PeerId
@@ -47,14 +47,9 @@ class Fence:
                 self._highest = tenure
 
     def _write(self, tenure: Tenure) -> None:
-        unfinished = self._path.with_name(f".{FENCE_FILE}.new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with unfinished.open("w", encoding="utf-8") as file:
-                json.dump({"term": tenure.term, "holder": tenure.holder}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(self._path)
+            replace_file(self._path, json.dumps({"term": tenure.term, "holder": tenure.holder}).encode())
         except OSError as error:
             raise CheckpointFailed(
                 f"{self._path} could not be written: {error.strerror or error}",

@@ -20,7 +20,8 @@ import safetensors
 import safetensors.numpy
 
 from collab.checkpoints.base import Checkpoint, Oversight
-from collab.checkpoints.synced import counting, sync_directory, write_synced
+from collab.checkpoints.synced import counting, write_synced
+from collab.durable import replace_file, sync_directory
 from collab.errors import CheckpointFailed, CorruptState, Fenced, StateError
 from collab.swarm.snapshots import Snapshot
 from collab.types import Lineage
@@ -107,12 +108,9 @@ def change_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
         CheckpointFailed: the disk does not take it; the checkpoint is as it was.
         CorruptState: it cannot be read.
     """
-    unfinished = path / f".{STATE_FILE}.new"
     try:
         state = read_state(path)
-        write_synced(unfinished, state_bytes({**state, "metrics": dict(metrics)}))
-        unfinished.replace(path / STATE_FILE)
-        sync_directory(path)
+        replace_file(path / STATE_FILE, state_bytes({**state, "metrics": dict(metrics)}))
     except OSError as error:
         raise CheckpointFailed(
             f"{path / STATE_FILE} could not be changed: {error.strerror or error}",

@@ -21,7 +21,7 @@ from collab.checkpoints.local import (
     set_aside,
     verified_state,
 )
-from collab.checkpoints.synced import sync_directory
+from collab.durable import sync_directory
 from collab.errors import CheckpointFailed, CorruptState, StateError
 from collab.swarm.snapshots import Snapshot
 from collab.swarm.statements import Rollback

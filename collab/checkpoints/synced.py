@@ -39,16 +39,3 @@ def counting(whole_bytes: int, tell: Listener) -> Callable[[int], None]:
             tell(done_bytes, whole_bytes)
 
     return wrote
-
-
-def sync_directory(path: Path) -> None:
-    """The names in a directory outlive a power cut, too.
-
-    Raises:
-        OSError: it cannot be read, or the disk fails.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

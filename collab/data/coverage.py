@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from collab.data.blocks import BlockId, BlockPlan
 from collab.data.ledger import Ledger, accounts_in
+from collab.durable import replace_file
 from collab.errors import StateError
 from collab.metrics.records import DataCovered
 from collab.ports import Compute
@@ -33,9 +33,9 @@ class Covered:
     """Blocks that are in steps."""
     again: int
     """Of these, blocks that were trained more than once: issued again, or trained without a lease."""
-    samples: int
-    """Of the blocks trained; 0 for a streamed dataset, of which nobody knows what others found in their shards."""
-    samples_again: int
+    samples: int | None
+    """Of the blocks trained; None for a streamed dataset, of which nobody knows what others found in their shards."""
+    samples_again: int | None
     """Of the blocks trained more than once."""
 
     @property
@@ -136,10 +136,10 @@ class Coverage:
             unleased_blocks=unleased_blocks,
         )
 
-    def _samples(self, pages: list[int], blocks: int) -> int:
-        """In so many blocks, of which the last of the pass may be shorter; 0 where nobody knows."""
+    def _samples(self, pages: list[int], blocks: int) -> int | None:
+        """In so many blocks, of which the last of the pass may be shorter; None where nobody knows."""
         if self.plan.num_samples is None:
-            return 0
+            return None
         last = BlockId(0, self.plan.num_blocks - 1)
         missing = self.plan.block_samples - self.plan.samples_in(last.block)
         return blocks * self.plan.block_samples - (missing if pages[last.page] & last.bit else 0)
@@ -212,12 +212,7 @@ def save_coverage(path: Path, values: Mapping[str, Any]) -> None:
         OSError: the disk is full or cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".partial")
-    with unfinished.open("w", encoding="utf-8") as file:
-        json.dump(values, file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    replace_file(path, json.dumps(values).encode())
 
 
 def _hex(pages: list[int]) -> list[str]:

@@ -271,9 +271,9 @@ class DataCovered(Event):
     """From 0."""
     share: float
     """Of its blocks that are trained, 0 .. 1."""
-    samples: int
-    """Of the blocks trained; 0 for a streamed dataset, of which nobody knows what others have found in their shards."""
-    samples_again: int
+    samples: int | None
+    """Of the blocks trained; None for a streamed dataset: nobody knows what others have found in their shards."""
+    samples_again: int | None
     """Of the blocks that were trained more than once."""
     is_complete: bool
     unleased_blocks: int

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from collab.durable import replace_file
 from collab.errors import NetworkError
 from collab.ports import Ports
 from collab.swarm.backbone_records import MAX_ADDRESS_CHARACTERS, BackboneRecord
@@ -54,9 +55,7 @@ class AddressBook(Collection[str]):
         if self._path is not None:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                unfinished = self._path.with_name(f".{self._path.name}.new")
-                unfinished.write_text(json.dumps(learned), encoding="utf-8")
-                unfinished.replace(self._path)
+                replace_file(self._path, json.dumps(learned).encode(), is_synced=False)
             except OSError as error:
                 logger.warning("where backbones are cannot be noted in %s: %s", self._path, error)
 

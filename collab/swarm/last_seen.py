@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from collab.durable import replace_file
 from collab.ports import Compute
 
 logger = logging.getLogger(__name__)
@@ -52,10 +53,8 @@ def seen_in(path: Path) -> int:
 
 
 def _write(path: Path, epoch: int) -> None:
-    unfinished = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps({"epoch": epoch}), encoding="utf-8")
-        unfinished.replace(path)
+        replace_file(path, json.dumps({"epoch": epoch}).encode(), is_synced=False)
     except OSError as error:
         logger.warning("how far the swarm is cannot be noted in %s: %s", path, error)

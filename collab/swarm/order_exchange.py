@@ -6,15 +6,14 @@ it knows more than we do may be a lie, which costs one question now and then.
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 import msgpack
 from cachetools import TTLCache
 
+from collab.durable import replace_file
 from collab.errors import BadMessage, NetworkError
 from collab.metrics.records import Notice
 from collab.net.base import Stream, Transport
@@ -165,22 +164,7 @@ def write_orders(path: Path, book: OrderBook) -> None:
         OSError: there is no room, or no permission.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(msgpack.packb(list(book.packed)))
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except OSError:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_file(path, msgpack.packb(list(book.packed)))
 
 
 async def exchange(transport: Transport, errands: Errands, peer: PeerId, mandate: Mandate) -> bool:

@@ -212,6 +212,8 @@ def test_status_says_how_far_the_swarm_is_with_the_data() -> None:
             covered = await ask_how_far(network.join("us"), bundle, view)
             assert covered is not None
             assert covered["share"] == 0, "the trainer does not answer"
+            text = table(status_report("r", view, {}) | {"data": covered})
+            assert "data: pass 1, 0 % done: 0 samples trained" in text
             await serve_coverage(network.join("a"), Errands(), bundle.fingerprint, lambda: (known, ledger), lambda: 0.0)
             covered = await ask_how_far(network.join("us"), bundle, view)
             assert covered is not None

@@ -13,7 +13,7 @@ from collab.errors import ConfigError
 from collab.version import VERSION
 from peers import upgrading
 from peers.places import claim_data_dir
-from peers.upgrading import MARK, STEPS, Step, bring_up_to_date, put
+from peers.upgrading import MARK, STEPS, Step, bring_up_to_date
 
 LAST_SEEN, COVERAGE = b'{"epoch": 41}', b'{"passes": {}}'
 
@@ -151,8 +151,8 @@ def test_several_steps_are_done_one_after_the_other_from_where_the_directory_is(
 
 
 def test_a_directory_of_a_later_version_is_refused_with_who_must_upgrade_and_left_as_it_is(tmp_path: Path) -> None:
-    put(tmp_path / MARK, b'{"format": 99, "program": "7.1.0"}')
-    put(tmp_path / "last-seen.json", b"theirs")
+    (tmp_path / MARK).write_bytes(b'{"format": 99, "program": "7.1.0"}')
+    (tmp_path / "last-seen.json").write_bytes(b"theirs")
     before = contents(tmp_path)
     with pytest.raises(ConfigError) as found, claim_data_dir(tmp_path, "run"):
         pass
@@ -176,7 +176,7 @@ def test_a_full_disk_ends_in_words_and_the_old_directory_stays(tmp_path: Path, m
     def full(_path: Path, _data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(upgrading, "put", full)
+    monkeypatch.setattr(upgrading, "replace_file", full)
     with pytest.raises(ConfigError, match="No space left on device"):
         bring_up_to_date(path)
     assert is_old(path)

@@ -9,7 +9,6 @@ import pytest
 
 from collab.config import parse_run
 from collab.metrics.records import Event, Notice
-from collab.swarm import order_exchange
 from collab.swarm.bundle import Bundle
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import OrderExchange, read_orders, restore_orders, write_orders
@@ -94,7 +93,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(order_exchange.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_orders(tmp_path / "orders", mandate().book)
     assert [path.name for path in tmp_path.iterdir()] == ["orders"]
