@@ -236,14 +236,15 @@ class Bench:
         return int(answer.json()["now"]["peers"])
 
     def _share(self) -> dict[str, float]:
-        """Of one core, that the backbone and its daemon take."""
-        first = self._watched.read()
+        """Of one core, that the backbone and its daemon take; and what goes over its line, both ways together."""
+        first, moved_before = self._watched.read(), self._watched.daemon_bytes()
         time.sleep(self._setup.seconds)
-        last = self._watched.read()
+        last, moved_after = self._watched.read(), self._watched.daemon_bytes()
         seconds = last.at_s - first.at_s
         return {
             "backbone": round((last.cpu_s - first.cpu_s) / seconds, 4),
             "daemon": round((last.daemon_cpu_s - first.daemon_cpu_s) / seconds, 4),
+            "mbit_per_s": round((moved_after - moved_before) * 8 / 1e6 / seconds, 3),
         }
 
 

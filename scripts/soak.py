@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import httpx
 from bench_processes import BenchFailed, Child, Household, await_invite, family
-from soak_figures import Reading, descriptors_of, figures, rss_of, size_of
+from soak_figures import Reading, descriptors_of, figures, moved_by, rss_of, size_of
 from storm_peer import Assignment
 from vcasgd_live import Client, Told
 
@@ -192,15 +192,22 @@ class Watched:
                 self.reasons[ended["reason"]] += 1
         return events
 
+    def _daemons(self) -> list[int]:
+        pid = self._child.process.pid
+        return [one.pid for one in family([pid]) if one.pid != pid]
+
+    def daemon_bytes(self) -> int:
+        """That went over its line so far, both ways together."""
+        return sum(map(moved_by, self._daemons()))
+
     def read(self) -> Reading:
         """One look."""
         self._heard()
         answer = httpx.get(f"{self.url}metrics", timeout=START_LIMIT_S, trust_env=False)
         lines = [line.split() for line in answer.text.splitlines() if not line.startswith("#")]
         told = {words[0]: float(words[1]) for words in lines if len(words) == 2}
-        pid = self._child.process.pid
+        pid, daemons = self._child.process.pid, self._daemons()
         cpu_s = {seen.pid: seconds for seen, seconds in family([pid]).items()}
-        daemons = [one for one in cpu_s if one != pid]
         place = self._directory / "backbone"
         return Reading(
             at_s=time.monotonic(),

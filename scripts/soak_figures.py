@@ -115,6 +115,18 @@ def descriptors_of(pid: int) -> int:
         return 0
 
 
+def moved_by(pid: int) -> int:
+    """Bytes that a libp2p daemon has sent and taken, which it reads and writes once on the network and once for its
+    peer; 0: it is gone.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:
+        return 0
+    counts = dict(line.split(": ") for line in lines)
+    return (int(counts["rchar"]) + int(counts["wchar"])) // 2
+
+
 def size_of(*paths: Path) -> int:
     """Bytes of those that are there."""
     return sum(path.stat().st_size for path in paths if path.exists())

@@ -11,7 +11,7 @@ from collab.net import hivemind_time
 from collab.net.base import Entry
 from collab.net.hivemind_net import HivemindTransport
 from collab.net.hivemind_parts import DHTNode, MSGPackSerializer, PeerID, routing, storage
-from collab.net.keeper_calls import KeeperCalls, Unresponsive
+from collab.net.keeper_calls import KeeperCalls, Unresponsive, beside_keys
 from collab.net.kept_records import mend
 from collab.net.lookups import CALL_FIRST_S
 from collab.net.owned_records import OwnedRecords
@@ -126,6 +126,7 @@ async def open_directory(
         ensure_bootstrap_success=False,
         strict=False,
     )
+    node.find_nearest_nodes = beside_keys(node.find_nearest_nodes)
     node.blacklist = Unresponsive(node.blacklist.base_time, node.blacklist.backoff)
     directory = HivemindDirectory(node, transport.peer_id)
     try:

@@ -6,7 +6,7 @@ what they took.
 """
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from cachetools import TTLCache
 
 from collab.answers import Answers
-from collab.net.hivemind_parts import PeerID, node
+from collab.net.hivemind_parts import PeerID, node, routing
 from collab.net.lookups import CALL_FIRST_S, CALL_LONGEST_S, CALL_SHORTEST_S, loop_s
 
 P = ParamSpec("P")
@@ -22,6 +22,11 @@ T = TypeVar("T")
 
 Found = dict[Any, tuple[Any, dict[Any, PeerID]]]
 """By key: what a keeper has, and other keepers that it knows, by their ids in the DHT."""
+
+Nearest = dict[Any, dict[Any, PeerID]]
+"""By key: the nodes that are nearest to it, by their ids in the DHT."""
+OnFound = Callable[[Any, list[Any], set[Any]], Awaitable[None]]
+"""Told of a key, the nodes that are nearest to it, and all that were asked."""
 
 CALLS = ("call_ping", "call_store", "call_find")
 """Of hivemind's ``DHTProtocol``; they return None when there was no answer, and look at ``wait_timeout`` at once."""
@@ -47,6 +52,31 @@ class Unresponsive(node.Blacklist):  # type: ignore[misc]
     def __init__(self, base_time: float, backoff_rate: float) -> None:
         super().__init__(base_time, backoff_rate)
         self.ban_counter = _Failures(FAILURES_REMEMBERED, FORGOTTEN_S, loop_s)
+
+
+def beside_keys(search: Callable[..., Awaitable[Nearest]]) -> Callable[..., Awaitable[Nearest]]:
+    """hivemind's ``DHTNode.find_nearest_nodes``, without what the nodes keep under the keys that it is asked for.
+
+    A node that is asked who is near a key also sends all that it keeps under it: 64 peers' records before each of them
+    is replaced by its author. Under the id beside that of a key, which differs in the last of 160 bits, nobody keeps
+    anything, and the same nodes are near.
+    """
+
+    async def search_beside(
+        queries: Collection[Any], *args: Any, found_callback: OnFound | None = None, **kwargs: Any
+    ) -> Nearest:
+        async def on_found(beside: Any, nearest: list[Any], visited: set[Any]) -> None:
+            if found_callback is not None:
+                await found_callback(_beside(beside), nearest, visited)
+
+        nearest = await search([_beside(query) for query in queries], *args, found_callback=on_found, **kwargs)
+        return {_beside(beside): nodes for beside, nodes in nearest.items()}
+
+    return search_beside
+
+
+def _beside(key: int) -> Any:
+    return routing.DHTID(key ^ 1)
 
 
 class KeeperCalls:

@@ -17,3 +17,4 @@ def test_a_backbone_hears_all_peers_and_what_that_costs_is_told() -> None:
     assert told["stored_per_s"] > 0
     assert all(told[when]["backbone"] > 0 for when in ("alone", "with_peers", "with_pages"))
     assert told["with_peers"]["daemon"] > 0
+    assert told["with_peers"]["mbit_per_s"] > told["alone"]["mbit_per_s"]

@@ -101,6 +101,32 @@ def test_of_a_record_whose_writer_waits_no_longer_nothing_stays() -> None:
         gc.enable()
 
 
+def test_whoever_replaces_a_record_is_not_sent_what_is_kept_with_it() -> None:
+    async def main() -> None:
+        async with connected(3, clients=1) as peers:
+            (_, _), (_, reader), (_, writer) = peers
+            found: list[object] = []
+            ask = writer._node.protocol.call_find
+
+            async def asked(*args: object) -> object:
+                answer = await ask(*args)
+                found.extend(value for value, _ in (answer or {}).values())
+                return answer
+
+            writer._node.protocol.call_find = asked
+            for number in range(2):
+                end_s = SystemClock().now() + 60.0 + number
+                assert await writer.store("key", writer.me, b"%d" % number, expires_at=end_s, timeout_s=LIMIT_S)
+            assert found, "keepers were looked for"
+            assert not [value for value in found if value is not None]
+            for directory in (reader, writer):
+                entry = (await directory.get("key", timeout_s=LIMIT_S))[writer.me]
+                assert entry.value == b"1"
+            assert [value for value in found if value is not None], "a reader is sent it"
+
+    asyncio.run(main())
+
+
 def test_a_record_that_only_its_author_keeps_is_taken() -> None:
     """What another keeper says then is all that hivemind's node tells."""
 

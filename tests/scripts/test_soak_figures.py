@@ -11,7 +11,7 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from soak_figures import HOUR_S, Reading, descriptors_of, figures, rss_of, size_of, slope_of  # noqa: E402
+from soak_figures import HOUR_S, Reading, descriptors_of, figures, moved_by, rss_of, size_of, slope_of  # noqa: E402
 
 TIMES_S = [1000.0 + 2.0 * number for number in range(900)]
 """Half an hour."""
@@ -80,6 +80,9 @@ def test_what_grows_is_told_and_what_does_not_is_flat() -> None:
 def test_a_process_that_is_gone_has_nothing(tmp_path: Path) -> None:
     assert rss_of(os.getpid()) > 1e6
     assert descriptors_of(os.getpid()) >= 3
-    assert rss_of(1 << 30) == descriptors_of(1 << 30) == 0
+    assert rss_of(1 << 30) == descriptors_of(1 << 30) == moved_by(1 << 30) == 0
+    before = moved_by(os.getpid())
+    Path(os.devnull).write_bytes(bytes(1_000_000))
+    assert moved_by(os.getpid()) - before >= 500_000
     (tmp_path / "here").write_bytes(b"1234")
     assert size_of(tmp_path / "here", tmp_path / "gone") == 4
