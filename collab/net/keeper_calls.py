@@ -55,7 +55,7 @@ class Unresponsive(node.Blacklist):  # type: ignore[misc]
 
 
 def beside_keys(search: Callable[..., Awaitable[Nearest]]) -> Callable[..., Awaitable[Nearest]]:
-    """hivemind's ``DHTNode.find_nearest_nodes``, without what the nodes keep under the keys that it is asked for.
+    """``find_nearest_nodes`` of hivemind's ``DHTNode``, without what the nodes keep under the keys it is asked for.
 
     A node that is asked who is near a key also sends all that it keeps under it: 64 peers' records before each of them
     is replaced by its author. Under the id beside that of a key, which differs in the last of 160 bits, nobody keeps
