@@ -7,11 +7,11 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from collab.errors import NetworkError
-from collab.net.hivemind_parts import P2P, ControlFailure, Multiaddr, P2PDaemonError
+from collab.net.hivemind_parts import P2P, ControlFailure, Multiaddr, P2PDaemonError, control
 from collab.net.relaying import RelayLimits, Reservation, reserve
 from collab.swarm.identity import load_or_create_identity
 from collab.types import PeerId
@@ -114,6 +114,26 @@ async def _start(
     )
     p2p._client.control._handler_tasks = _Answering()
     return p2p
+
+
+async def write_at_once(daemon: asyncio.StreamWriter, message: Any) -> None:
+    """In one piece; ``write_pbmsg`` of hivemind writes the length first, and the daemon wakes up for each piece."""
+    content = message.SerializeToString()
+    daemon.write(_varint(len(content)) + content)
+    await daemon.drain()
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; each but the last has its eighth bit set (protobuf's encoding)."""
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+control.write_pbmsg = write_at_once
 
 
 class _Answering(dict[UUID, asyncio.Task[None]]):

@@ -77,6 +77,7 @@ from hivemind.dht import node, protocol, routing, storage
 from hivemind.dht.node import DHTNode
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings import control
 from hivemind.p2p.p2p_daemon_bindings.datastructures import PeerInfo, StreamInfo
 from hivemind.p2p.p2p_daemon_bindings.utils import (
     ControlFailure,
@@ -91,6 +92,6 @@ from hivemind.utils.multiaddr import Multiaddr
 
 __all__ = [
     "P2P", "ControlFailure", "DHTNode", "DHTRecord", "MSGPackSerializer", "Multiaddr", "P2PDaemonError", "PeerID",
-    "PeerInfo", "RecordValidatorBase", "StreamInfo", "dht_pb2", "node", "p2pd_pb2", "protocol", "raise_if_failed",
-    "read_pbmsg_safe", "routing", "storage", "timed_storage", "write_pbmsg",
+    "PeerInfo", "RecordValidatorBase", "StreamInfo", "control", "dht_pb2", "node", "p2pd_pb2", "protocol",
+    "raise_if_failed", "read_pbmsg_safe", "routing", "storage", "timed_storage", "write_pbmsg",
 ]  # fmt: skip
