@@ -28,6 +28,8 @@ ADDRESSES_IN_LOGS = ("httpx", "httpx2", "httpcore", "httpcore2", "huggingface_hu
 WAIT = asyncio.Event.wait.__qualname__
 COLLECT_S, COLLECTING = 10.0, 0.002
 """Dead rings are looked for so often, and in no more than this part of the time."""
+M_ARENA_MAX = -8
+"""Of glibc's ``malloc.h``: how many heaps there are."""
 EXIT_ERROR = 1
 EXIT_DECLINED = 3
 """2 is of the command line that cannot be read."""
@@ -135,6 +137,17 @@ def settle_heap() -> None:
     gc.collect()
     gc.freeze()
     gc.collect()
+
+
+def share_one_heap() -> None:
+    """Have threads that start from now on take memory from heaps that are there, where the C library is glibc.
+
+    Each would have a heap of its own, where what is free stays: in a backbone with trainers that come and go such heaps
+    grew by 0.7 MB in an hour (docs/benchmarks.md, "A backbone for long"). Nobody waits for a heap that another thread
+    uses: Python lets one thread run at a time.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
+    set_option(M_ARENA_MAX, 1)
 
 
 async def keep_heap_small(every_s: float = COLLECT_S) -> None:
