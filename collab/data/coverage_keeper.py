@@ -98,7 +98,7 @@ class CoverageKeeper:
         for key in sorted(keys, key=holders.read_at_s)[:PAGES_A_LOOK]:
             self._pages_read += 1
             holders.take_in(key, await board.read(key, roughly=True), self._ports.clock.now())
-        holders.forget(min(coverage.passes))
+        holders.forget(min(coverage.passes), self._ports.clock.now())
         await keep_coverage(self._ports.compute, self._path, coverage, self._ledger)
         self._tell(coverage.report(newest, self._ports.clock.now()))
 

@@ -14,6 +14,10 @@ from collab.types import PeerId
 
 PageKey = tuple[int, int]
 """Pass and page."""
+FORGOTTEN_S = 600.0
+"""Whose word was gone for so long is a stranger when it comes again; as long after it was read last a page that is done
+is read by nobody any more.
+"""
 
 
 @dataclass(slots=True)
@@ -29,8 +33,8 @@ class _Word:
     """Blocks of which it is believed that it holds them, and since when."""
     lapsed: int = 0
     """Blocks that it has held for too long, and never holds again."""
-    is_there: bool = True
-    """Whether it was there when the page was read last."""
+    gone_since_s: float | None = None
+    """When the page was read without it for the first time; None: it was there when it was read last."""
 
 
 @dataclass(slots=True)
@@ -101,14 +105,13 @@ class Holders:
         self._read_s[key] = now
         words = self._words.setdefault(key, {})
         for peer in words.keys() - entries.keys():
-            words[peer].is_there = False
-            self._take_back(peer, words[peer], list(words[peer].granted))
+            self._miss(key, peer, words[peer], now)
         for peer in sorted(entries):
             if peer == self._me:
                 self._remember_ourselves(key, entries[peer])
                 continue
             word = words.setdefault(peer, _Word(entries[peer]))
-            word.entry, word.is_there = entries[peer], True
+            word.entry, word.gone_since_s = entries[peer], None
             self._line_up(key, peer, word)
             self._prove(peer)
             self._grant(key, peer, word, now)
@@ -125,15 +128,19 @@ class Holders:
     def has_strangers(self, key: PageKey) -> bool:
         """Whether somebody claims blocks of a page who does not seem to be there: perhaps it has just come."""
         return any(
-            word.is_there and word.entry.held and self.pace.speed_of(peer) is None
+            word.gone_since_s is None and word.entry.held and self.pace.speed_of(peer) is None
             for peer, word in self._words.get(key, {}).items()
         )
 
-    def forget(self, oldest_pass: int) -> None:
-        """Nothing about passes before ``oldest_pass`` is wanted any more."""
+    def forget(self, oldest_pass: int, now: float) -> None:
+        """Nothing about passes before ``oldest_pass`` is wanted any more, nor who has trained pages long done."""
         self._read_s = {key: at_s for key, at_s in self._read_s.items() if key[0] >= oldest_pass}
         self._words = {key: words for key, words in self._words.items() if key[0] >= oldest_pass}
         self._known = {peer: known for peer, known in self._known.items() if self.pace.speed_of(peer)}
+        for key, words in self._words.items():
+            if now - self.read_at_s(key) > FORGOTTEN_S and self._is_done(key):
+                for peer in list(words):
+                    self._let_go(key, peer)
         lines = {peer: deque(word for word in line if word[0][0] >= oldest_pass) for peer, line in self._lines.items()}
         self._lines = {peer: line for peer, line in lines.items() if line}
 
@@ -144,6 +151,22 @@ class Holders:
         if known is None:
             known = self._known[peer] = _Known(self.shown_blocks(peer))
         return known
+
+    def _miss(self, key: PageKey, peer: PeerId, word: _Word, now: float) -> None:
+        """A page was read, and what ``peer`` had said is gone; it may be at work elsewhere, and proven there."""
+        self._take_back(peer, word, list(word.granted))
+        is_over = self.pace.speed_of(peer) is None or not self._unproven(key, word)
+        if word.gone_since_s is None:
+            word.gone_since_s = now
+        elif is_over and now - word.gone_since_s > FORGOTTEN_S:
+            self._let_go(key, peer)
+
+    def _let_go(self, key: PageKey, peer: PeerId) -> None:
+        """Of what a peer has trained only remains that it is trained; else there are more words with each who comes."""
+        self._coverage.of(key[0]).assumed[key[1]] |= self._words[key].pop(peer).proven
+
+    def _is_done(self, key: PageKey) -> bool:
+        return self._coverage.of(key[0]).trained[key[1]] == self._plan.full_page(key[1])
 
     def _bit(self, block: int) -> int:
         return 1 << block % self._plan.page_blocks

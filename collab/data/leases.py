@@ -205,7 +205,7 @@ class Leases:
         self.newest = pass_number
         self._coverage.of(pass_number)
         oldest = min(self._coverage.passes)
-        self._holders.forget(oldest)
+        self._holders.forget(oldest, self._board.now())
         self._choice.forget(oldest)
         self._talk.forget(oldest)
 

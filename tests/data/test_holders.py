@@ -2,7 +2,7 @@
 
 from collab.data.blocks import PAGE_BLOCKS, BlockPlan
 from collab.data.coverage import Coverage
-from collab.data.holders import Holders
+from collab.data.holders import FORGOTTEN_S, Holders
 from collab.data.lease_records import Page, PageEntry
 from collab.data.ledger import Account, Ledger
 from collab.data.pace import KNOWN_S, SHORTEST_PATIENCE_S, Pace
@@ -256,3 +256,56 @@ def test_rates_of_all_are_those_of_each_and_what_many_share_is_reckoned_once(mon
     monkeypatch.setattr(Account, "factors", lambda self, now_s: reckoned.append(self) or factors(self, now_s))
     assert ledger.rates(700.0) == each
     assert len(reckoned) == 3, "a and b were in the same rounds"
+
+
+def test_of_a_peer_that_is_gone_for_long_only_stays_that_its_blocks_are_trained() -> None:
+    reader = Reader(alice=100.0)
+    reader.ledger.note_round("1", [(ALICE, 3 * 8.0)], 0.0)
+    reader.reads(0.0, alice=(0b1000, 0b0111))
+    assert reader.trained == 0b0111
+    reader.reads(10.0)
+    assert reader.holders.num_entries(KEY) == 1, "it may be there again in a moment"
+    reader.reads(10.0 + FORGOTTEN_S)
+    assert reader.holders.num_entries(KEY) == 1
+    reader.reads(11.0 + FORGOTTEN_S)
+    assert reader.holders.num_entries(KEY) == 0
+    assert reader.trained == 0b0111
+    reader.reads(1000.0, alice=(0, 0b0111))
+    assert reader.coverage.covered(0).again == 0, "it says what it has said before"
+    assert reader.ledger.unspent(ALICE) == 0.0
+
+
+def test_who_has_trained_what_of_a_page_is_forgotten_when_it_is_done_and_nobody_reads_it_any_more() -> None:
+    reader = Reader(alice=100.0)
+    reader.ledger.note_round("1", [(ALICE, 8.0 * HALF)], 0.0)
+    whole = (1 << PAGE_BLOCKS) - 1
+    reader.reads(0.0, alice=(0, whole))
+    assert reader.coverage.of(0).trained[0] == whole
+    reader.holders.forget(0, FORGOTTEN_S)
+    assert reader.holders.num_entries(KEY) == 1
+    reader.holders.forget(0, 1.0 + FORGOTTEN_S)
+    assert reader.holders.num_entries(KEY) == 0
+    assert reader.holders.num_entries((0, 1)) == 1, "there is something left to train"
+    assert reader.coverage.of(0).trained[0] == whole
+    assert reader.held(1.0 + FORGOTTEN_S) == 0
+
+
+def test_what_a_peer_has_trained_and_no_round_has_shown_yet_is_remembered_while_it_is_there() -> None:
+    reader = Reader(alice=100.0)
+    reader.reads(0.0, alice=(0, 0b11))
+    for at_s in (1.0, 2.0 + FORGOTTEN_S):
+        reader.reads(at_s)
+    assert reader.trained == 0b01, "one block is believed in advance"
+    assert reader.holders.num_entries(KEY) == 1
+    reader.ledger.note_round("1", [(ALICE, 16.0)], 700.0)
+    reader.reads(700.0, half=1, alice=(0b1, 0))
+    assert reader.trained == 0b11, "it is at work on another page"
+
+
+def test_what_a_peer_has_trained_that_is_gone_and_no_round_has_shown_is_forgotten() -> None:
+    reader = Reader(alice=100.0)
+    reader.reads(0.0, alice=(0, 0b11))
+    reader.holders.pace = Pace(speeds={}, step_s=10.0)
+    for at_s in (1.0, 2.0 + FORGOTTEN_S):
+        reader.reads(at_s)
+    assert reader.holders.num_entries(KEY) == 0

@@ -16,7 +16,7 @@ BOUNDED = {
     "Downlink._paths": "ten minutes, when the next one comes",
     "Guard._quiet": "two minutes, when the next one comes; 1,024 at most",
     "Holders._known": "those who are there, when trainers tell of data again",
-    "Holders._words": "the passes that are remembered; of one as many as come in it",
+    "Holders._words": "ten minutes, when the page is read again, or when it has long been done",
     "Ledger._accounts": "4,096",
     "Pace.shown": "those of the ledger",
     "Pace.speeds": "those who are there, when the directory was read",
