@@ -17,6 +17,10 @@ REMEMBERED_ROUNDS = 64
 """Rounds may be told twice, by the round itself and by a state that is taken over."""
 HALF_LIFE_S = 300.0
 """Of what a peer's speed is measured over."""
+FORGOTTEN_S = 1800.0
+"""Whoever has brought nothing into a round for so long begins anew: what it said it had trained is proven, or never will
+be, and a sixtieth of its speed is left.
+"""
 SHORTEST_S = 30.0
 """A speed is measured over: some steps, or one large one."""
 OVERDRAFT_BLOCKS = 1.0
@@ -101,6 +105,8 @@ class Ledger:
         self._most = most_per_round
         self._accounts: OrderedDict[PeerId, Account] = OrderedDict()
         self._rounds: deque[str] = deque(maxlen=REMEMBERED_ROUNDS)
+        self._now_s = 0.0
+        """As we heard last."""
         self.changes = 0
         """How often we have learned of samples that were committed."""
 
@@ -119,6 +125,7 @@ class Ledger:
             return
         self._rounds.append(round_id)
         self.changes += 1
+        self._hear(now_s)
         for peer, samples in contributors:
             account = self._account(peer)
             believed = min(samples, self._most)
@@ -168,6 +175,7 @@ class Ledger:
         Which blocks all of that was for we find out as we read what they say; what was for earlier passes is not told.
         """
         self.changes += 1
+        self._hear(now_s)
         rates = math.fsum(max(rate, 0.0) for _, rate in rows.values())
         for peer, (samples, rate) in rows.items():
             account = self._account(peer)
@@ -193,8 +201,14 @@ class Ledger:
             self._accounts[peer] = account
 
     def _account(self, peer: PeerId) -> Account:
-        account = self._accounts.setdefault(peer, Account())
+        account = self._accounts.setdefault(peer, Account(at_s=self._now_s))
         self._accounts.move_to_end(peer)
         while len(self._accounts) > REMEMBERED_PEERS:
             self._accounts.popitem(last=False)
         return account
+
+    def _hear(self, now_s: float) -> None:
+        """It is that late; forget who has brought nothing for long."""
+        self._now_s = now_s
+        while self._accounts and next(iter(self._accounts.values())).at_s < now_s - FORGOTTEN_S:
+            self._accounts.popitem(last=False)

@@ -17,7 +17,7 @@ BOUNDED = {
     "Guard._quiet": "two minutes, when the next one comes; 1,024 at most",
     "Holders._known": "those who are there, when trainers tell of data again",
     "Holders._words": "ten minutes, when the page is read again, or when it has long been done",
-    "Ledger._accounts": "4,096",
+    "Ledger._accounts": "half an hour, when the next round has committed; 4,096 at most",
     "Pace.shown": "those of the ledger",
     "Pace.speeds": "those who are there, when the directory was read",
     "Planner._basis": "of the last round",
