@@ -18,8 +18,8 @@ REMEMBERED_ROUNDS = 64
 HALF_LIFE_S = 300.0
 """Of what a peer's speed is measured over."""
 FORGOTTEN_S = 1800.0
-"""Whoever has brought nothing into a round for so long begins anew: what it said it had trained is proven, or never will
-be, and a sixtieth of its speed is left.
+"""Whoever has brought nothing into a round for so long begins anew: what it said it had trained is proven by then, or
+never will be, and a sixtieth of its speed is left.
 """
 SHORTEST_S = 30.0
 """A speed is measured over: some steps, or one large one."""
