@@ -33,7 +33,9 @@ class Condition(StrEnum):
 
     WORKING = "working"
     STARTING = "starting"
-    """It is to pause, and nothing of it is on the device yet: it connects, asks a person, or loads what it needs."""
+    """Nothing of it is on the device yet: it is about to connect anew after a pause, or is to pause while it connects,
+    asks a person, or loads what it needs.
+    """
     MAKING_ROOM = "making room"
     HANDING_IN = "handing in"
     """The device is free; what was computed goes into the swarm's next step."""
@@ -189,7 +191,7 @@ class Guest:
 
     def _condition(self) -> Condition:
         if not self._is_in_session:
-            return Condition.PAUSED
+            return Condition.PAUSED if self._reason else Condition.STARTING
         if not self.pause.wanted.is_set():
             return Condition.WORKING
         if not self._uses_device:

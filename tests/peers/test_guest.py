@@ -99,6 +99,29 @@ def test_a_session_is_asked_to_pause_when_a_reason_comes_and_another_may_begin_w
     assert house.said == [Wait(reason="the machine runs on battery", is_start=False, is_known=True)]
 
 
+def test_between_a_pause_that_was_taken_back_and_the_next_session_nobody_is_told_that_it_pauses(
+    tmp_path: Path, loop: VirtualLoop
+) -> None:
+    house = House(tmp_path)
+
+    async def life() -> None:
+        async with house.guest.stay():
+            assert await house.guest.may_begin(house.stop)
+            house.guest.take_device()
+            house.reason = "you have paused it"
+            await asyncio.sleep(1.0)
+            house.guest.pause.has_made_room.set()
+            house.reason = ""
+            await asyncio.sleep(1.0)
+            assert house.condition is Condition.HANDING_IN, "the session that was to pause ends all the same"
+            house.guest.end_session()
+            assert house.condition is Condition.STARTING
+            assert await house.guest.may_begin(house.stop)
+            assert house.condition is Condition.WORKING
+
+    within(loop, life())
+
+
 def test_while_it_waits_each_other_kind_of_reason_is_told_and_no_number_that_changes(
     tmp_path: Path, loop: VirtualLoop
 ) -> None:
