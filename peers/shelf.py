@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from collab.checkpoints.base import Checkpoint, Order
-from collab.checkpoints.local import list_checkpoints
+from collab.checkpoints.local import epoch_of, list_checkpoints
 from collab.checkpoints.local_publisher import Held, LocalPublisher
 from collab.errors import CheckpointFailed, Fenced
 from collab.metrics.records import CheckpointSaved, Notice
@@ -125,8 +125,7 @@ class Shelf:
 
     def _epochs_here(self) -> frozenset[int]:
         """Blocks."""
-        names = [path.name.removeprefix("epoch-") for path in list_checkpoints(self.root)]
-        return frozenset(int(name) for name in names if name.isdecimal())
+        return frozenset(map(epoch_of, list_checkpoints(self.root)))
 
     def _fail(self, error: CheckpointFailed) -> None:
         """Told once, until something was written again."""
@@ -141,8 +140,6 @@ class Shelf:
         self._ports.observer.observe(
             Notice(at_s=at_s, text=text, hint=hint, is_problem=is_problem, settles=settles)
         )
-
-
 
 
 class MemoryShelf(Shelf):
