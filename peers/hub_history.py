@@ -118,11 +118,11 @@ def _most(theirs: Given, ours: Given, unnamed: frozenset[str]) -> Given:
     named = {key: one for key, one in theirs.named.items() if key not in unnamed}
     for key, (name, samples) in ours.named.items():
         named[key] = (name, max(samples, named.get(key, ("", 0))[1]))
-    most = sorted(named.items(), key=lambda item: (-item[1][1], item[0]))[:MOST_NAMED]
+    most = dict(sorted(named.items(), key=lambda item: (-item[1][1], item[0]))[:MOST_NAMED])
     return Given(
         machines=max(theirs.machines, ours.machines, len(named)),
-        samples=max(theirs.samples, ours.samples, sum(samples for _, samples in named.values())),
-        named=dict(most),
+        samples=max(theirs.samples, ours.samples, sum(samples for _, samples in most.values())),
+        named=most,
     )
 
 

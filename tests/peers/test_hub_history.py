@@ -12,7 +12,7 @@ from collab.swarm.identity import Identity
 from collab.swarm.orders import OrderBook
 from collab.swarm.statements import Rollback
 from collab.types import PeerId
-from peers.credits import Credit
+from peers.credits import MOST_PEERS, Credit
 from peers.hub_history import (
     MOST_BYTES,
     MOST_CHARACTERS,
@@ -147,6 +147,12 @@ def test_the_largest_history_can_be_read_again() -> None:
     assert len(again.runs) == MOST_RUNS
     assert all(len(run.named) == MOST_NAMED and run.machines == MOST_NAMED + 50 for run in again.runs.values())
     assert again.others.total >= 0
+
+
+def test_a_crowd_of_liars_does_not_make_it_unreadable() -> None:
+    crowd = {f"p{peer}": (f"liar {peer}", 2 * MOST_OF_ONE) for peer in range(MOST_PEERS)}
+    both = merged(seen({1: 5.0}, a=("Anna", 100)), seen({}, **crowd))
+    assert read_history(written(both)).curves[LOSS.name] == {1: 5.0}
 
 
 # -- what anybody may have written -------------------------------------------------------------------------------------
