@@ -43,7 +43,7 @@ from peers.hosting import HostOptions, _bring_own
 from peers.hub_history import HISTORY, History, curves_of, points_of, read_history
 from peers.hub_lookup import checkpoint_in, export_to, place_of, word_of
 from peers.hub_pace import HUB_EVERY_MIN
-from peers.hub_pages import RUN_ON_HUB, HubPages, Seen, count_parameters
+from peers.hub_pages import MOST_WORD_BYTES, RUN_ON_HUB, HubPages, Seen, count_parameters
 from peers.hub_service import bring_if_lost, place_for, place_named, service_at
 from peers.hub_taken_over import kept_history
 from peers.places import DataDir
@@ -311,6 +311,15 @@ def test_what_no_backbone_has_written_is_refused(at_hub: HubStandIn, tmp_path: P
     repository.commit("forged", repository.head.files | {RUN_ON_HUB: content})
     with pytest.raises(InviteError, match=said):
         word_of(NAME)
+
+
+def test_a_file_in_place_of_an_invite_that_fills_the_disk_is_not_fetched(at_hub: HubStandIn, tmp_path: Path) -> None:
+    publish(at_hub, tmp_path, 10, WORD)
+    repository = at_hub.repositories[NAME]
+    repository.commit("forged", repository.head.files | {RUN_ON_HUB: bytes(MOST_WORD_BYTES + 1)})
+    with pytest.raises(InviteError, match="not what a backbone writes"):
+        word_of(NAME)
+    assert at_hub.count(f"GET .*/{RUN_ON_HUB}") == 0
 
 
 def test_an_invite_for_one_person_is_never_taken_from_a_repository(at_hub: HubStandIn, tmp_path: Path) -> None:
