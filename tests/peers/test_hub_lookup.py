@@ -37,7 +37,7 @@ from collab.tasks.registry import build_task
 from collab.training.genesis import make_genesis
 from collab.types import Lineage, PeerId, Role
 from peers.assets import load_assets
-from peers.carrying_on import bring_run_file, take_up
+from peers.carrying_on import bring_run_file, take_up, told_before
 from peers.credits import Credit
 from peers.hosting import HostOptions, _bring_own
 from peers.hub_history import HISTORY, History, curves_of, points_of, read_history
@@ -714,6 +714,19 @@ def test_a_new_owners_run_tells_what_the_run_has_been_that_it_goes_on_from(
     publish(at_hub, mine, 20, "", {"a": Credit("Anna", 0, 60)}, bundle=new_owner)
     assert told_losses(at_hub) == {10: 2.0, 20: 1.0}
     assert "- Anna: 700 samples\n- 1 more machine" in card(at_hub)
+
+
+def test_a_new_owners_run_whose_download_was_cut_begins_with_it_also_when_that_is_not_said_again(
+    at_hub: HubStandIn, tmp_path: Path, pauses: list[float]
+) -> None:
+    publish(at_hub, tmp_path / "theirs", 10, WORD)
+    mine = tmp_path / "mine"
+    at_hub.fault("GET .*/model.safetensors", 503, times=99)
+    with pytest.raises(HubBusy):
+        take_up(NAME, RUN, mine, DataDir(mine / "backbone"))
+    at_hub.faults.clear()
+    assert told_before(mine) == NAME
+    assert verified_state(take_up(NAME, RUN, mine, DataDir(mine / "backbone")))["epoch"] == 10
 
 
 def test_what_is_taken_over_from_another_repository_goes_on_in_ours(at_hub: HubStandIn, tmp_path: Path) -> None:
