@@ -32,7 +32,7 @@ from collab.swarm.invite import Invite, write_invite
 from collab.swarm.lease import Tenure
 from collab.swarm.orders import OrderBook
 from collab.swarm.snapshots import pack
-from collab.swarm.statements import Amend, Statement
+from collab.swarm.statements import Amend, Ban, Statement
 from collab.tasks.registry import build_task
 from collab.training.genesis import make_genesis
 from collab.types import Lineage, PeerId, Role
@@ -214,6 +214,18 @@ def test_what_the_organiser_has_written_below_the_mark_stays(hub: HubStandIn, tm
     assert card(hub).endswith("\n## Our thanks\n")
     assert yaml.safe_load(card(hub).split("---\n")[1])["language"] == "en"
     assert "after 20 global steps" in card(hub)
+
+
+def test_a_name_goes_from_the_page_when_its_machine_is_banned(hub: HubStandIn, tmp_path: Path) -> None:
+    rude = Identity.from_seed(b"r" * 32).peer_id
+    given = {**ANNA, rude: Credit("rude words", 0, 60)}
+    publish(hub, tmp_path, 10, WORD, given)
+    assert "rude words" in card(hub)
+    for epoch, root in ((20, tmp_path), (30, tmp_path / "second")):
+        publish(hub, root, epoch, WORD, given, said=[Ban(who=rude, reason="its name")])
+        assert f"after {epoch} global steps" in card(hub)
+        assert "- Anna: 640 samples\n- 1 more machine" in card(hub)
+        assert not any(b"rude words" in content for content in head(hub).values())
 
 
 def test_what_the_organiser_has_amended_is_on_the_page(hub: HubStandIn, tmp_path: Path) -> None:
