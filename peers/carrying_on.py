@@ -84,7 +84,7 @@ def take_up(begin_with: str, run: Run, directory: Path, data_dir: DataDir) -> Pa
 
     Its tokenizer becomes the new run's, so that tokens mean what they meant: trained again, on the text of another
     machine, it would be another one. That the run begins so is written down, in case that this start saves no state of
-    it, as when its port is taken.
+    it, as when the download is cut or its port is taken.
 
     Raises:
         ConfigError: there is no checkpoint, or the directory cannot be written.
@@ -96,7 +96,9 @@ def take_up(begin_with: str, run: Run, directory: Path, data_dir: DataDir) -> Pa
     if place is None:
         found = checkpoint_in(Path(begin_with))
         verified_state(found)
+        _note(str(Path(begin_with).resolve()), data_dir.begins_with)
     else:
+        _note(begin_with, data_dir.begins_with)
         announce(f"looking at {place} on the Hub ...")
         repository = repository_to_read(place)
         found = patiently(lambda: fetch_checkpoint(repository, data_dir.path / "from-hub"))
@@ -104,7 +106,6 @@ def take_up(begin_with: str, run: Run, directory: Path, data_dir: DataDir) -> Pa
     tokenizer = found / TOKENIZER_FILE
     if isinstance(run.task, CausalLMTask) and tokenizer.is_file():
         keep_assets(run, directory, {TOKENIZER_FILE: tokenizer.read_bytes()})
-    _note(begin_with if place is not None else str(Path(begin_with).resolve()), data_dir.begins_with)
     return found
 
 

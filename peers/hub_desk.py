@@ -62,6 +62,11 @@ class Shelf(Protocol):
         """Of the newest one, if it was published."""
         ...
 
+    @property
+    def era(self) -> str:
+        """Of that one: mark of the rollback that its history began with; empty: there was none."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubPlan:
@@ -100,8 +105,8 @@ class HubDesk:
         """What is wrong, as a person has last heard of it."""
         self._told_of = ""
         """Digest of the last checkpoint of which people have heard that it is on the Hub,"""
-        self._sent_epoch = -1
-        """and its epoch."""
+        self._sent_epoch, self._sent_era = -1, ""
+        """and its epoch and era."""
         self._trouble: CollabError | None = None
         """What asks for action, or has lasted."""
         self._failing_since_s: float | None = None
@@ -162,11 +167,12 @@ class HubDesk:
         now_s = self._ports.clock.monotonic()
         if attempt == self._settled:
             return now_s >= self._denied_until_s
-        goes_back = epoch < self._sent_epoch  # the owner has rolled back: what is on the Hub counts no more
-        return now_s >= self._paced_until_s or goes_back or self._is_leaving or self._plan.is_last(epoch)
+        is_left = epoch < self._sent_epoch or self._shelf.era != self._sent_era  # what is on the Hub counts no more
+        return now_s >= self._paced_until_s or is_left or self._is_leaving or self._plan.is_last(epoch)
 
     async def _look(self) -> None:
         published, tenure, clock = self._shelf.publication, self._tenure(), self._ports.clock
+        era = self._shelf.era
         if published is None or tenure is None or clock.monotonic() < self._not_before_s:
             return
         attempt = published.digest, tenure
@@ -194,7 +200,7 @@ class HubDesk:
             if done.is_new or not is_known:
                 self._paced_until_s = clock.monotonic() + self._plan.every_s
             self._succeed(done, clock.monotonic() - started_s, is_told=is_known)
-            self._told_of, self._sent_epoch = published.digest, published.epoch
+            self._told_of, self._sent_epoch, self._sent_era = published.digest, published.epoch, era
         self.under_way = None
 
     def _publish(self, path: Path, order: Order) -> tuple[OnHub, bool]:

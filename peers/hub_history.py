@@ -19,7 +19,7 @@ from collab.errors import CorruptState
 from collab.metrics.names import EVAL_LOSS, LEARNING_RATE, LOSS, MAX_EPOCH, SAMPLES_PER_S
 from collab.metrics.store import MetricsStore
 from collab.swarm.orders import OrderBook
-from collab.swarm.statements import Rollback
+from collab.swarm.statements import FOREVER, Ban, Rollback
 from collab.types import PeerId
 from peers.credits import Credit
 from peers.model_card import Point
@@ -96,16 +96,17 @@ def own_history(fingerprint: str, era: str, curves: Curves, given: Iterable[tupl
     return History(era=era, curves=curves, runs={run_key(fingerprint): seen} if peers else NOTHING)
 
 
-def unnamed(fingerprint: str, given: Iterable[tuple[PeerId, Credit]]) -> frozenset[str]:
-    """Digests of who does not want to be named, or not any more."""
-    return frozenset(_digest(f"{fingerprint}:{peer}") for peer, one in given if not one.name)
+def unnamed(fingerprint: str, given: Iterable[tuple[PeerId, Credit]], bans: Iterable[Ban]) -> frozenset[str]:
+    """Digests of who does not want to be named, or not any more, and of machines that are banned for good."""
+    peers = [*(peer for peer, one in given if not one.name), *(ban.who for ban in bans if ban.until_s == FOREVER)]
+    return frozenset(_digest(f"{fingerprint}:{peer}") for peer in peers)
 
 
 def merged(theirs: History, ours: History, unnamed: frozenset[str] = frozenset()) -> History:
     """Both in one; where both know something, of the curves ours counts, and of samples the most.
 
     Args:
-        unnamed: digests of peers of which we know that they are not to be named, whoever has named them.
+        unnamed: digests of peers that are not to be named, whoever has named them.
     """
     names = theirs.curves.keys() | ours.curves.keys()
     curves = {name: {**theirs.curves.get(name, {}), **ours.curves.get(name, {})} for name in names}
@@ -115,14 +116,15 @@ def merged(theirs: History, ours: History, unnamed: frozenset[str] = frozenset()
 
 
 def _most(theirs: Given, ours: Given, unnamed: frozenset[str]) -> Given:
-    named = {key: one for key, one in theirs.named.items() if key not in unnamed}
-    for key, (name, samples) in ours.named.items():
-        named[key] = (name, max(samples, named.get(key, ("", 0))[1]))
-    most = sorted(named.items(), key=lambda item: (-item[1][1], item[0]))[:MOST_NAMED]
+    named: dict[str, tuple[str, int]] = {}
+    for key, (name, samples) in [*theirs.named.items(), *ours.named.items()]:
+        if key not in unnamed:
+            named[key] = (name, max(samples, named.get(key, ("", 0))[1]))
+    most = dict(sorted(named.items(), key=lambda item: (-item[1][1], item[0]))[:MOST_NAMED])
     return Given(
         machines=max(theirs.machines, ours.machines, len(named)),
-        samples=max(theirs.samples, ours.samples, sum(samples for _, samples in named.values())),
-        named=dict(most),
+        samples=max(theirs.samples, ours.samples, sum(samples for _, samples in most.values())),
+        named=most,
     )
 
 

@@ -12,13 +12,13 @@ from urllib.parse import quote
 from collab.checkpoints.disk_errors import not_written
 from collab.checkpoints.from_hub import NOT_EXPORTED, check_is_new, export, fetch_checkpoint
 from collab.checkpoints.hub_advice import TO_READ
-from collab.checkpoints.hub_repository import HubPlace, HubRepository
+from collab.checkpoints.hub_repository import HubPlace, HubRepository, There
 from collab.checkpoints.local import STATE_FILE, list_checkpoints
 from collab.compute import ThreadCompute
 from collab.durable import replace_file
-from collab.errors import ConfigError, HubBusy, InviteError
+from collab.errors import ConfigError, CorruptState, HubBusy, InviteError
 from collab.swarm.invite import read_invite
-from peers.hub_pages import FORMAT, RUN_ON_HUB
+from peers.hub_pages import FORMAT, MOST_WORD_BYTES, RUN_ON_HUB
 from peers.hub_patience import patiently
 from peers.invites import is_path
 from peers.places import data_home
@@ -89,13 +89,13 @@ def _kept_word(found: Path) -> str | None:
 def _word_at(place: HubPlace) -> str:
     """Raises as ``word_of``."""
     repository = repository_to_read(place)
-    head = repository.head()
-    if RUN_ON_HUB not in head.names:
-        raise InviteError(f"{place} does not say where its run is", hint=ASK)
+    there = There(repository, repository.head())
     try:
-        told = json.loads(repository.read(RUN_ON_HUB, head))
+        if (content := there.read(RUN_ON_HUB, MOST_WORD_BYTES)) is None:
+            raise InviteError(f"{place} does not say where its run is", hint=ASK)
+        told = json.loads(content)
         version, word, fingerprint = told["format"], str(told["invite"]), str(told["fingerprint"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, CorruptState) as error:
         raise InviteError(f"{RUN_ON_HUB} of {place} is not what a backbone writes", hint=ASK) from error
     if version != FORMAT:
         raise InviteError(f"{place} was published by another version of collab", hint="upgrade this one")

@@ -115,7 +115,8 @@ class HubPages:
         theirs, wrong = fetched(there)
         ours = own_history(fingerprint, str(state.get("era", "")), self._seen.curves(), given)
         others = merged(without_undone(self._seen.before(), orders), without_undone(theirs, orders))
-        return until(merged(others, ours, unnamed(fingerprint, given)), int(state["epoch"])), wrong
+        hidden = unnamed(fingerprint, given, orders.bans().values())
+        return until(merged(others, ours, hidden), int(state["epoch"])), wrong
 
     def _facts(self, staged: Staged, history: History, *, can_join: bool) -> Facts:
         epoch, eval_loss = int(staged.state["epoch"]), staged.state["metrics"].get("eval_loss")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from collab.checkpoints.base import Checkpoint, Order
-from collab.checkpoints.local import list_checkpoints
+from collab.checkpoints.local import epoch_of, list_checkpoints
 from collab.checkpoints.local_publisher import Held, LocalPublisher
 from collab.errors import CheckpointFailed, Fenced
 from collab.metrics.records import CheckpointSaved, Notice
@@ -27,6 +27,8 @@ class Shelf:
         self._ports, self._publisher = ports, publisher
         self.publication: Publication | None = None
         """Of the newest checkpoint; None: there is none, or it was never published."""
+        self.era = ""
+        """Of what was published so; see ``Snapshot``."""
         self.saved_epoch = -1
         """Of the newest checkpoint; -1: none."""
         self.epochs: frozenset[int] = frozenset()
@@ -60,6 +62,7 @@ class Shelf:
         held, self.epochs = await self._ports.compute.run(lambda: (self._publisher.newest(), self._epochs_here()))
         self.saved_epoch = held.snapshot.epoch if held is not None else -1
         self.publication = held.publication if held is not None else None
+        self.era = held.snapshot.era if held is not None else ""
         return held
 
     async def highest(self) -> Tenure:
@@ -79,7 +82,7 @@ class Shelf:
         """Whether it is published now."""
         if not await self._write(snapshot.epoch, lambda: self._publisher.publish(snapshot, order)):
             return False
-        self.publication = order.publication
+        self.publication, self.era = order.publication, snapshot.era
         return True
 
     async def keep(self, snapshot: Snapshot, digest: str, eval_loss: float) -> bool:
@@ -125,8 +128,7 @@ class Shelf:
 
     def _epochs_here(self) -> frozenset[int]:
         """Blocks."""
-        names = [path.name.removeprefix("epoch-") for path in list_checkpoints(self.root)]
-        return frozenset(int(name) for name in names if name.isdecimal())
+        return frozenset(map(epoch_of, list_checkpoints(self.root)))
 
     def _fail(self, error: CheckpointFailed) -> None:
         """Told once, until something was written again."""
@@ -141,8 +143,6 @@ class Shelf:
         self._ports.observer.observe(
             Notice(at_s=at_s, text=text, hint=hint, is_problem=is_problem, settles=settles)
         )
-
-
 
 
 class MemoryShelf(Shelf):
@@ -170,7 +170,7 @@ class MemoryShelf(Shelf):
 
     async def publish(self, snapshot: Snapshot, order: Order) -> bool:
         """See ``Shelf``."""
-        self.saved_epoch, self.publication = snapshot.epoch, order.publication
+        self.saved_epoch, self.publication, self.era = snapshot.epoch, order.publication, snapshot.era
         return True
 
     async def keep(self, snapshot: Snapshot, digest: str, eval_loss: float) -> bool:

@@ -11,7 +11,15 @@ from collab.checkpoints.disk_errors import not_written
 from collab.checkpoints.fence import Fence
 from collab.checkpoints.hub_publisher import Standing, read_head, standing_of
 from collab.checkpoints.hub_repository import Head, HubRepository
-from collab.checkpoints.local import STATE_FILE, list_checkpoints, load_newest, path_of, read_state, verified_state
+from collab.checkpoints.local import (
+    STATE_FILE,
+    epoch_of,
+    list_checkpoints,
+    load_newest,
+    path_of,
+    read_state,
+    verified_state,
+)
 from collab.errors import CheckpointFailed, CorruptState, StateError
 from collab.swarm.snapshots import Snapshot
 
@@ -98,7 +106,8 @@ def _kept(ours: Snapshot | None, theirs: Standing, root: Path, place: str) -> Br
     told = f"epoch {theirs.epoch} of {place} is not taken over"
     again = f"move {root} away and start again with the same --from; peers that hold later epochs bring them back"
     if ours is None:
-        if not list_checkpoints(root) or theirs.epoch > (named := _newest_named(root)):
+        named = max(map(epoch_of, list_checkpoints(root)), default=-1)
+        if theirs.epoch > named:
             return None
         why = f"{told}: the checkpoints on this disk, up to epoch {named}, are damaged, and others may hold later ones"
         return Brought(why=why, hint=f"start without --from if others do; if nobody does, {again}")
@@ -190,8 +199,3 @@ def _check_run(repository: HubRepository, state: Mapping[str, Any], fingerprint:
             f"this run's is {fingerprint}",
             hint="the run file or the owner is another one; carry that run on with --from and --new-owner",
         )
-
-
-def _newest_named(root: Path) -> int:
-    return max(int(path.name.removeprefix("epoch-")) for path in list_checkpoints(root))
-

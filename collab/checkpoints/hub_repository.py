@@ -25,6 +25,9 @@ SENT_ALONE = (".safetensors", ".svg")
 """Endings of files that go ahead of the commit, one by one."""
 LARGE_BYTES = 1 << 20
 """And whatever is larger than this."""
+LOOK_S = 20.0
+"""For a connection, and again for the answer to a look, which is small and comes at once or not at all. People wait for
+a few in a row, and the client would by itself wait for ever, whatever limit its session has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class HubRepository:
             HubError: it cannot be seen.
         """
         with self._asking():
-            found = self._api().model_info(self.place.name, revision=self.place.revision)
+            found = self._api().model_info(self.place.name, revision=self.place.revision, timeout=LOOK_S)
             return Head(str(found.sha), frozenset(one.rfilename for one in found.siblings or ()))
 
     def create(self) -> None:

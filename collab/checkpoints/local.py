@@ -11,6 +11,7 @@ epoch-00000120/
 import hashlib
 import json
 import logging
+import re
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ STATE_FILE = "collab_state.json"
 OWN_DIGEST = "sha256_of_state"
 """Key of the state file's digest over all its other content."""
 UNFINISHED = ".unfinished-"
+NAMED = re.compile(r"epoch-([0-9]{8,})")
 NO_OVERSIGHT = Oversight()
 
 
@@ -125,9 +127,20 @@ def path_of(root: Path, epoch: int) -> Path:
     return root / f"epoch-{epoch:08d}"
 
 
+def epoch_of(path: Path) -> int:
+    """Of a checkpoint, by its name; -1: it is called otherwise, such as a copy that a person has made."""
+    named = NAMED.fullmatch(path.name)
+    return int(named[1]) if named is not None else -1
+
+
+def found_in(root: Path) -> list[Path]:
+    """Directories of finished checkpoints, newest first, and copies of some that a person has made."""
+    return sorted((path for path in root.glob("epoch-*") if (path / STATE_FILE).is_file()), reverse=True)
+
+
 def list_checkpoints(root: Path) -> list[Path]:
     """Directories of finished checkpoints, newest first."""
-    return sorted((path for path in root.glob("epoch-*") if (path / STATE_FILE).is_file()), reverse=True)
+    return [path for path in found_in(root) if epoch_of(path) >= 0]
 
 
 def load_newest(root: Path, *, fingerprint: str) -> Snapshot | None:
@@ -200,29 +213,6 @@ def verified_state(path: Path, without: Collection[str] = ()) -> dict[str, Any]:
     return state
 
 
-def set_aside(root: Path, mark: str) -> None:
-    """Move all checkpoints to a folder that is named for a rollback: kept, and never loaded by themselves.
-
-    Raises:
-        CheckpointFailed: they cannot be moved.
-    """
-    aside = aside_of(root, mark)
-    try:
-        for path in list_checkpoints(root):
-            aside.mkdir(exist_ok=True)
-            path.rename(aside / path.name)
-    except OSError as error:
-        raise CheckpointFailed(
-            f"the checkpoints in {root} cannot be moved to {aside.name}: {error.strerror or error}",
-            hint="make the directory writable",
-        ) from error
-
-
-def aside_of(root: Path, mark: str) -> Path:
-    """Where ``set_aside`` puts them."""
-    return root / f"before-rollback-{mark}"
-
-
 def prune(root: Path, keep: int) -> None:
     """Delete all but the newest ``keep`` checkpoints, and what a crash left unfinished."""
     for path in [*list_checkpoints(root)[keep:], *root.glob(f"{UNFINISHED}*")]:
@@ -232,7 +222,7 @@ def prune(root: Path, keep: int) -> None:
 def forget_after(root: Path, epoch: int) -> None:
     """Delete the checkpoints of later epochs."""
     for path in list_checkpoints(root):
-        if int(path.name.removeprefix("epoch-")) > epoch:
+        if epoch_of(path) > epoch:
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -14,6 +14,7 @@ from collab.checkpoints.disk_errors import not_written
 from collab.checkpoints.fence import Fence
 from collab.checkpoints.local import (
     change_metrics,
+    epoch_of,
     list_checkpoints,
     load_checkpoint,
     metrics_of,
@@ -130,7 +131,7 @@ class LocalPublisher:
 
     def set_aside_after(self, epoch: int) -> int:
         """Put the checkpoints of later epochs away: the swarm has gone on from an earlier one. How many there were."""
-        later = [path for path in list_checkpoints(self.root) if int(path.name.removeprefix("epoch-")) > epoch]
+        later = [path for path in list_checkpoints(self.root) if epoch_of(path) > epoch]
         for path in later:
             place = self.root / SET_ASIDE / path.name
             shutil.rmtree(place, ignore_errors=True)
@@ -202,7 +203,7 @@ def _publication(path: Path) -> Publication | None:
     try:
         told = metrics["published"]
         publication = Publication(
-            epoch=int(path.name.removeprefix("epoch-")),
+            epoch=epoch_of(path),
             lineage=told["lineage"],
             digest=told["digest"],
             term=told["term"],

@@ -13,12 +13,10 @@ from pathlib import Path
 from collab.checkpoints.local import (
     STATE_FILE,
     UNFINISHED,
-    aside_of,
-    list_checkpoints,
+    found_in,
     load_checkpoint,
     path_of,
     read_state,
-    set_aside,
     verified_state,
 )
 from collab.durable import sync_directory
@@ -39,8 +37,8 @@ def checkpoints_to_go_back_to(root: Path, era: str, fingerprint: str) -> dict[in
     found: dict[int, tuple[Path, Rollback]] = {}
     is_unheard = bool(era) and not aside_of(root, era).exists()
     places = (aside_of(root, era), _held_for(root, era)) if era else ()
-    before = [path for place in places for path in list_checkpoints(place)]
-    for path in [*before, *list_checkpoints(root)]:
+    before = [path for place in places for path in found_in(place)]
+    for path in [*before, *found_in(root)]:
         try:
             state = read_state(path)
             epoch, lineage, its_era = int(state["epoch"]), str(state["lineage"]), str(state.get("era", ""))
@@ -98,6 +96,29 @@ def begin_again(root: Path, what: Rollback, mark: str, *, fingerprint: str) -> S
     snapshot = next(filter(None, (_found(place, what, fingerprint) for place in places)), None)
     set_aside(root, mark)
     return snapshot.after_rollback(mark) if snapshot is not None else None
+
+
+def set_aside(root: Path, mark: str) -> None:
+    """Move all checkpoints to a folder that is named for a rollback: kept, and never loaded by themselves.
+
+    Raises:
+        CheckpointFailed: they cannot be moved.
+    """
+    aside = aside_of(root, mark)
+    try:
+        for path in found_in(root):
+            aside.mkdir(exist_ok=True)
+            path.rename(aside / path.name)
+    except OSError as error:
+        raise CheckpointFailed(
+            f"the checkpoints in {root} cannot be moved to {aside.name}: {error.strerror or error}",
+            hint="make the directory writable",
+        ) from error
+
+
+def aside_of(root: Path, mark: str) -> Path:
+    """Where ``set_aside`` puts them."""
+    return root / f"before-rollback-{mark}"
 
 
 def _held_for(root: Path, mark: str) -> Path:

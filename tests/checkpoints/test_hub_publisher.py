@@ -1,6 +1,7 @@
 """Checkpoints on the Hub: one whole commit each, by one backbone at a time, whatever the Hub and the network do."""
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -280,6 +281,25 @@ def test_a_server_in_trouble_is_said_at_once_and_the_next_attempt_publishes(
     assert hub.count(request_kind) == 1, "the client tries nothing again by itself"
     assert shop.hub.publish(path, wanted).is_new
     assert epochs(hub) == [10]
+
+
+def test_a_server_that_takes_a_request_and_says_nothing_is_given_up(
+    shop: Shop, hub: HubStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the look with which everything begins, for which the client has no limit of its own."""
+    path, wanted = shop.save(10, Tenure(1, A))
+    is_over = threading.Event()
+
+    def say_nothing() -> None:
+        is_over.wait(60.0)
+
+    hub.fault(LOOK, -1, meanwhile=say_nothing)
+    monkeypatch.setattr("collab.checkpoints.hub_repository.LOOK_S", 0.1)
+    try:
+        with pytest.raises(HubBusy, match="could not be reached: ReadTimeout"):
+            shop.hub.publish(path, wanted)
+    finally:
+        is_over.set()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,16 @@ import safetensors.numpy
 
 from collab.checkpoints import local, synced
 from collab.checkpoints.base import Oversight
-from collab.checkpoints.local import list_checkpoints, load_checkpoint, load_newest, prune, save_checkpoint
+from collab.checkpoints.local import (
+    forget_after,
+    list_checkpoints,
+    load_checkpoint,
+    load_newest,
+    path_of,
+    prune,
+    save_checkpoint,
+    verified_state,
+)
 from collab.errors import CheckpointFailed, CorruptState, StateError
 from collab.swarm.snapshots import Snapshot
 from collab.types import Lineage
@@ -87,6 +96,17 @@ def test_the_newest_checkpoint_is_loaded(tmp_path: Path) -> None:
         save(tmp_path, epoch)
     check_equal(load_newest(tmp_path, fingerprint="f"), snapshot(100))
     assert [path.name for path in list_checkpoints(tmp_path)] == [f"epoch-{n:08d}" for n in (100, 30, 2)]
+
+
+def test_a_copy_that_somebody_has_made_beside_the_checkpoints_is_none_of_them(tmp_path: Path) -> None:
+    for epoch in (10, 20, 30):
+        save(tmp_path, epoch)
+    copy = shutil.copytree(path_of(tmp_path, 30), tmp_path / "epoch-00000030.copy")
+    assert [path.name for path in list_checkpoints(tmp_path)] == [f"epoch-{n:08d}" for n in (30, 20, 10)]
+    prune(tmp_path, 2)
+    forget_after(tmp_path, 20)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["epoch-00000020"]
+    assert verified_state(copy)["epoch"] == 30, "it is that person's"
 
 
 @pytest.mark.parametrize("number", range(5))

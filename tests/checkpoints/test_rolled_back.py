@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from collab.checkpoints import rolled_back
-from collab.checkpoints.local import list_checkpoints, load_checkpoint, prune, set_aside
+from collab.checkpoints.local import list_checkpoints, load_checkpoint, prune
 from collab.checkpoints.local_publisher import LocalPublisher
-from collab.checkpoints.rolled_back import begin_again, checkpoints_to_go_back_to, hold
+from collab.checkpoints.rolled_back import begin_again, checkpoints_to_go_back_to, hold, set_aside
 from collab.errors import CheckpointFailed, CorruptState
 from collab.swarm.snapshots import Snapshot
 from collab.swarm.statements import Rollback

@@ -41,9 +41,13 @@ class Disk:
     def __init__(self, root: Path = Path("/shelf")) -> None:
         self.root = root
         self.publication: Publication | None = None
+        self.era = ""
 
-    def put(self, epoch: int) -> None:
-        self.publication = Publication(epoch=epoch, lineage=Lineage("l"), digest=f"{epoch:064d}", term=1, holder=A)
+    def put(self, epoch: int, era: str = "") -> None:
+        self.era = era
+        self.publication = Publication(
+            epoch=epoch, lineage=Lineage("l"), digest=f"{era}{epoch:064d}", term=1, holder=A
+        )
 
 
 class Desk:
@@ -225,7 +229,17 @@ def test_the_last_checkpoint_of_the_run_waits_for_nothing() -> None:
     assert [epoch for _, epoch, _ in desk.attempts] == [10, 30]
 
 
-def test_after_a_rollback_the_repository_goes_back_at_once() -> None:
+@pytest.mark.parametrize("epoch", [10, 20, 30])
+def test_after_a_rollback_the_repository_has_the_new_history_at_once(epoch: int) -> None:
+    """Also where the run had gone on since the last commit: from another history nobody can go on any more."""
+    desk = Desk(every_s=3600.0)
+    desk.disk.put(20)
+    puts = [(at_s, lambda to=to: desk.disk.put(to, "a mark")) for at_s, to in ((10.0, epoch), (20.0, epoch + 10))]
+    desk.live(60.0, *puts)
+    assert [epoch for _, epoch, _ in desk.attempts] == [20, epoch]
+
+
+def test_a_run_that_has_lost_its_last_steps_is_on_the_hub_as_it_is_now_at_once() -> None:
     desk = Desk(every_s=3600.0)
     desk.disk.put(20)
     desk.live(60.0, (10.0, lambda: desk.disk.put(10)))

@@ -10,9 +10,9 @@ import pytest
 from collab.metrics.names import EVAL_LOSS, LOSS
 from collab.swarm.identity import Identity
 from collab.swarm.orders import OrderBook
-from collab.swarm.statements import Rollback
+from collab.swarm.statements import Ban, Rollback
 from collab.types import PeerId
-from peers.credits import Credit
+from peers.credits import MOST_PEERS, Credit
 from peers.hub_history import (
     MOST_BYTES,
     MOST_CHARACTERS,
@@ -75,8 +75,14 @@ def test_of_who_is_not_named_there_are_sums_only() -> None:
 def test_who_takes_the_word_back_is_named_no_more_whoever_has_named_them() -> None:
     theirs = seen({}, a=("Anna", 100), b=("Bob", 10))
     now = peers(a=("", 120))
-    both = merged(theirs, own_history(RUN, "", {}, now), unnamed(RUN, now))
+    both = merged(theirs, own_history(RUN, "", {}, now), unnamed(RUN, now, []))
     assert thanks(both) == ({"Bob": 10}, 1, 110)
+
+
+def test_who_is_banned_for_good_is_named_no_more_and_counts_on() -> None:
+    both = seen({}, a=("rude words", 100), b=("Bob", 10))
+    bans = [Ban(who="a", reason="its name"), Ban(who="b", reason="floods", until_s=5.0)]
+    assert thanks(merged(both, both, unnamed(RUN, [], bans))) == ({"Bob": 10}, 1, 100)
 
 
 def test_who_agrees_later_is_not_counted_twice() -> None:
@@ -147,6 +153,12 @@ def test_the_largest_history_can_be_read_again() -> None:
     assert len(again.runs) == MOST_RUNS
     assert all(len(run.named) == MOST_NAMED and run.machines == MOST_NAMED + 50 for run in again.runs.values())
     assert again.others.total >= 0
+
+
+def test_a_crowd_of_liars_does_not_make_it_unreadable() -> None:
+    crowd = {f"p{peer}": (f"liar {peer}", 2 * MOST_OF_ONE) for peer in range(MOST_PEERS)}
+    both = merged(seen({1: 5.0}, a=("Anna", 100)), seen({}, **crowd))
+    assert read_history(written(both)).curves[LOSS.name] == {1: 5.0}
 
 
 # -- what anybody may have written -------------------------------------------------------------------------------------

@@ -32,18 +32,18 @@ from collab.swarm.invite import Invite, write_invite
 from collab.swarm.lease import Tenure
 from collab.swarm.orders import OrderBook
 from collab.swarm.snapshots import pack
-from collab.swarm.statements import Amend, Statement
+from collab.swarm.statements import Amend, Ban, Statement
 from collab.tasks.registry import build_task
 from collab.training.genesis import make_genesis
 from collab.types import Lineage, PeerId, Role
 from peers.assets import load_assets
-from peers.carrying_on import bring_run_file, take_up
+from peers.carrying_on import bring_run_file, take_up, told_before
 from peers.credits import Credit
 from peers.hosting import HostOptions, _bring_own
 from peers.hub_history import HISTORY, History, curves_of, points_of, read_history
 from peers.hub_lookup import checkpoint_in, export_to, place_of, word_of
 from peers.hub_pace import HUB_EVERY_MIN
-from peers.hub_pages import RUN_ON_HUB, HubPages, Seen, count_parameters
+from peers.hub_pages import MOST_WORD_BYTES, RUN_ON_HUB, HubPages, Seen, count_parameters
 from peers.hub_service import bring_if_lost, place_for, place_named, service_at
 from peers.hub_taken_over import kept_history
 from peers.places import DataDir
@@ -216,6 +216,18 @@ def test_what_the_organiser_has_written_below_the_mark_stays(hub: HubStandIn, tm
     assert "after 20 global steps" in card(hub)
 
 
+def test_a_name_goes_from_the_page_when_its_machine_is_banned(hub: HubStandIn, tmp_path: Path) -> None:
+    rude = Identity.from_seed(b"r" * 32).peer_id
+    given = {**ANNA, rude: Credit("rude words", 0, 60)}
+    publish(hub, tmp_path, 10, WORD, given)
+    assert "rude words" in card(hub)
+    for epoch, root in ((20, tmp_path), (30, tmp_path / "second")):
+        publish(hub, root, epoch, WORD, given, said=[Ban(who=rude, reason="its name")])
+        assert f"after {epoch} global steps" in card(hub)
+        assert "- Anna: 640 samples\n- 1 more machine" in card(hub)
+        assert not any(b"rude words" in content for content in head(hub).values())
+
+
 def test_what_the_organiser_has_amended_is_on_the_page(hub: HubStandIn, tmp_path: Path) -> None:
     said = (
         Amend(from_epoch=3, learning_rate=0.5),
@@ -311,6 +323,15 @@ def test_what_no_backbone_has_written_is_refused(at_hub: HubStandIn, tmp_path: P
     repository.commit("forged", repository.head.files | {RUN_ON_HUB: content})
     with pytest.raises(InviteError, match=said):
         word_of(NAME)
+
+
+def test_a_file_in_place_of_an_invite_that_fills_the_disk_is_not_fetched(at_hub: HubStandIn, tmp_path: Path) -> None:
+    publish(at_hub, tmp_path, 10, WORD)
+    repository = at_hub.repositories[NAME]
+    repository.commit("forged", repository.head.files | {RUN_ON_HUB: bytes(MOST_WORD_BYTES + 1)})
+    with pytest.raises(InviteError, match="not what a backbone writes"):
+        word_of(NAME)
+    assert at_hub.count(f"GET .*/{RUN_ON_HUB}") == 0
 
 
 def test_an_invite_for_one_person_is_never_taken_from_a_repository(at_hub: HubStandIn, tmp_path: Path) -> None:
@@ -705,6 +726,19 @@ def test_a_new_owners_run_tells_what_the_run_has_been_that_it_goes_on_from(
     publish(at_hub, mine, 20, "", {"a": Credit("Anna", 0, 60)}, bundle=new_owner)
     assert told_losses(at_hub) == {10: 2.0, 20: 1.0}
     assert "- Anna: 700 samples\n- 1 more machine" in card(at_hub)
+
+
+def test_a_new_owners_run_whose_download_was_cut_begins_with_it_also_when_that_is_not_said_again(
+    at_hub: HubStandIn, tmp_path: Path, pauses: list[float]
+) -> None:
+    publish(at_hub, tmp_path / "theirs", 10, WORD)
+    mine = tmp_path / "mine"
+    at_hub.fault("GET .*/model.safetensors", 503, times=99)
+    with pytest.raises(HubBusy):
+        take_up(NAME, RUN, mine, DataDir(mine / "backbone"))
+    at_hub.faults.clear()
+    assert told_before(mine) == NAME
+    assert verified_state(take_up(NAME, RUN, mine, DataDir(mine / "backbone")))["epoch"] == 10
 
 
 def test_what_is_taken_over_from_another_repository_goes_on_in_ours(at_hub: HubStandIn, tmp_path: Path) -> None:

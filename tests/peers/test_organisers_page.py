@@ -36,6 +36,18 @@ def test_what_the_organiser_has_added_goes_on_with_each_card() -> None:
     assert below == "\n\n## Our thanks\n\nTo all.\n"
 
 
+def test_what_is_written_there_stays_as_it_is_written() -> None:
+    """What means something else to YAML as it is read here than to the Hub, which refuses a language that is false."""
+    lines = ["language:", "- no", "- en", "inference: false", "revision: 1.10", "date: 2026-01-02", "data: 2024_01"]
+    page = with_organisers_part(CARD, ("---\n" + "\n".join([*lines, "tags: [no, 12:30]"]) + "\n---\n").encode())
+    for _ in range(2):
+        written = page.decode().split("---\n")[1].splitlines()
+        assert [line for line in lines if line not in written] == []
+        assert written[written.index("language:") :][:3] == lines[:3]
+        assert written[-4:] == ["- collab", "- strategy-dedloc", "- no", "- 12:30"]
+        page = with_organisers_part(CARD, page)
+
+
 def test_what_is_ours_is_ours() -> None:
     theirs = b"---\nlibrary_name: other\ntags: [mine]\nlicense: mit\n---\n# mine\n"
     metadata, body, _ = parts(with_organisers_part(CARD, theirs))

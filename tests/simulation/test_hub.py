@@ -9,11 +9,15 @@ import pytest
 
 from collab.checkpoints.hub_publisher import Beside, HubPublisher, Staged
 from collab.checkpoints.hub_repository import HubPlace, HubRepository, There
+from collab.checkpoints.local import path_of, read_state
 from collab.concurrency import Background
-from collab.metrics.records import CheckpointOnHub
+from collab.metrics.records import CheckpointOnHub, EpochFinished
 from collab.ports import Ports
 from collab.simulation.links import Link
 from collab.simulation.peer import SimPeer
+from collab.simulation.virtual_time import EPOCH_S
+from collab.swarm.identity import Identity
+from collab.swarm.statements import Rollback
 from peers.backbone import Backbone
 from peers.hub_desk import HubDesk, HubPlan
 from tests.fakes import FakeCompute
@@ -127,3 +131,31 @@ def test_few_commits_are_made_and_the_last_checkpoint_is_there_when_the_backbone
         swarm.add_trainer(microbatch_size=32)
     swarm.world.run()
     assert [epoch for epoch, _, _ in published(hub)] == [0, 30]
+
+
+def test_what_is_on_the_hub_is_of_the_history_after_a_rollback_long_before_the_next_commit_is_due(
+    hub: HubStandIn, tmp_path: Path
+) -> None:
+    """The run had gone on since its last commit, and goes back to a step after that."""
+    swarm = SimSwarm(tmp_path, until=20, every=5, target=640, owner=Identity.from_seed(bytes([77] * 32)))
+    swarm.backbones_stay_s = 20.0
+    add_backbone(swarm, hub, every_s=3600.0)
+    trainer, _ = (swarm.add_trainer(microbatch_size=32) for _ in range(2))
+    gone_back: list[int] = []
+
+    def go_back() -> None:
+        state = read_state(path_of(tmp_path / "backbone-0" / "checkpoints", 10))
+        swarm.order(Rollback(to_epoch=10, lineage=state["lineage"]))
+
+    def watch(peer: SimPeer, event: object) -> None:
+        if peer is trainer and isinstance(event, EpochFinished) and event.epoch == 14 and not gone_back:
+            gone_back.append(event.epoch)
+            swarm.world.call_at(event.at_s - EPOCH_S + 0.5, go_back)
+
+    swarm.world.subscribe(watch)
+    swarm.world.run()
+    assert [epoch for epoch, _, _ in published(hub)] == [0, 10, 20]
+    _, _, again, _ = hub.repositories[NAME].commits
+    era = swarm.backbones[0].statutes.mandate.era
+    assert era
+    assert json.loads(again.files["collab_state.json"])["era"] == era
