@@ -24,7 +24,7 @@ from collab.swarm.crowd import CROWD_FROM, heartbeat_s
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.last_seen import seen_in
 from collab.swarm.mandate import Mandate
-from collab.swarm.order_exchange import UNHEARD, restore_orders, write_orders
+from collab.swarm.order_exchange import UNHEARD, make_way, restore_orders, write_orders
 from collab.swarm.orders import OrderBook
 from collab.swarm.progress import HEARTBEAT_S, SwarmView
 from collab.swarm.statements import Statement, check
@@ -217,6 +217,8 @@ class Session:
     def _keep(self, *, is_heard: bool) -> None:
         path = self.estate.directory / ORDERS
         try:
+            if moved := make_way(path, self.mandate.book):
+                announce(moved)
             write_orders(path, self.mandate.book)
         except OSError as error:
             text, hint = f"cannot write {path}: {error.strerror}", remedy(path.parent, error)
