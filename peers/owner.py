@@ -208,8 +208,11 @@ class Session:
         """Give our orders to whoever is there, and take what they have heard; whether somebody has answered."""
         if self.started is None:
             return False
-        peers = {*self.started.bootstrap_peers, *(r.peer for r in self.view.helpers() if r.can_be_dialled)}
-        heard = [peer for peer in sorted(peers) if await trade(self.started, self.mandate, peer)]  # who hand it on
+        let_us_in, helpers = self.started.bootstrap_peers, (r.peer for r in self.view.helpers() if r.can_be_dialled)
+        peers = list(dict.fromkeys((*let_us_in, *helpers)))
+        # All at once: whoever likes calls itself a helper, and may never answer.
+        answers = await asyncio.gather(*(trade(self.started, self.mandate, peer) for peer in peers))
+        heard = [peer for peer, has_answered in zip(peers, answers, strict=True) if has_answered]  # who hand it on
         if heard:
             await trade(self.started, self.mandate, heard[0])  # what it has heard while we spoke
         return bool(heard)
