@@ -96,15 +96,18 @@ class Estate:
         """Of the backbone that serves this directory, as it said when it last started, and of the others that it knows.
 
         Raises:
-            ConfigError: it never did.
+            ConfigError: it never did, or its word cannot be read.
         """
+        path, start = self.directory / ADDRESSES, f"start it: collab-peer backbone {self.directory}"
         try:
-            own = tuple(map(str, json.loads((self.directory / ADDRESSES).read_text(encoding="utf-8"))))
+            own = tuple(map(str, json.loads(path.read_text(encoding="utf-8"))))
             return tuple(AddressBook(own, DataDir(self.directory / "backbone").backbones))
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"no backbone has served {self.directory} yet", hint=f"start it: collab-peer backbone {self.directory}"
-            ) from error
+        except FileNotFoundError as error:
+            raise ConfigError(f"no backbone has served {self.directory} yet", hint=start) from error
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}", hint=remedy(path, error)) from error
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{path} holds no addresses", hint=f"{start}; it is written anew then") from error
 
 
 @dataclass(slots=True)
