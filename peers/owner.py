@@ -14,7 +14,7 @@ from collab.config import load_run
 from collab.errors import BadMessage, BootstrapFailed, ConfigError
 from collab.net.bootstrap import RECONNECT_S
 from collab.net.hivemind_net import NetworkSettings
-from collab.net.listening import is_loopback
+from collab.net.listening import at_home, is_loopback
 from collab.net.startup import Started, StartupSettings, start_peer
 from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.address_book import AddressBook
@@ -272,8 +272,10 @@ async def open_session(directory: Path) -> AsyncIterator[Session]:
         addresses = estate.addresses()
         host = "127.0.0.1" if all(is_loopback(address) for address in addresses) else "0.0.0.0"  # noqa: S104
         network = NetworkSettings(identity_path=path, host=host, is_client=True)
+        here = filter(None, map(at_home, addresses))  # not every router leads back to a machine behind it
+        bootstrap = tuple(dict.fromkeys((*addresses, *here)))
         settings = StartupSettings(
-            network=network, bootstrap=addresses, papers=papers, bootstrap_timeout_s=BOOTSTRAP_S
+            network=network, bootstrap=bootstrap, papers=papers, bootstrap_timeout_s=BOOTSTRAP_S
         )
         async with AsyncExitStack() as stack:
             started: Started | None = None

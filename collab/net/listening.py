@@ -82,6 +82,12 @@ def tcp_port_in(address: str) -> int:
     return int(parts[4]) if is_plain and parts[4:] and parts[4].isdigit() else 0
 
 
+def at_home(address: str) -> str:
+    """The same port and peer on this very machine; empty: the address names no port of a peer."""
+    port, (_, is_named, peer) = tcp_port_in(address), address.rpartition("/p2p/")
+    return f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}" if port and is_named else ""
+
+
 def is_loopback(address: str) -> bool:
     """Whether a multiaddress names this machine only."""
     host = host_in(address)
