@@ -86,6 +86,12 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         assert_refused(["backbone", str(tmp_path), "--host", "127.0.0.1", "--port", port], port, "in use", "--port")
 
 
+def test_an_address_that_this_machine_does_not_have_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN.format(until=10, rate=0.1))
+    words = ("cannot listen on 203.0.113.7", "leave --host out", "--announce")
+    assert_refused(["backbone", str(tmp_path), "--host", "203.0.113.7"], *words)
+
+
 def test_a_run_that_is_carried_on_begins_with_what_it_was_told_also_when_its_first_start_failed(tmp_path: Path) -> None:
     text = RUN.format(until=10, rate=0.1)
     with live_swarm(tmp_path / "old", text) as old:
