@@ -27,6 +27,20 @@ def _to_announce(texts: list[str] | None) -> list[str]:
         raise typer.BadParameter(str(error)) from None
 
 
+def _to_listen(text: str | None) -> str | None:
+    """As an address of this machine.
+
+    Raises:
+        BadParameter: it is none.
+    """
+    from collab.net.listening import to_listen
+
+    try:
+        return to_listen(text) if text is not None else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 LogLevel = cli_owner.LogLevel
 MAX_MBIT_PER_S = 1e6
 """A terabit a second: whoever limits a link to more has slipped a unit."""
@@ -38,6 +52,7 @@ Limit = partial(typer.Option, min=0.1, max=MAX_MBIT_PER_S)
 Gigabytes = partial(typer.Option, min=0.001, max=MAX_GB)
 MaxUpload = Annotated[float | None, Limit(help="Mbit/s that this peer may send; default: all it can.")]
 MaxDownload = Annotated[float | None, Limit(help="Mbit/s that this peer may take in; default: all it can.")]
+Listening = typer.Option(callback=_to_listen, metavar="ADDRESS", help="IPv4 address to listen on, or localhost.")
 Announce = Annotated[
     list[str] | None,
     typer.Option(

@@ -2,6 +2,7 @@
 
 import errno
 import pwd
+from contextlib import suppress
 from pathlib import Path
 
 from collab.checkpoints.disk_errors import BROKEN, FULL
@@ -13,7 +14,7 @@ def remedy(place: Path, error: OSError) -> str:
     """The next step.
 
     Args:
-        place: the file; where there is none yet, its directory counts.
+        place: the file; where there is none yet, or it cannot be seen, its directory counts.
     """
     if error.errno in FULL:
         return "free some space on that disk, or lift the quota"
@@ -27,12 +28,15 @@ def remedy(place: Path, error: OSError) -> str:
 
 
 def _owner(place: Path) -> str:
-    """Empty: nobody can say."""
+    """Of what can be seen of it; empty: nobody can say."""
+    for each in (place, place.parent):
+        with suppress(OSError):
+            return _name_of(each.stat().st_uid)
+    return ""
+
+
+def _name_of(user: int) -> str:
     try:
-        number = (place if place.exists() else place.parent).stat().st_uid
-    except OSError:
-        return ""
-    try:
-        return pwd.getpwuid(number).pw_name
+        return pwd.getpwuid(user).pw_name
     except KeyError:  # as in a container
-        return f"user {number}"
+        return f"user {user}"

@@ -63,6 +63,7 @@ def invite(directory: Path, person: str, *, devices: int, days: float, role: Rol
     Raises:
         ConfigError: no backbone has served the run yet, the list cannot be written, or the name is too long.
     """
+    person = person.strip()
     if not 0 < len(person) <= MAX_PERSON_CHARACTERS or not 0 < devices <= MAX_DEVICES or not 0 < days < math.inf:
         raise ConfigError(
             f"an invite is for a name of 1 to {MAX_PERSON_CHARACTERS} characters, 1 to {MAX_DEVICES} devices and "
@@ -133,6 +134,8 @@ def invited(directory: Path) -> list[Invited]:
     found: list[Invited] = []
     torn: list[str] = []
     for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue  # as an editor leaves behind
         try:
             found.append(_read_line(line))
         except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
@@ -148,7 +151,7 @@ def _read_line(line: bytes) -> Invited:
     told = json.loads(line)
     return Invited(
         id=str(told["id"]),
-        person=str(told["person"]),
+        person=str(told["person"]).strip(),
         devices=int(told["devices"]),
         role=str(told["role"]),
         made_at=float(told["made_at"]),
@@ -234,6 +237,7 @@ async def revoke(directory: Path, person: str, reason: str, *, as_json: bool) ->
     Raises:
         ConfigError: nobody of that name was invited, or the list cannot be read.
     """
+    person = person.strip()
     rows = [row for row in invited(directory) if person in (row.person, row.id)]
     if not rows:
         hint = "see: collab-peer invite DIR --list; an id that is not in it: collab-peer ban DIR ID"

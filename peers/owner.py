@@ -14,7 +14,7 @@ from collab.config import load_run
 from collab.errors import BadMessage, BootstrapFailed, ConfigError
 from collab.net.bootstrap import RECONNECT_S
 from collab.net.hivemind_net import NetworkSettings
-from collab.net.listening import is_loopback
+from collab.net.listening import at_home, is_loopback
 from collab.net.startup import Started, StartupSettings, start_peer
 from collab.swarm.access import Grant, Papers, pack_grant
 from collab.swarm.address_book import AddressBook
@@ -24,7 +24,7 @@ from collab.swarm.crowd import CROWD_FROM, heartbeat_s
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.last_seen import seen_in
 from collab.swarm.mandate import Mandate
-from collab.swarm.order_exchange import UNHEARD, restore_orders, write_orders
+from collab.swarm.order_exchange import UNHEARD, make_way, restore_orders, write_orders
 from collab.swarm.orders import OrderBook
 from collab.swarm.progress import HEARTBEAT_S, SwarmView
 from collab.swarm.statements import Statement, check
@@ -96,15 +96,18 @@ class Estate:
         """Of the backbone that serves this directory, as it said when it last started, and of the others that it knows.
 
         Raises:
-            ConfigError: it never did.
+            ConfigError: it never did, or its word cannot be read.
         """
+        path, start = self.directory / ADDRESSES, f"start it: collab-peer backbone {self.directory}"
         try:
-            own = tuple(map(str, json.loads((self.directory / ADDRESSES).read_text(encoding="utf-8"))))
+            own = tuple(map(str, json.loads(path.read_text(encoding="utf-8"))))
             return tuple(AddressBook(own, DataDir(self.directory / "backbone").backbones))
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"no backbone has served {self.directory} yet", hint=f"start it: collab-peer backbone {self.directory}"
-            ) from error
+        except FileNotFoundError as error:
+            raise ConfigError(f"no backbone has served {self.directory} yet", hint=start) from error
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}", hint=remedy(path, error)) from error
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{path} holds no addresses", hint=f"{start}; it is written anew then") from error
 
 
 @dataclass(slots=True)
@@ -208,8 +211,11 @@ class Session:
         """Give our orders to whoever is there, and take what they have heard; whether somebody has answered."""
         if self.started is None:
             return False
-        peers = {*self.started.bootstrap_peers, *(r.peer for r in self.view.helpers() if r.can_be_dialled)}
-        heard = [peer for peer in sorted(peers) if await trade(self.started, self.mandate, peer)]  # who hand it on
+        let_us_in, helpers = self.started.bootstrap_peers, (r.peer for r in self.view.helpers() if r.can_be_dialled)
+        peers = list(dict.fromkeys((*let_us_in, *helpers)))
+        # All at once: whoever likes calls itself a helper, and may never answer.
+        answers = await asyncio.gather(*(trade(self.started, self.mandate, peer) for peer in peers))
+        heard = [peer for peer, has_answered in zip(peers, answers, strict=True) if has_answered]  # who hand it on
         if heard:
             await trade(self.started, self.mandate, heard[0])  # what it has heard while we spoke
         return bool(heard)
@@ -217,6 +223,8 @@ class Session:
     def _keep(self, *, is_heard: bool) -> None:
         path = self.estate.directory / ORDERS
         try:
+            if moved := make_way(path, self.mandate.book):
+                announce(moved)
             write_orders(path, self.mandate.book)
         except OSError as error:
             text, hint = f"cannot write {path}: {error.strerror}", remedy(path.parent, error)
@@ -264,8 +272,10 @@ async def open_session(directory: Path) -> AsyncIterator[Session]:
         addresses = estate.addresses()
         host = "127.0.0.1" if all(is_loopback(address) for address in addresses) else "0.0.0.0"  # noqa: S104
         network = NetworkSettings(identity_path=path, host=host, is_client=True)
+        here = filter(None, map(at_home, addresses))  # not every router leads back to a machine behind it
+        bootstrap = tuple(dict.fromkeys((*addresses, *here)))
         settings = StartupSettings(
-            network=network, bootstrap=addresses, papers=papers, bootstrap_timeout_s=BOOTSTRAP_S
+            network=network, bootstrap=bootstrap, papers=papers, bootstrap_timeout_s=BOOTSTRAP_S
         )
         async with AsyncExitStack() as stack:
             started: Started | None = None

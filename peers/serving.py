@@ -147,8 +147,14 @@ def watch(
         ahead=lambda: ahead_of_swarm(bundle.run, mandate, backbone.membership.view, clock.now(), tally.rhythm),
         tally=tally,
         refusals=started.refusals.rows,
-        problem=lambda: backbone.problem() or "\n  -> ".join(filter(None, not_published())),
+        problem=lambda: _standing_problem(backbone, not_published()),
     )
+
+
+def _standing_problem(backbone: Backbone, not_published: tuple[str, str]) -> str:
+    """Why it cannot do its work, or what comes of it is not kept, and what to do; empty: all is as it should be."""
+    standing = (backbone.not_saved(), (backbone.problem(), ""), not_published)
+    return next(("\n  -> ".join(filter(None, told)) for told in standing if told[0]), "")
 
 
 def task_of(

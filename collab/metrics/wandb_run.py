@@ -65,8 +65,8 @@ class Wandb:
         mode = os.environ.get(MODE) or ("online" if has_key() else "offline")
         if reason := self._open(mode):
             self._problem = f"wandb cannot be reached ({reason}); figures are kept on this disk meanwhile"
-            hint = "nothing: it is tried again, and gets them then; what earlier lives have left here, and what comes"
-            say(self._problem, f"{hint} before this one ends: wandb sync {self._folder / 'offline-run-*'}")
+            hint = "it is tried again by itself, and gets them then; for what earlier lives left here, and this one"
+            say(self._problem, f"{hint} when it ends before: wandb sync {self._folder / 'offline-run-*'}")
         else:
             say(f"wandb has the figures: {f'in {self._folder}' if self._run.offline else self._run.url}")
 
@@ -118,11 +118,11 @@ def has_key() -> bool:
     if os.environ.get(KEY):
         return True
     host = urlsplit(os.environ.get(PLACE) or USUAL_PLACE).hostname or ""
-    for path in (os.environ.get("NETRC"), Path.home() / ".netrc", Path.home() / "_netrc"):
+    for path in (os.environ.get("NETRC"), "~/.netrc", "~/_netrc"):
         try:
-            if path and netrc.netrc(path).authenticators(host) is not None:
+            if path and host in netrc.netrc(Path(path).expanduser()).hosts:  # its "default" is no key of wandb's
                 return True
-        except (OSError, netrc.NetrcParseError):
+        except (OSError, ValueError, netrc.NetrcParseError):  # ValueError: of no encoding that this machine uses
             continue
     return False
 

@@ -263,11 +263,11 @@ async def open_transport(settings: NetworkSettings) -> AsyncIterator[HivemindTra
     """Start p2pd and stop it at the end, with every handler still running.
 
     Raises:
-        PortTaken: somebody else listens on ``settings.port``.
+        PortTaken: somebody else listens on ``settings.port``, or ``settings.host`` is no address of this machine.
         NetworkError: p2pd did not start; the message holds its reason.
     """
     is_deaf = settings.is_client and not settings.is_punching
-    if settings.port and not is_deaf:
+    if not is_deaf:
         check_port(settings.host, settings.port)
     try:
         listen = () if is_deaf else (f"/ip4/{settings.host}/tcp/{settings.port}",)

@@ -1,5 +1,6 @@
 """Where a real peer can be dialled."""
 
+import errno
 import ipaddress
 import re
 import socket
@@ -12,23 +13,43 @@ LABEL = r"(?!..--)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 NAME = re.compile(rf"(?=.{{1,253}}$)(?:{LABEL}\.)*(?=[a-z]){LABEL}")
 """Of a machine, as multiaddresses have them. The last part of one begins with a letter: else it is an IP address that
 was mistyped."""
+NOT_OURS = (
+    "this machine has no such address itself: leave --host out, and the backbone names the address under which others "
+    "reach it with --announce"
+)
+REMEDIES = {errno.EADDRNOTAVAIL: NOT_OURS, errno.EACCES: "ports below 1024 are for root: choose another --port"}
 
 
 def check_port(host: str, port: int) -> None:
-    """p2pd itself starts happily, and deaf, when its port is taken.
+    """p2pd itself starts happily, and deaf, where it cannot listen.
+
+    Args:
+        port: 0: any free one.
 
     Raises:
-        PortTaken: somebody else listens there.
+        PortTaken: somebody else listens there, or nobody can.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise PortTaken(
-                f"cannot listen on {host}:{port}: {error.strerror}",
-                hint="choose another --port, or stop the process that listens there",
-            ) from error
+            usual = "choose another --port, or stop the process that listens there"
+            text = f"cannot listen on {host}:{port}: {error.strerror}"
+            raise PortTaken(text, hint=REMEDIES.get(error.errno or 0, usual)) from error
+
+
+def to_listen(text: str) -> str:
+    """The IPv4 address to listen on, of what a machine's owner typed: that, or ``localhost``.
+
+    Raises:
+        ValueError: it is neither: the transport would fail, without a word that helps.
+    """
+    try:
+        return str(ipaddress.IPv4Address("127.0.0.1" if text.lower() == "localhost" else text))
+    except ValueError:
+        text = f"expected an IPv4 address of this machine, 0.0.0.0 for all that it has, or localhost, got {text!r}"
+        raise ValueError(text) from None
 
 
 def to_announce(text: str) -> str:
@@ -80,6 +101,12 @@ def tcp_port_in(address: str) -> int:
     parts = address.split("/")
     is_plain = "p2p-circuit" not in parts and parts[3:4] == ["tcp"]
     return int(parts[4]) if is_plain and parts[4:] and parts[4].isdigit() else 0
+
+
+def at_home(address: str) -> str:
+    """The same port and peer on this very machine; empty: the address names no port of a peer."""
+    port, (_, is_named, peer) = tcp_port_in(address), address.rpartition("/p2p/")
+    return f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}" if port and is_named else ""
 
 
 def is_loopback(address: str) -> bool:

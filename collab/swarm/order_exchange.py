@@ -53,7 +53,7 @@ class OrderExchange:
     def restore(self) -> None:
         """What an earlier life knew, as far as it proves itself."""
         if self._path is not None:
-            self.take_kept(self._path, "they come from the swarm again")
+            self.take_kept(self._path, "they come from the swarm again, and this file is put aside with the first one")
 
     def take_kept(self, path: Path, hint: str = UNHEARD) -> None:
         """What lies at ``path``, as far as it proves itself; if it does not, that is said."""
@@ -64,12 +64,15 @@ class OrderExchange:
         if self._path is None:
             return
         try:
+            if moved := make_way(self._path, self._mandate.book):
+                self._say(moved, is_problem=False)
             write_orders(self._path, self._mandate.book)
         except OSError as error:
             self._say(f"cannot write the organiser's orders to {self._path}: {error.strerror}", "make room on the disk")
 
-    def _say(self, text: str, hint: str) -> None:
-        self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text, hint=hint, is_problem=True))
+    def _say(self, text: str, hint: str = "", *, is_problem: bool = True) -> None:
+        at_s = self._ports.clock.now()
+        self._ports.observer.observe(Notice(at_s=at_s, text=text, hint=hint, is_problem=is_problem))
 
     # -- serving -----------------------------------------------------------------------------------------------------
 
@@ -138,23 +141,30 @@ def read_orders(path: Path) -> list[bytes]:
 def restore_orders(path: Path, mandate: Mandate) -> str:
     """Take the orders that were kept at ``path``; why they cannot be used, in words, or nothing.
 
-    A file that is damaged, or holds another owner's orders, is put aside, so that none is written over it.
+    They stay where they are: a run file that was changed, and is changed back, has them again.
     """
     try:
         mandate.take(0, read_orders(path))
     except BadMessage as error:
-        return f"the organiser's orders in {path} cannot be used: {error.message}; {_put_aside(path)}"
+        return f"the organiser's orders in {path} cannot be used: {error.message}"
     return ""
 
 
-def _put_aside(path: Path) -> str:
-    names = (path.with_name(f"{path.name}.unusable-{number}") for number in count(1))
-    aside = next(name for name in names if not name.exists())
+def make_way(path: Path, book: OrderBook) -> str:
+    """Put aside what lies at ``path`` and is no chain of this run's orders, before ours are written there; where it
+    lies then, in words, or nothing.
+
+    Raises:
+        OSError: it cannot be put aside.
+    """
     try:
+        OrderBook(book.fingerprint, book.owner).extended(read_orders(path))
+    except BadMessage:
+        names = (path.with_name(f"{path.name}.unusable-{number}") for number in count(1))
+        aside = next(name for name in names if not name.exists())
         path.rename(aside)
-    except OSError as error:
-        return f"nor can they be put aside ({error.strerror})"
-    return f"they lie in {aside.name} now"
+        return f"what could not be used in {path} lies in {aside.name} now"
+    return ""
 
 
 def write_orders(path: Path, book: OrderBook) -> None:

@@ -86,6 +86,12 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         assert_refused(["backbone", str(tmp_path), "--host", "127.0.0.1", "--port", port], port, "in use", "--port")
 
 
+def test_an_address_that_this_machine_does_not_have_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN.format(until=10, rate=0.1))
+    words = ("cannot listen on 203.0.113.7", "leave --host out", "--announce")
+    assert_refused(["backbone", str(tmp_path), "--host", "203.0.113.7"], *words)
+
+
 def test_a_run_that_is_carried_on_begins_with_what_it_was_told_also_when_its_first_start_failed(tmp_path: Path) -> None:
     text = RUN.format(until=10, rate=0.1)
     with live_swarm(tmp_path / "old", text) as old:
@@ -133,12 +139,15 @@ def test_a_backbone_and_its_owner_go_on_where_the_files_of_orders_are_damaged(tm
             return all(any(f"orders in {place} cannot be used" in text for text in told) for place in places)
 
         wait_until(is_told, "word of both files", backbone)
-        for place in places:
-            place.write_bytes(b"nonsense")
         looked = run_cli("status", str(directory), "--json")
         assert looked.returncode == 0, looked.stderr
         assert "problem: the organiser's orders in" in looked.stderr
-        assert sorted(path.name for path in directory.glob("orders*")) == ["orders.unusable-1", "orders.unusable-2"]
+        assert [place.read_bytes() for place in places] == [b"", b""], "who only looks moves nothing"
+        ordered = run_cli("amend", str(directory), "--learning-rate", "0.5", "--at", "1000")
+        assert "the swarm knows" in ordered.stderr
+        for place in places:
+            assert place.read_bytes()
+            assert place.with_name("orders.unusable-1").read_bytes() == b""
 
 
 def test_an_invite_to_a_run_file_that_was_changed_names_both_fingerprints(tmp_path: Path) -> None:

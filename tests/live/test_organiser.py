@@ -1,6 +1,7 @@
 """What an organiser does with a run of real processes: invite, amend, ban, end."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,21 @@ def test_an_organiser_invites_amends_bans_and_ends_a_run_and_another_one_carries
         trainer = other.join("new")
         trainer.wait_for_epoch(ending["epoch"] + 2)
         assert min(step["epoch"] for step in trainer.all("EpochFinished")) == ending["epoch"] + 1
+
+
+def test_an_organiser_whose_router_does_not_lead_back_reaches_the_backbone_of_this_machine(tmp_path: Path) -> None:
+    """What is announced is for others."""
+    with live_swarm(tmp_path / "run", RUN) as swarm, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        place = ["--host", "127.0.0.1", "--port", str(port), "--announce", f"203.0.113.7:{port}"]
+        backbone = swarm.start("backbone", ["backbone", str(swarm.directory), *place, "--json"])
+        wait_until((swarm.directory / "backbone" / "addresses.json").exists, "the backbone's addresses", backbone)
+        (address,) = json.loads((swarm.directory / "backbone" / "addresses.json").read_text())
+        assert address.startswith(f"/ip4/203.0.113.7/tcp/{port}/")
+        assert [peer["name"] for peer in json.loads(say(swarm, "status", "--json"))["peers"]] == ["backbone"]
+        assert "the swarm knows" in say(swarm, "end", "--at", "5")
 
 
 def test_a_loop_of_ones_own_hears_that_it_is_banned(tmp_path: Path) -> None:

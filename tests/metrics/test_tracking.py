@@ -141,8 +141,10 @@ def test_wandb_is_used_where_it_has_a_key_and_nothing_is_sent_otherwise(
     assert isinstance(service_for("auto"), Wandb), "after 'wandb login'"
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example:8080")
     assert service_for("auto") is None, "which was for another place"
-    (home / ".netrc").write_text("no such word")
-    assert service_for("auto") is None
+    monkeypatch.delenv("WANDB_BASE_URL")
+    for other in ("no such word", "default login anonymous password me", "machine example.org login u password ä"):
+        (home / ".netrc").write_text(other, encoding="latin-1")
+        assert service_for("auto") is None, other
     with pytest.raises(ValueError, match="auto, wandb, trackio or none"):
         service_for("tensorboard")
 

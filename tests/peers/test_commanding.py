@@ -21,7 +21,7 @@ from collab.swarm.statements import Ban, Rollback
 from collab.types import Role
 from peers import commanding, owner
 from peers.commanding import ban, pardon, rollback
-from peers.inviting import invite, revoke
+from peers.inviting import invite, list_invites, revoke
 from peers.organising import init_run
 from peers.owner import Estate
 from peers.places import INVITES, ORDERS, RUN_FILE
@@ -186,6 +186,18 @@ def test_a_long_reason_leaves_room_for_the_name(run_directory: Path) -> None:
     """In any of the alphabets whose letters take two bytes."""
     invite(run_directory, "я" * 40, devices=1, days=1.0, role=Role.TRAINER)
     asyncio.run(ban(run_directory, "я" * 40, reason="я" * 200, days=None))
+    assert len(ordered(run_directory).book.bans()) == 1
+
+
+def test_who_looks_while_the_run_file_is_another_one_moves_no_orders(run_directory: Path) -> None:
+    """It is edited, the backbone does not start, and it is restored."""
+    invite(run_directory, "Bob", devices=1, days=1.0, role=Role.TRAINER)
+    asyncio.run(ban(run_directory, "Bob", reason="noise", days=None))
+    path = run_directory / RUN_FILE
+    before = path.read_text()
+    path.write_text(yaml.safe_dump(yaml.safe_load(before) | {"seed": 1}))
+    asyncio.run(list_invites(run_directory, as_json=True))
+    path.write_text(before)
     assert len(ordered(run_directory).book.bans()) == 1
 
 

@@ -40,5 +40,20 @@ def test_who_has_no_name_is_told_by_number(tmp_path: Path, monkeypatch: pytest.M
     assert f"it belongs to user {os.getuid()}" in advice(tmp_path, errno.EACCES)
 
 
+def test_what_lies_where_nobody_else_may_look_is_told_with_whose_that_place_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, stat = tmp_path / "closed" / "file", Path.stat
+    file.parent.mkdir()
+
+    def closed(path: Path, **options: bool) -> os.stat_result:
+        if path == file:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", closed)
+    assert f"it belongs to {pwd.getpwuid(os.getuid()).pw_name}" in advice(file, errno.EACCES)
+
+
 def test_where_nobody_can_say_whose_it_is_no_name_is_told(tmp_path: Path) -> None:
     assert "belongs" not in advice(tmp_path / "neither" / "there", errno.EACCES)

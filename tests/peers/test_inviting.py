@@ -28,7 +28,7 @@ from peers.cli import app
 from peers.inviting import Invited, invite, invited, list_invites, users_of
 from peers.organising import init_run
 from peers.owner import Estate, Session
-from peers.places import INVITES
+from peers.places import ADDRESSES, INVITES
 from tests.fakes import NOW
 from tests.swarm.people import PEOPLE, record
 
@@ -185,6 +185,49 @@ def test_a_line_that_cannot_be_read_is_left_out_and_said_once(
     said = capsys.readouterr().err
     assert said.count("problem: ") == 1
     assert f"{estate.directory / INVITES} names in line 2, 3 cannot be read" in said
+
+
+def test_an_empty_line_names_nobody(estate: Estate, capsys: pytest.CaptureFixture[str]) -> None:
+    """As an editor leaves behind with which a torn one was taken out."""
+    _, anna = made(estate, "Anna")
+    with (estate.directory / INVITES).open("ab") as file:
+        file.write(b"\n \r\n")
+    _, carl = made(estate, "Carl")
+    assert invited(estate.directory) == [anna, carl]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_name_has_no_spaces_around_it_with_which_nobody_would_ever_type_it(estate: Estate) -> None:
+    assert made(estate, " Anna Maria ")[1].person == "Anna Maria"
+    path = estate.directory / INVITES
+    path.write_text(path.read_text().replace("Anna Maria", " Anna Maria "))  # as an earlier version has written it
+    assert [row.person for row in invited(estate.directory)] == ["Anna Maria"]
+    with pytest.raises(ConfigError, match="a name of 1 to"):
+        made(estate, "  ")
+
+
+@pytest.mark.parametrize("content", [b"", b"5", b"\xff", b'["/ip4/'])
+def test_addresses_that_a_power_cut_has_torn_come_again_with_the_backbone(estate: Estate, content: bytes) -> None:
+    path = estate.directory / ADDRESSES
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="holds no addresses") as refused:
+        made(estate, "Anna")
+    assert f"start it: collab-peer backbone {estate.directory}" in refused.value.hint
+    path.unlink()
+    with pytest.raises(ConfigError, match="no backbone has served"):
+        made(estate, "Anna")
+
+
+def test_addresses_that_may_not_be_read_are_no_backbone_that_never_served(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object, **__: object) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "read_text", forbidden)
+    with pytest.raises(ConfigError, match="Permission denied") as refused:
+        estate.addresses()
+    assert "it belongs to" in refused.value.hint
 
 
 def test_what_a_later_version_adds_to_a_line_is_passed_over(

@@ -13,21 +13,23 @@ from typing import Any
 import pytest
 
 from collab.errors import BootstrapFailed, ConfigError
+from collab.net.base import Stream
+from collab.net.errands import FIRST_S
 from collab.net.wire import Message
 from collab.swarm.identity import Identity
 from collab.swarm.mandate import Mandate
-from collab.swarm.order_exchange import OrderExchange, read_orders
+from collab.swarm.order_exchange import ORDERS_PROTOCOL, OrderExchange, read_orders
 from collab.swarm.orders import OrderBook
 from collab.swarm.progress import SwarmView
 from collab.swarm.statements import Ban, End, Statement
-from collab.types import PeerId
+from collab.types import PeerId, Role
 from peers import owner
 from peers.commanding import ban
 from peers.organising import init_run
 from peers.owner import Estate, Session, open_to_order
 from peers.places import ORDERS
 from tests.fakes import NOW, FakeNetwork, make_ports, run
-from tests.swarm.people import PEOPLE
+from tests.swarm.people import PEOPLE, record
 
 OWNER = Identity.from_seed(b"o" * 32)
 EVE, BOB = PEOPLE[1].peer_id, PEOPLE[2].peer_id
@@ -166,6 +168,29 @@ def test_what_is_to_be_ready_before_an_order_is_made_ready_for_each_time_that_it
         return marks
 
     assert len(set(run(main()))) == 2
+
+
+def test_helpers_that_never_answer_hold_up_no_order(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody can be many of them, and banning such a one is what an organiser wants to do then."""
+
+    async def never(_: Stream) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            heard = await backbone(network, directory)
+            silent = [PeerId(f"a-helper-{number:02d}") for number in range(20)]
+            for peer in silent:
+                await network.join(peer).serve(ORDERS_PROTOCOL, never)
+            monkeypatch.setattr(owner, "start_peer", into(network, "backbone"))
+            async with open_to_order(directory) as session:
+                helpers = tuple(record(0, peer=peer, role=Role.AUXILIARY) for peer in silent)
+                session.view, began_s = SwarmView(helpers, NOW), asyncio.get_running_loop().time()
+                assert await session.say(Ban(who=EVE, reason="noise"))
+                assert asyncio.get_running_loop().time() - began_s < 2 * FIRST_S
+            assert heard.book.bans().keys() == {EVE}
+
+    run(main())
 
 
 def full(*_: object, **__: object) -> None:

@@ -64,6 +64,18 @@ def test_addresses_to_announce_are_shown_as_they_go_into_invites(tmp_path: Path)
     assert show("backbone", tmp_path, COLLAB_BACKBONE_ANNOUNCE="")[0]["options"]["announce"] == []
 
 
+def test_where_to_listen_is_an_address(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN)
+    assert show("backbone", tmp_path)[0]["options"]["host"] == "0.0.0.0"
+    assert show("backbone", tmp_path, "--host", "localhost")[0]["options"]["host"] == "127.0.0.1"
+    assert show("join", "an-invite", "--host", "localhost")[0]["options"]["host"] == "127.0.0.1"
+    assert show("join", "an-invite")[0]["options"]["host"] is None
+    for words in (("backbone", str(tmp_path)), ("join", "an-invite")):
+        result = CliRunner().invoke(app, [*words, "--host", "example.org"], env={"COLUMNS": "200"})
+        assert result.exit_code == 2
+        assert "expected an IPv4 address of this machine" in result.output
+
+
 @pytest.mark.parametrize("word", ["an-invite", "org/model"])
 def test_a_peer_shows_its_options_without_looking_for_the_run(word: str, tmp_path: Path) -> None:
     store = "redis://user:the-password@host:6379/0"

@@ -11,7 +11,7 @@ from collab.config import parse_run
 from collab.metrics.records import Event, Notice
 from collab.swarm.bundle import Bundle
 from collab.swarm.mandate import Mandate
-from collab.swarm.order_exchange import OrderExchange, read_orders, restore_orders, write_orders
+from collab.swarm.order_exchange import OrderExchange, make_way, read_orders, restore_orders, write_orders
 from collab.swarm.orders import OrderBook
 from collab.swarm.progress import SwarmView
 from collab.swarm.statements import Amend, End
@@ -19,11 +19,11 @@ from tests.fakes import NOW, FakeNetwork, FakeObserver, make_ports, run
 from tests.swarm.people import PEOPLE
 
 OWNER, STRANGER = PEOPLE[0], PEOPLE[1]
-RUN = parse_run(
+TEXT = (
     "{run_id: abc, task: {name: image_classification}, optimizer: {learning_rate: 0.1},"
-    " strategy: {name: dedloc, target_batch_size: 64}}",
-    origin="the test",
+    " strategy: {name: dedloc, target_batch_size: 64}}"
 )
+RUN, OTHER_RUN = (parse_run(text, origin="the test") for text in (TEXT, TEXT.replace("64", "128")))
 
 
 def mandate() -> Mandate:
@@ -42,6 +42,12 @@ def of_another_owner() -> bytes:
     return bytes(msgpack.packb([theirs.signed(End(at_epoch=1), STRANGER, NOW)]))
 
 
+def of_another_run() -> bytes:
+    """Of the same owner: somebody has edited the run file."""
+    theirs = Mandate(Bundle(OTHER_RUN, {}, OWNER.peer_id)).book
+    return bytes(msgpack.packb([theirs.signed(End(at_epoch=1), OWNER, NOW)]))
+
+
 DAMAGED = [b"", b"\x00" * 300, b"nonsense", msgpack.packb(list(book().packed))[:-20], msgpack.packb([1]), b"\xc0"]
 
 
@@ -53,20 +59,54 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     assert restore_orders(tmp_path / "none", ours) == "", "nobody has ever ordered anything"
 
 
-@pytest.mark.parametrize("content", [*DAMAGED, of_another_owner()])
-def test_a_file_that_cannot_be_used_is_put_aside_and_said_and_nothing_is_written_over_it(
+@pytest.mark.parametrize("content", [*DAMAGED, of_another_owner(), of_another_run()])
+def test_a_file_that_cannot_be_used_stays_until_others_are_written_there_and_is_put_aside_then(
     tmp_path: Path, content: bytes
 ) -> None:
     path = tmp_path / "orders"
     for number in (1, 2):
         path.write_bytes(content)
         ours = mandate()
-        trouble = restore_orders(path, ours)
-        assert f"the organiser's orders in {path} cannot be used" in trouble
-        assert f"orders.unusable-{number}" in trouble
+        assert f"the organiser's orders in {path} cannot be used" in restore_orders(path, ours)
         assert ours.book.orders == ()
+        assert path.read_bytes() == content
+        assert make_way(path, book()) == f"what could not be used in {path} lies in orders.unusable-{number} now"
         write_orders(path, book())
+        assert make_way(path, book()) == "", "these can be used"
     assert [(tmp_path / f"orders.unusable-{number}").read_bytes() for number in (1, 2)] == [content] * 2
+    assert tuple(read_orders(path)) == book().packed
+
+
+def test_a_run_file_that_is_changed_back_has_its_orders_again(tmp_path: Path) -> None:
+    """Whoever edits it finds out when the backbone does not start, or ``status`` says so."""
+    path = tmp_path / "orders"
+    write_orders(path, book())
+
+    async def begin(changed: Mandate) -> None:
+        OrderExchange(make_ports(FakeNetwork().join("a")), changed, lambda: SwarmView((), NOW), path).restore()
+
+    changed, ours = Mandate(Bundle(OTHER_RUN, {}, OWNER.peer_id)), mandate()
+    run(begin(changed))
+    assert changed.book.orders == ()
+    run(begin(ours))
+    assert ours.book == book()
+
+
+def test_a_peer_puts_aside_what_it_cannot_use_when_it_hears_an_order(tmp_path: Path) -> None:
+    path = tmp_path / "orders"
+    path.write_bytes(b"nonsense")
+
+    async def events() -> list[Event]:
+        ports, ours = make_ports(FakeNetwork().join("a")), mandate()
+        OrderExchange(ports, ours, lambda: SwarmView((), NOW), path).restore()
+        ours.take(0, book().packed)
+        assert isinstance(ports.observer, FakeObserver)
+        return ports.observer.events
+
+    told = [event for event in run(events()) if isinstance(event, Notice)]
+    assert [event.is_problem for event in told] == [True, False]
+    assert "orders.unusable-1" in told[1].text
+    assert (tmp_path / "orders.unusable-1").read_bytes() == b"nonsense"
     assert tuple(read_orders(path)) == book().packed
 
 
