@@ -105,13 +105,13 @@ def test_a_pause_does_not_wait_for_held_out_text_that_is_being_read(
     asked_s = list[float]()
 
     def read_held_out() -> None:
-        """Takes minutes; see ``beside``."""
+        """Takes minutes; see ``apart``."""
 
     guest = swarm.add_trainer(task=Another(swarm.task, read_held_out=read_held_out))  # type: ignore[arg-type]
     others = [swarm.add_trainer() for _ in range(2)]
-    at_once = guest.compute.beside
+    at_once = guest.compute.apart
 
-    async def beside(work: Callable[[], Any]) -> Any:
+    async def apart(work: Callable[[], Any]) -> Any:
         if work is read_held_out:
             await asyncio.sleep(1.0)
             asked_s.append(swarm.world.time_s)
@@ -119,7 +119,7 @@ def test_a_pause_does_not_wait_for_held_out_text_that_is_being_read(
             await asyncio.sleep(600.0)
         return await at_once(work)
 
-    monkeypatch.setattr(guest.compute, "beside", beside)
+    monkeypatch.setattr(guest.compute, "apart", apart)
     swarm.world.run()
     (paused,) = swarm.events(guest, Paused)
     assert paused.at_s - EPOCH_S - asked_s[0] < 1.0
