@@ -20,6 +20,7 @@ from collab.training.standstill import LOOK_S
 from collab.training.supply import build_supply
 
 NOTHING_COMPUTED = MicrobatchReport(samples=0, loss=math.nan, skipped="")
+FLOAT32_FROM_NOW_ON = "this machine computes in float32 from now on"
 LEAVE_GRACE_S = 2.0
 """A microbatch or a round that ends within this time after Ctrl+C is still finished."""
 
@@ -186,7 +187,10 @@ class Trainer:
                     raise
                 return None  # and with the error goes all that it holds
 
+        precision = self._replica.precision
         report = await self._ports.compute.run(accumulate, samples=len(sample_ids))
+        if self._replica.precision is not precision:
+            self._say(f"{FLOAT32_FROM_NOW_ON}, which is slower: this model needs numbers beyond {precision}'s")
         if report is None:
             await self._take_less(sample_ids)
             return NOTHING_COMPUTED
@@ -210,7 +214,11 @@ class Trainer:
         if not self._size.too_large(len(sample_ids)):
             raise device_full("not one sample of this run fits")
         self._left = sample_ids + self._left
-        text = f"{len(sample_ids)} samples at once are too many for the device's memory: {self._size.size} from now on"
+        self._say(
+            f"{len(sample_ids)} samples at once are too many for the device's memory: {self._size.size} from now on"
+        )
+
+    def _say(self, text: str) -> None:
         self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text))
 
 
