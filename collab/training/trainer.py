@@ -65,6 +65,7 @@ class Trainer:
             await self.participant.begin()
         beside = [asyncio.create_task(run) for run in (self.participant.keep_alive(), self._supply.run())]
         try:
+            await asyncio.sleep(0)  # they begin before training does
             await self._train_and_leave(stop, beside)
         finally:
             await end(*beside)
