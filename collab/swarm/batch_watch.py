@@ -64,8 +64,8 @@ class BatchWatch:
         return due_s <= 0 and await self._is_known_elsewhere(target_samples)
 
     async def _is_known_elsewhere(self, target_samples: float) -> bool:
-        """The leader may have missed it. In the directory nobody speaks more often than each ``REPORT_S``, and it is not
-        read more often.
+        """The leader may have missed it. In the directory nobody speaks more often than each ``REPORT_S``, so that it
+        need not be read more often.
         """
         now_s = asyncio.get_running_loop().time()
         if now_s - self._asked_s < REPORT_S:
