@@ -51,6 +51,13 @@ class ThreadCompute:
     async def beside(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(None, work)
 
+    async def apart(self, work: Callable[[], T]) -> T:
+        worker = ThreadCompute()
+        try:
+            return await worker.run(work)
+        finally:
+            worker.close()
+
     def close(self) -> None:
         """Let the thread end after what it is doing."""
         self._work.put(None)

@@ -55,6 +55,13 @@ async def run_until_first(*coroutines: Coroutine[Any, Any, Any]) -> None:
             raise result
 
 
+def first_of(error: BaseException) -> BaseException:
+    """The error itself, without the groups that task groups wrap around it; of several the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 async def end(*tasks: asyncio.Task[Any]) -> None:
     """Cancel what still runs of ``tasks`` and wait for it; they do not keep that they were cancelled.
 

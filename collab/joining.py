@@ -26,6 +26,7 @@ import torch
 import uvloop
 
 from collab.compute import workers_end
+from collab.concurrency import end, first_of
 from collab.errors import CollabError
 from collab.metrics.sinks import Fanout, Sink
 from collab.net.address_text import machine_name
@@ -190,7 +191,7 @@ class JoinedRun:
         except BaseException as error:  # noqa: BLE001 - handed to the user's thread, whatever it is
             self._failure = error
             if not self._ready.done():
-                self._ready.set_exception(_first(error))
+                self._ready.set_exception(first_of(error))
         finally:
             with self._handing_over:
                 self._takes_calls = False
@@ -237,17 +238,19 @@ class JoinedRun:
             dismissing = asyncio.create_task(participant.dismissed())
             tasks = heartbeat, stopping, dismissing
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            dismissed = None if self._stop.is_set() or participant.is_finished else participant.unwanted()
-            await participant.leave(is_urgent=not participant.is_finished)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if dismissed is not None:
-                raise dismissed  # the user's next step hears of it
+            is_over = self._stop.is_set() or participant.is_finished
+            failure = heartbeat.exception() if heartbeat.done() else None
+            reason = failure or (None if is_over else participant.unwanted())
+            try:
+                await participant.leave(is_urgent=not participant.is_finished)
+            finally:
+                await end(*tasks)
+                if reason is not None:
+                    raise reason  # the user's next step hears of it
 
     def _participant(self) -> Participant:
         if self._failure is not None:
-            raise CollabError(f"this peer has stopped: {_first(self._failure)}", hint="join again") from self._failure
+            raise CollabError(f"this peer has stopped: {first_of(self._failure)}", hint="join again") from self._failure
         if self._thread is None:
             raise CollabError("this peer has left the run", hint="join again")
         return self._ready.result()
@@ -263,10 +266,3 @@ class JoinedRun:
             coroutine.close()
             self._participant()  # says why this peer has stopped, if it has
             raise
-
-
-def _first(error: BaseException) -> BaseException:
-    """The error itself, without the groups that task groups wrap around it."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

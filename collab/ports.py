@@ -47,7 +47,15 @@ class Compute(Protocol):
         """Run ``work`` off the event loop without waiting for the worker.
 
         Args:
-            work: short, and safe beside whatever the worker is doing.
+            work: short, and safe beside whatever the worker is doing; a process that is to end waits for it.
+        """
+        ...
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        """The same for work that may take minutes: a process that is to end does not wait for it.
+
+        Args:
+            work: safe also if it is never finished, as after ``kill -9``.
         """
         ...
 

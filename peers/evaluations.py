@@ -94,7 +94,7 @@ class Evaluations:
             return snapshot.era, evaluate(snapshot)
 
         try:
-            era, found = await self._ports.compute.beside(measure)
+            era, found = await self._ports.compute.apart(measure)
         except CollabError as error:
             logger.warning("not evaluated epoch=%d reason=%s", epoch, error)
             return math.nan

@@ -4,7 +4,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -37,8 +37,7 @@ def repository_to_read(place: HubPlace) -> HubRepository:
 
 async def apart(work: Callable[[], T]) -> T:
     """Do what blocks in a thread that nobody waits for when this process is to end."""
-    with closing(ThreadCompute()) as worker:
-        return await worker.run(work)
+    return await ThreadCompute().apart(work)
 
 
 def place_of(text: str) -> HubPlace | None:

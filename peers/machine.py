@@ -1,7 +1,9 @@
 """A trainer on this machine: device, data, model. Imports torch; only commands that train import this module."""
 
+import gc
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +19,7 @@ from collab.training.genesis import build_replica
 from collab.training.layout import VectorLayout
 from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
+from collab.training.pausing import release_gpu
 from collab.training.replica import Replica
 from collab.training.supply import is_streamed
 from collab.training.trainer import Trainer
@@ -38,8 +41,12 @@ class Beginning:
     """Steps that it has contributed to before."""
     tell: Callable[[str, int, int], None] = lambda _what, _done, _whole: None
     """Hears how far what takes long is, in bytes; from any thread."""
-    is_back: bool = False
-    """After a pause: whoever has the device's memory now may give it back, so that it is worth waiting for."""
+    had_gpu: bool = False
+    """Before a pause: whoever has the GPU's memory now may give it back, so that it is worth waiting for."""
+    is_over: Callable[[], bool] = lambda: False
+    """Whether this machine's owner wants it back; asked on the worker."""
+    takes_device: Event = field(default_factory=Event)
+    """Set before anything is put on the device, which takes seconds; what is read before may take minutes."""
 
 
 def count_elements(bundle: Bundle, allowed: Collection[str]) -> int:
@@ -63,15 +70,15 @@ def find_device(options: "JoinOptions", beginning: Beginning) -> tuple[torch.dev
         return choose_device(options.device), None
     except (ConfigError, DeviceFull) as error:
         wants_gpu = options.device is not None or options.gpu_memory_gb is not None
-        if wants_gpu or (beginning.is_back and isinstance(error, DeviceFull)):
+        if wants_gpu or (beginning.had_gpu and isinstance(error, DeviceFull)):
             raise
         return torch.device("cpu"), error
 
 
 async def build_trainer(
     started: Started, bundle: Bundle, options: "JoinOptions", beginning: Beginning
-) -> Trainer:
-    """Prepare data and model on the worker thread, and wire them to the network.
+) -> Trainer | None:
+    """Prepare data and model on the worker thread, and wire them to the network; None: the owner wants the machine.
 
     Raises:
         ConfigError, DataError: the device, the model or the data cannot be used here.
@@ -79,7 +86,7 @@ async def build_trainer(
     """
     peer_id = started.ports.transport.peer_id
 
-    def prepare() -> tuple[Task, Replica, CollabError | None]:
+    def prepare() -> tuple[Task, Replica, CollabError | None] | None:
         task = build_task(
             bundle.run, assets=bundle.assets, cache_dir=cache_dir(), peer_id=peer_id, allowed=options.allowed_modules
         )
@@ -88,13 +95,24 @@ async def build_trainer(
         if not is_streamed(bundle.run, task):
             _ = task.num_samples  # reads or encodes the data now, not in the first microbatch
         beginning.tell(READING, 1, 1)
+        beginning.takes_device.set()
+        if beginning.is_over():
+            return None
         device, trouble = find_device(options, beginning)
         if options.gpu_memory_gb is not None:
             keep_within(gpu_of(device), options.gpu_memory_gb)
         with room_for("the model does not fit"):
-            return task, build_replica(bundle, task, device), trouble
+            replica = build_replica(bundle, task, device)
+        if beginning.is_over():
+            del replica
+            gc.collect()
+            release_gpu()
+            return None
+        return task, replica, trouble
 
-    task, replica, trouble = await started.ports.compute.run(prepare)
+    if (built := await started.ports.compute.run(prepare)) is None:
+        return None
+    task, replica, trouble = built
     if trouble is not None:
         text = f"this machine computes on its processor: {trouble.message}"
         now = started.ports.clock.now()

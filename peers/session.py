@@ -5,7 +5,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collab.concurrency import Background, run_until_first
 from collab.errors import NetworkError
@@ -30,6 +30,9 @@ from peers.summary import told
 from peers.tally import Tally
 from peers.wiring import start_from_invite
 
+if TYPE_CHECKING:
+    from collab.training.participant import Participant
+
 
 @dataclass(slots=True)
 class Given:
@@ -43,6 +46,8 @@ class Given:
     """Whether there is nothing left to do."""
     tally: Tally = field(default_factory=Tally)
     """What a screen shows of it."""
+    had_gpu: bool = False
+    """Whether the newest session that computed did so on a GPU."""
     has_declined: bool = False
     """Whether this machine's owner does not want it to take part."""
 
@@ -126,22 +131,35 @@ class Session:
         tell = ProgressTeller(relay.observe, started.ports.clock).tell
         if dataset_of(bundle.run) is not None:
             tell = CountedReading(tell, READING, self.guest.traffic).tell
-        contributed, is_back = self.given.counts["epochs_contributed"], bool(self.guest.paused_s)
-        beginning = Beginning(contributed=contributed, tell=tell, is_back=is_back)
+        pause = self.guest.pause
+        beginning = Beginning(
+            contributed=self.given.counts["epochs_contributed"],
+            tell=tell,
+            had_gpu=self.given.had_gpu,
+            is_over=lambda: self.stop.is_set() or pause.wanted.is_set(),
+        )
         building = asyncio.ensure_future(build_trainer(started, bundle, self.options, beginning))
         ending = asyncio.ensure_future(self._ends())
         await asyncio.wait((building, ending), return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
-        if not building.done():
+        if not (building.done() or beginning.takes_device.is_set()):
             building.cancel()
             return
-        trainer = building.result()
+        if (trainer := await building) is None:
+            return
         participant = trainer.participant
+        self.given.had_gpu = participant.replica.device.type != "cpu"
         watched.view = lambda: participant.membership.view
         watched.ahead = lambda: ahead_of_trainer(participant, watched.tally.rhythm)
         self._begun(started, relay)
-        await trainer.run(self.stop, self.guest.pause)
-        record, vitals = trainer.participant.teller.record(), trainer.participant.vitals
+        try:
+            await trainer.run(self.stop, pause)
+        finally:
+            self._add(participant)
+
+    def _add(self, participant: "Participant") -> None:
+        """What a trainer has given, also if it has failed."""
+        record, vitals = participant.teller.record(), participant.vitals
         summary = {
             "id": record.peer,
             "role": record.role,
@@ -154,7 +172,7 @@ class Session:
             "eval_loss": told(record.eval_loss),
             "eval_accuracy": told(record.eval_accuracy),
         }
-        self.given.add(summary, ("epochs_contributed", "samples"), is_over=trainer.participant.is_finished)
+        self.given.add(summary, ("epochs_contributed", "samples"), is_over=participant.is_finished)
 
     async def _assist(self, started: Started, bundle: Bundle, relay: Relay, watched: Watched) -> None:
         """

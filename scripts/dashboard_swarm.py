@@ -51,6 +51,9 @@ class InCaller:
     async def beside(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(None, work)
 
+    async def apart(self, work: Callable[[], T]) -> T:
+        return await self.beside(work)
+
 
 class InventedSwarm:
     """Takes one step whenever it is told to."""

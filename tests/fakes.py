@@ -217,6 +217,9 @@ class FakeCompute:
     async def beside(self, work: Callable[[], T]) -> T:
         return work()
 
+    async def apart(self, work: Callable[[], T]) -> T:
+        return work()
+
 
 class FakeKeys:
     """Implements ``Keys`` for any name; who knows the name can sign for it."""

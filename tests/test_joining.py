@@ -2,19 +2,24 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from collab import joining
 from collab.config import parse_run
 from collab.errors import CollabError, Dismissed
 from collab.joining import JoinedRun, Local
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite
 from collab.training.own_loop import replica_around
-from collab.types import PeerId
+from collab.types import PeerId, Reachability
+from tests.fakes import FakeCompute
 
 LIMIT_S = 10.0
 
@@ -37,6 +42,57 @@ def test_a_user_s_own_loop_sends_momenta_where_the_run_says_so() -> None:
         ours.settle(((0, 2),), f"r{epoch}")
         ours.epoch += 1
     assert sent == [[8.0, 8.0], [6.0, 6.0]]
+
+
+def test_a_failure_in_what_keeps_the_peer_alive_is_told_to_the_users_next_step_after_a_goodbye(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    invite = Invite(run_id="r", fingerprint="f", owner=PeerId("o"), addresses=())
+    done, fails = list[str](), threading.Event()
+
+    class Failing:
+        """A participant that has no room for what it is to bring to a round."""
+
+        teller = SimpleNamespace(follow=lambda _: None)
+        is_finished = False
+
+        async def nothing(self) -> None:
+            """It is there at once."""
+
+        begin = measure_link = synchronise = nothing
+
+        async def keep_alive(self) -> None:
+            await asyncio.to_thread(fails.wait, LIMIT_S)
+            raise ExceptionGroup("of some tasks", [MemoryError("no room")])
+
+        async def dismissed(self) -> None:
+            await asyncio.Event().wait()
+
+        def unwanted(self) -> None:
+            return None
+
+        async def leave(self, *, is_urgent: bool) -> None:
+            done.append("goodbye")
+
+    @asynccontextmanager
+    async def opened(*_: object) -> AsyncIterator[Any]:
+        ports = SimpleNamespace(clock=SimpleNamespace(now=lambda: 0.0), compute=FakeCompute())
+        verdict = SimpleNamespace(event=lambda *_: None, reach=Reachability.DIRECT)
+        reaching = SimpleNamespace(follow=lambda _: None)
+        yield SimpleNamespace(ports=ports, verdict=verdict, verdict_s=0.0, identity=None, reaching=reaching), None
+
+    monkeypatch.setattr(joining, "open_run", opened)
+    monkeypatch.setattr(joining, "default_host", lambda _: "127.0.0.1")
+    monkeypatch.setattr(joining, "replica_around", lambda *_: None)
+    monkeypatch.setattr(joining, "Participant", lambda *_: Failing())
+    joined = JoinedRun(torch.nn.Linear(2, 1), None, invite, Local(name="me"))
+    joined._start()
+    fails.set()
+    assert joined._thread is not None
+    joined._thread.join(LIMIT_S)
+    assert done == ["goodbye"]
+    with pytest.raises(CollabError, match="this peer has stopped: no room"):
+        joined.step(samples=1)
 
 
 class Dismissing(JoinedRun):

@@ -1,9 +1,10 @@
 """Whether the swarm has its batch: what a trainer asks after every microbatch."""
 
 import asyncio
+import math
 
 from collab.averaging.standing import History, Standing, Word
-from collab.swarm.membership import SHORTEST_WAIT_S, Membership
+from collab.swarm.membership import REPORT_S, SHORTEST_WAIT_S, Membership
 from collab.swarm.records import PeerRecord, PeerState
 
 
@@ -16,6 +17,8 @@ class BatchWatch:
         self._heeded: History | None = None
         """Whose call has ended a wait for something to compute."""
         self._call_came = asyncio.Event()
+        self._asked_s = -math.inf
+        """When the directory was asked beside a leader, by the loop's clock."""
 
     def tell(self) -> PeerRecord:
         """Let the leader know where we stand; our record as of now."""
@@ -58,7 +61,17 @@ class BatchWatch:
         within_s = max(due_s, 0.0) + max(record.microbatch_s / 2, SHORTEST_WAIT_S)
         if is_patient and await self._wait_for_call(history, within_s):
             return True
-        return due_s <= 0 and await self._membership.has_reached(target_samples)  # the leader may have missed it
+        return due_s <= 0 and await self._is_known_elsewhere(target_samples)
+
+    async def _is_known_elsewhere(self, target_samples: float) -> bool:
+        """The leader may have missed it. In the directory nobody speaks more often than each ``REPORT_S``, so that it
+        need not be read more often.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._asked_s < REPORT_S:
+            return False
+        self._asked_s = now_s
+        return await self._membership.has_reached(target_samples)
 
     async def _wait_for_call(self, history: History, timeout_s: float) -> bool:
         try:

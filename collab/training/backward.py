@@ -12,15 +12,19 @@ LossFunction = Callable[[torch.nn.Module, Mapping[str, torch.Tensor]], torch.Ten
 TRIES = 5
 """Of one microbatch whose gradient is beyond float16, each with half the scale of the one before. A first scale is
 seldom more than eight times too large, and whoever wants the device back waits for the last of them."""
+BEYOND = 4
+"""Microbatches in a row for which float16 was of no use, and float32 was: it is not tried again then."""
 
 
 class Backward:
     """Leaves the gradients of a microbatch in the parameters."""
 
     def __init__(self, layout: VectorLayout, precision: Precision) -> None:
-        self._layout, self._precision = layout, precision
+        self._layout, self.precision = layout, precision
         self.scale = LossScale() if precision is Precision.FLOAT16 else None
         """None: nothing needs to be scaled."""
+        self._beyond = 0
+        """Microbatches in a row; see ``BEYOND``."""
 
     def compute(
         self, model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], loss_function: LossFunction
@@ -28,37 +32,44 @@ class Backward:
         """The loss, and the factor that the gradients are multiplied with.
 
         Where gradients are not finite and the loss is, the scale was too large for float16: that is no fault of the
-        samples, and they are computed again with a smaller one. If that does not help it was not the scale, which stays
-        as it was.
+        samples, and they are computed again with a smaller one. If that does not help, or the loss is not finite, they
+        are computed in float32, whose numbers are larger on the way to the loss, too.
         """
+
+        def loss_here() -> torch.Tensor:
+            return loss_function(model, tensors)
+
         if self.scale is None:
-            return self._once(model, tensors, loss_function, 1.0), 1.0
+            return self._once(loss_here, self.precision), 1.0
         first = self.scale.value
-        for _ in range(TRIES - 1):
+        for _ in range(TRIES):
             factor = self.scale.value
-            loss = self._once(model, tensors, loss_function, factor)
-            if not math.isfinite(loss) or are_finite(self._layout.parameters):
+            loss = self._once(loss_here, self.precision, factor)
+            if not math.isfinite(loss):
+                break
+            if are_finite(self._layout.parameters):
+                self._beyond = 0
                 return loss, factor
             self.scale.update(was_finite=False)
-        factor = self.scale.value
-        loss = self._once(model, tensors, loss_function, factor)
-        if not are_finite(self._layout.parameters):
-            self.scale.value = first
-        return loss, factor
+        loss = self._once(loss_here, Precision.FLOAT32)
+        if math.isfinite(loss) and are_finite(self._layout.parameters):
+            self._beyond += 1
+            if self._beyond == BEYOND:
+                self.precision, self.scale = Precision.FLOAT32, None
+        else:
+            self.scale.value = first  # it was neither float16 nor the scale
+        return loss, 1.0
 
     def note(self, loss: float, *, was_finite: bool) -> None:
         """What has become of a microbatch. A loss that is not finite tells nothing of its scale."""
         if self.scale is not None and (was_finite or math.isfinite(loss)):
             self.scale.update(was_finite)
 
-    def _once(
-        self, model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], loss_function: LossFunction, factor: float
-    ) -> float:
+    def _once(self, loss_here: Callable[[], torch.Tensor], precision: Precision, factor: float = 1.0) -> float:
         self._layout.clear_gradients()
-        device = self._layout.parameters[0].device
-        with self._precision.autocast(device):
-            loss = loss_function(model, tensors)
-        (loss.float() * factor if self.scale is not None else loss.float()).backward()  # type: ignore[no-untyped-call]
+        with precision.autocast(self._layout.parameters[0].device):
+            loss = loss_here()
+        (loss.float() if factor == 1.0 else loss.float() * factor).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
 

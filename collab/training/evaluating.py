@@ -59,10 +59,12 @@ class Evaluating:
         return self._participant.is_finished or not trainers or trainers[epoch // every % len(trainers)] == me
 
     async def _read(self, pause: Pause) -> None:
-        """Have the held-out data here, which may take minutes the first time, while the worker does nothing."""
+        """Have the held-out data here, which may take minutes the first time, while the worker does nothing. Nobody who
+        wants to pause or to leave waits for that.
+        """
         read = getattr(self._task, "read_held_out", None)
         if read is not None:
-            await run_until_first(self._ports.compute.beside(read), pause.wanted.wait())
+            await run_until_first(self._ports.compute.apart(read), pause.wanted.wait())
 
     def _measured(self, pause: Pause) -> Evaluation | None:
         """On the worker."""

@@ -53,7 +53,7 @@ class LeasedSupply:
     ) -> None:
         """
         Args:
-            make_plan: reads samples; called once, on the worker.
+            make_plan: reads samples, on the worker, or asks where the shards of ``stream`` are; called once.
             stream: opens the shards that are the blocks; None: the blocks are cut from samples that are all here.
         """
         self._stream = stream
@@ -80,10 +80,12 @@ class LeasedSupply:
     # -- Supply --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        if self._stream is not None:
+        if self._stream is None:
+            plan = await self._ports.compute.run(self._make_plan)
+        else:
             text = "looking for the shards of the dataset, to read the first one; nothing is trained until it is here"
             self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text))
-        plan = await self._ports.compute.run(self._make_plan)
+            plan = await self._ports.compute.apart(self._make_plan)  # which asks a server
         coverage = Coverage(plan)
         await self._restore(coverage)
         ports = self._ports

@@ -120,6 +120,11 @@ class Replica(OneWindow):
         return self._gradient.take_used()
 
     @property
+    def precision(self) -> Precision:
+        """Of forward and backward, by now."""
+        return self._backward.precision
+
+    @property
     def learning_rate(self) -> float:
         """Of the next step, first parameter group."""
         factor = learning_rate_factor(self._schedule, self.epoch) * self.rate_factor(self.epoch, None)

@@ -81,7 +81,7 @@ class ShardStream:
             block = await leases.next_block()
             self._uses[block.block] += 1
             try:
-                ids = await self._ports.compute.beside(lambda shard=block.block: self._shards.open(shard))  # type: ignore[misc]
+                ids = await self._ports.compute.apart(lambda shard=block.block: self._shards.open(shard))  # type: ignore[misc]
             except DataError as error:
                 self._room.release()
                 self.close(block)

@@ -7,6 +7,7 @@ for twice as long.
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -22,7 +23,7 @@ SHORTEST_S, UNKNOWN_S = 60.0, 600.0
 STEPS = 10.0
 """Times what computing a batch should take."""
 AS_LAST = 3.0
-"""Times what the last step took, round and all: on thin uplinks that is far more than computing."""
+"""Times what a step takes, round and all: on thin uplinks that is far more than computing."""
 UNHEARD_S = 30.0
 """Without an answer of the directory, whose answers take seconds: this machine is cut off."""
 ALONE, NOT_ALONE = "no other trainer is here any more", "another trainer is here again"
@@ -117,7 +118,7 @@ class Standstill:
         self.waits = False
         """Whether nothing is computed without company; a user's own loop goes on."""
         self._ports, self._membership, self._target = ports, membership, target
-        self._is_in_round, self._took_s = is_in_round, 0.0
+        self._is_in_round, self._took_s = is_in_round, deque[float](maxlen=2)
         self.failure = ""
         """Why the newest round failed."""
         self.skipped: Callable[[], int] = lambda: 0
@@ -153,7 +154,8 @@ class Standstill:
         """What is wrong, if it is time to say so."""
         record, now_s = self._membership.our_record(), self._ports.clock.monotonic()
         if record.epoch != self._epoch:
-            self._took_s = now_s - self._stepped_s if record.epoch == self._epoch + 1 > 0 else 0.0
+            if record.epoch == self._epoch + 1 > 0:
+                self._took_s.append(now_s - self._since_s)
             self._epoch, self._since_s, self._patience, self.failure = record.epoch, now_s, 1.0, ""
             self._stepped_s = now_s
         if record.state is not PeerState.TRAINING or (self.waits and self.is_alone):
@@ -177,7 +179,8 @@ class Standstill:
         record = self._membership.our_record()
         speed = max(self._membership.view.samples_per_s, record.samples_per_s)
         expected_s = self._target(record.epoch) / speed if speed > 0 else math.inf
-        return max(SHORTEST_S, STEPS * expected_s, AS_LAST * self._took_s) if math.isfinite(expected_s) else UNKNOWN_S
+        took_s = min(self._took_s, default=0.0)  # one that nothing came of for hours tells nothing of the next
+        return max(SHORTEST_S, STEPS * expected_s, AS_LAST * took_s) if math.isfinite(expected_s) else UNKNOWN_S
 
     def _signs(self, idle_s: float) -> Signs:
         record, others = self._membership.our_record(), self._membership.consensus_of_others()

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from collab.concurrency import run_until_first
+from collab.concurrency import end, first_of, run_until_first
 from collab.metrics.guest_records import Paused
 from collab.metrics.records import Notice, Phase, PhaseReached
 from collab.tasks.base import Task
@@ -20,6 +20,7 @@ from collab.training.standstill import LOOK_S
 from collab.training.supply import build_supply
 
 NOTHING_COMPUTED = MicrobatchReport(samples=0, loss=math.nan, skipped="")
+FLOAT32_FROM_NOW_ON = "this machine computes in float32 from now on"
 LEAVE_GRACE_S = 2.0
 """A microbatch or a round that ends within this time after Ctrl+C is still finished."""
 
@@ -62,30 +63,38 @@ class Trainer:
         self._pause = pause or self._pause
         with room_for("the state that this peer has kept does not fit"):
             await self.participant.begin()
-        await run_until_first(self.participant.keep_alive(), self._supply.run(), self._train_and_leave(stop))
+        beside = [asyncio.create_task(run) for run in (self.participant.keep_alive(), self._supply.run())]
+        try:
+            await asyncio.sleep(0)  # they begin before training does
+            await self._train_and_leave(stop, beside)
+        finally:
+            await end(*beside)
 
-    async def _train_and_leave(self, stop: asyncio.Event) -> None:
+    async def _train_and_leave(self, stop: asyncio.Event, beside: list[asyncio.Task[None]]) -> None:
+        """
+        Args:
+            beside: what training cannot do without; the goodbye can.
+        """
         training = asyncio.create_task(self._train(stop))
         stopping = asyncio.create_task(stop.wait())
         dismissing = asyncio.create_task(self.participant.dismissed())
         pausing = asyncio.create_task(self._pause.wanted.wait())
-        ends = training, stopping, dismissing
+        ends = training, stopping, dismissing, *beside
         failure: BaseException | None = None
         try:
             await asyncio.wait((*ends, pausing), return_when=asyncio.FIRST_COMPLETED)
-            if not any(end.done() for end in ends):
+            if not any(task.done() for task in ends):
                 await self._step_aside(ends)
             if not training.done():
                 await asyncio.wait((training,), timeout=LEAVE_GRACE_S)
-            if training.done():
-                failure = training.exception()
+            failure = _failure_of(training, *beside)
         finally:
-            for task in (*ends, pausing):
+            for task in (training, stopping, dismissing, pausing):
                 task.cancel()
             if self._coming is not None:
                 self._coming.cancel()
                 await asyncio.gather(self._coming, return_exceptions=True)
-            await asyncio.gather(*ends, pausing, return_exceptions=True)
+            await asyncio.gather(training, stopping, dismissing, pausing, return_exceptions=True)
         await self._supply.close()
         if failure is not None and is_full(failure):
             failure = device_full("a step of this run does not fit", failure)
@@ -179,7 +188,10 @@ class Trainer:
                     raise
                 return None  # and with the error goes all that it holds
 
+        precision = self._replica.precision
         report = await self._ports.compute.run(accumulate, samples=len(sample_ids))
+        if self._replica.precision is not precision:
+            self._say(f"{FLOAT32_FROM_NOW_ON}, which is slower: this model needs numbers beyond {precision}'s")
         if report is None:
             await self._take_less(sample_ids)
             return NOTHING_COMPUTED
@@ -203,5 +215,15 @@ class Trainer:
         if not self._size.too_large(len(sample_ids)):
             raise device_full("not one sample of this run fits")
         self._left = sample_ids + self._left
-        text = f"{len(sample_ids)} samples at once are too many for the device's memory: {self._size.size} from now on"
+        self._say(
+            f"{len(sample_ids)} samples at once are too many for the device's memory: {self._size.size} from now on"
+        )
+
+    def _say(self, text: str) -> None:
         self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text))
+
+
+def _failure_of(*tasks: asyncio.Task[None]) -> BaseException | None:
+    """What one of them has raised, the first ones first."""
+    errors = (task.exception() for task in tasks if task.done() and not task.cancelled())
+    return next((first_of(error) for error in errors if error is not None), None)

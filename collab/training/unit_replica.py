@@ -80,8 +80,8 @@ class UnitReplica(SteppingReplica):
         self, sample_ids: tuple[int, ...], loss: float | None, *, scale: float = 1.0
     ) -> MicrobatchReport:
         """One step with the gradients that stand in the parameters now, if they and the loss are finite."""
-        self._to_compute -= len(sample_ids)
         is_sound = self._own_step(loss, scale)
+        self._to_compute -= len(sample_ids)  # not of one for whose step there was no room
         nothing, known = self._gradient.buffer().zero_(), math.nan if loss is None else loss
         return self._add(nothing, sample_ids, known, is_sound=is_sound)
 

@@ -38,6 +38,28 @@ def test_a_peer_that_leaves_in_the_middle_of_a_microbatch_ends_at_once_and_with_
         assert (ended.returncode, ended.stdout) == (0, "all is said\n"), ended.stderr
 
 
+READS = """
+import asyncio
+import threading
+from collab.compute import ThreadCompute
+from peers.process import run_peer
+
+async def main(stop):
+    reading = asyncio.create_task(ThreadCompute().apart(threading.Event().wait))
+    await asyncio.sleep(0.1)
+    reading.cancel()
+    print("all is said", flush=True)
+
+raise SystemExit(run_peer(main))
+"""
+
+
+def test_a_peer_that_leaves_while_something_long_is_read_does_not_wait_for_that() -> None:
+    """Held-out text, a shard, what a checkpoint is worth on a backbone: minutes, or a server that does not answer."""
+    ended = subprocess.run([sys.executable, "-c", READS], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "all is said\n"), ended.stderr
+
+
 LATE = """
 import sys
 import peers.process

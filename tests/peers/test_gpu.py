@@ -119,18 +119,22 @@ def test_where_nobody_has_named_a_gpu_that_fails_the_processor_computes(
 
 
 @pytest.mark.usefixtures("limits")
-def test_after_a_pause_a_gpu_that_others_have_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_it_had_before_a_pause_and_others_have_now_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fails(monkeypatch, TAKEN)
     with pytest.raises(DeviceFull):
-        find_device(options(tmp_path), Beginning(is_back=True))
+        find_device(options(tmp_path), Beginning(had_gpu=True))
     fails(monkeypatch, OF_OTHERS)
-    assert find_device(options(tmp_path), Beginning(is_back=True)) == (torch.device("cpu"), OF_OTHERS)
+    assert find_device(options(tmp_path), Beginning(had_gpu=True)) == (torch.device("cpu"), OF_OTHERS)
 
 
 # -- what is told ------------------------------------------------------------------------------------------------------
 
 
-def building(directory: Path, monkeypatch: pytest.MonkeyPatch) -> FakeObserver:
+def building(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, beginning: Beginning | None = None
+) -> FakeObserver:
     """What is observed while a trainer is built, whose network is none."""
     follower = SimpleNamespace(teller=SimpleNamespace(follow=lambda _: None))
     monkeypatch.setattr(machine, "Participant", lambda *_: follower)
@@ -142,7 +146,7 @@ def building(directory: Path, monkeypatch: pytest.MonkeyPatch) -> FakeObserver:
             ports = make_ports(network.join(PeerId("me")))
             verdict = SimpleNamespace(reach=Reachability.DIRECT)
             started: Any = SimpleNamespace(ports=ports, identity=None, verdict=verdict, reaching=None)
-            await build_trainer(started, bundle, options(directory), Beginning())
+            await build_trainer(started, bundle, options(directory), beginning or Beginning())
             observer = ports.observer
             assert isinstance(observer, FakeObserver)
             return observer
@@ -183,6 +187,27 @@ def test_a_machine_without_a_gpu_is_told_nothing_and_a_model_that_does_not_fit_i
     assert isinstance(error, DeviceFull)
     assert "the model does not fit" in error.message
     assert half_built[0]() is None, "who waits for memory holds none"
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_pause_while_it_is_built_leaves_nothing_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """Asked for while the data are read, or while the model is built."""
+    built, released, answers = list[weakref.ref[torch.nn.Module]](), list[bool](), iter([False] * looks + [True])
+
+    def build(*_: object) -> torch.nn.Module:
+        model = torch.nn.Linear(2, 2)
+        built.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(machine, "find_device", lambda *_: (torch.device("cpu"), None))
+    monkeypatch.setattr(machine, "build_replica", build)
+    monkeypatch.setattr(machine, "release_gpu", lambda: released.append(built[0]() is None))
+    monkeypatch.setattr(machine, "ParticipantSettings", lambda **_: pytest.fail("the owner wants the machine back"))
+    building(tmp_path, monkeypatch, Beginning(is_over=lambda: next(answers)))
+    assert len(built) == looks
+    assert released == [True] * looks
 
 
 @pytest.mark.usefixtures("limits")

@@ -2,20 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from collab.errors import BootstrapFailed, ConfigError, DeviceFull
 from collab.simulation.virtual_time import VirtualClock, VirtualLoop
 from collab.swarm.identity import Identity
 from collab.swarm.invite import Invite, write_invite
-from collab.types import PeerId, Reachability, Role
-from peers import asking, guest as guests, joining, session as sessions
+from collab.swarm.records import PeerRecord, PeerState
+from collab.types import Lineage, PeerId, Reachability, Role
+from peers import asking, guest as guests, joining, machine, session as sessions
 from peers.consent import note_agreed
 from peers.event_words import words
 from peers.guest import Guest
@@ -123,8 +125,11 @@ def test_after_a_pause_a_run_that_does_not_answer_and_a_full_device_are_tried_ag
     deed: str, said: str,
 ) -> None:  # fmt: skip
     lives = Lives(monkeypatch, DataDir(tmp_path), "is paused", deed, deed, "finishes")
+    freed_s = list[float]()
+    monkeypatch.setattr(joining, "free_memory", lambda: freed_s.append(loop.time()))
     loop.run_until_complete(joining.join(options(tmp_path), asyncio.Event()))
     assert len(lives.begun_s) == 4
+    assert freed_s[1:3] == lives.begun_s[1:3], "who waits for memory holds none"
     assert lives.begun_s[3] - lives.begun_s[2] == pytest.approx(joining.AGAIN_S)
     told = capsys.readouterr()
     assert told.err.count(said) == told.err.count("trying again in 30 s") == 2
@@ -317,6 +322,93 @@ def test_one_that_is_to_pause_while_it_loads_what_it_needs_takes_no_device(tmp_p
             assert told.condition is guests.Condition.STARTING
 
     loop.run_until_complete(life())
+
+
+def at_work(
+    directory: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Guest, Callable[[Given], Coroutine[Any, Any, None]]]:
+    """What a session does that is connected and agreed to, for what is built by then."""
+    nothing: Any = SimpleNamespace(run=None)
+    place = DataDir(directory)
+    guest = Guest(place, (), MonthlyTraffic(place.traffic), lambda _: None)
+
+    class Compute:
+        async def run(self, work: Any) -> Any:
+            return work()
+
+    async def live(given: Given) -> None:
+        session = Session(options=options(directory), invite=nothing, guest=guest, stop=asyncio.Event(), given=given)
+        started: Any = SimpleNamespace(ports=SimpleNamespace(compute=Compute(), clock=VirtualClock(loop)))
+        await session._train(started, nothing, Relay(), Watched(title="run"))
+
+    monkeypatch.setattr(sessions, "dataset_of", lambda _: None)
+    monkeypatch.setattr(Session, "_begun", lambda *_: None)
+    return guest, live
+
+
+@pytest.mark.parametrize(("is_reading", "ends_s"), [(True, 1.0), (False, 3.0)])
+def test_a_pause_while_a_trainer_is_built_waits_for_what_is_put_on_the_device_and_for_nothing_else(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, is_reading: bool, ends_s: float
+) -> None:
+    async def build(_started: Any, _bundle: Any, _options: Any, beginning: machine.Beginning) -> None:
+        if not is_reading:
+            beginning.takes_device.set()
+        loop.call_later(1.0, guest.pause.ask, "the test wants it")
+        await asyncio.sleep(3.0)
+        assert beginning.is_over()
+
+    monkeypatch.setattr(machine, "build_trainer", build)
+    guest, live = at_work(tmp_path, loop, monkeypatch)
+    began_s = loop.time()
+    loop.run_until_complete(live(Given({})))
+    assert loop.time() - began_s == pytest.approx(ends_s)
+
+
+class Trained:
+    """A trainer that was built on a device; its training ends with an error, if there is one."""
+
+    def __init__(self, device: str, error: Exception | None) -> None:
+        record = PeerRecord(
+            peer=PeerId("me"), fingerprint="f" * 64, name="me", role=Role.TRAINER, state=PeerState.LEFT, epoch=7,
+            lineage=Lineage("l"), said_at=0.0, can_be_dialled=True,
+        )  # fmt: skip
+        vitals = SimpleNamespace(epochs_contributed=2, total_samples=10, loss=1.5)
+        self.participant = SimpleNamespace(
+            replica=SimpleNamespace(device=torch.device(device)),
+            teller=SimpleNamespace(record=lambda: record),
+            vitals=vitals,
+            is_finished=False,
+        )
+        self._error = error
+
+    async def run(self, *_: object) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def test_what_was_given_counts_though_a_session_failed_and_only_a_gpu_that_it_had_is_waited_for(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = DeviceFull("the device's memory is too small: a step of this run does not fit", hint="")
+    built = [Trained("cpu", full), Trained("cuda:0", full), Trained("cuda:0", None)]
+    begun = list[machine.Beginning]()
+
+    async def build(_started: Any, _bundle: Any, _options: Any, beginning: machine.Beginning) -> Trained:
+        begun.append(beginning)
+        return built[len(begun) - 1]
+
+    monkeypatch.setattr(machine, "build_trainer", build)
+    given, (_, live) = Given({}), at_work(tmp_path, loop, monkeypatch)
+
+    async def lives() -> None:
+        for life in built:
+            with pytest.raises(DeviceFull) if life is not built[2] else nullcontext():
+                await live(given)
+
+    loop.run_until_complete(lives())
+    assert [beginning.had_gpu for beginning in begun] == [False, False, True]
+    assert [beginning.contributed for beginning in begun] == [0, 2, 4]
+    assert (given.summary["samples"], given.summary["epochs_contributed"]) == (30, 6)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from collab.metrics.guest_records import Paused
 from collab.metrics.records import CheckpointSaved, EvaluationDone, Notice
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
+from collab.strategies.base import HandedOver
 from collab.tasks.base import Batch, Evaluation, Task
+from collab.training.supply import OwnSupply
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_faults import assert_equal_ends
 from tests.simulation.test_pausing import computed, contributed
@@ -105,13 +108,13 @@ def test_a_pause_does_not_wait_for_held_out_text_that_is_being_read(
     asked_s = list[float]()
 
     def read_held_out() -> None:
-        """Takes minutes; see ``beside``."""
+        """Takes minutes; see ``apart``."""
 
     guest = swarm.add_trainer(task=Another(swarm.task, read_held_out=read_held_out))  # type: ignore[arg-type]
     others = [swarm.add_trainer() for _ in range(2)]
-    at_once = guest.compute.beside
+    at_once = guest.compute.apart
 
-    async def beside(work: Callable[[], Any]) -> Any:
+    async def apart(work: Callable[[], Any]) -> Any:
         if work is read_held_out:
             await asyncio.sleep(1.0)
             asked_s.append(swarm.world.time_s)
@@ -119,7 +122,7 @@ def test_a_pause_does_not_wait_for_held_out_text_that_is_being_read(
             await asyncio.sleep(600.0)
         return await at_once(work)
 
-    monkeypatch.setattr(guest.compute, "beside", beside)
+    monkeypatch.setattr(guest.compute, "apart", apart)
     swarm.world.run()
     (paused,) = swarm.events(guest, Paused)
     assert paused.at_s - EPOCH_S - asked_s[0] < 1.0
@@ -192,6 +195,40 @@ def test_one_whose_optimiser_has_no_room_says_goodbye_and_gives_its_torn_state_t
     assert kept is not None
     torn = swarm.replicas[failing.index].layout.parameters[0].detach().numpy()
     assert (kept.tensors[f"model.{swarm.replicas[failing.index].layout.names[0]}"] != torn).all()
+
+
+def test_one_that_has_no_room_to_bring_anything_to_a_round_says_goodbye(tmp_path: Path) -> None:
+    """That happens beside training, and not in it."""
+    swarm, failing, others, seems_there = failing_swarm(tmp_path)
+
+    def hand_over() -> HandedOver:
+        raise OTHERS_HAVE_IT
+
+    def fill_up() -> None:
+        swarm.replicas[failing.index].hand_over = hand_over  # type: ignore[method-assign]
+
+    swarm.world.call_at(FAILS_S - 4.0, fill_up)
+    swarm.world.run()
+    assert failing.result["epoch"] < 9
+    assert seems_there == [True, False]
+    assert_equal_ends(swarm, others, epoch=9)
+
+
+def test_one_that_gets_no_samples_any_more_says_goodbye(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swarm, failing, others, seems_there = failing_swarm(tmp_path)
+    lives = count()
+
+    async def supply(_self: OwnSupply) -> None:
+        if next(lives):
+            await asyncio.Event().wait()
+        await asyncio.sleep(FAILS_S)
+        raise ExceptionGroup("of some tasks", [DataError("no shards can be listed", hint="check the network")])
+
+    monkeypatch.setattr(OwnSupply, "run", supply)
+    swarm.world.run()
+    assert failing.result["epoch"] < 9
+    assert seems_there == [True, False]
+    assert_equal_ends(swarm, others, epoch=9)
 
 
 def test_its_owner_is_told_what_did_not_fit(tmp_path: Path) -> None:

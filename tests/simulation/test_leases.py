@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from collab.metrics.guest_records import Paused
 from collab.metrics.records import BlockTrained, DataCovered, EpochFinished, Notice
 from collab.net.memory_directory import MemoryDirectory
 from collab.simulation.peer import SimPeer
+from collab.simulation.virtual_time import EPOCH_S
 from tests.simulation.leasing import (
     BLOCKS,
     SAMPLES,
@@ -187,3 +189,24 @@ def test_a_streamed_dataset_is_read_by_one_peer_a_shard(
     for trainer in swarm.world.peers[1:]:
         told = [event for event in swarm.events(trainer, Notice) if "looking for the shards" in event.text]
         assert [event.is_problem for event in told] == [False], "a volunteer knows what is waited for"
+
+
+def test_a_pause_does_not_wait_for_a_server_that_is_asked_for_the_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    swarm = swarm_of_streams(Path("texts-1"), 2, until=8)
+    guest, asked = swarm.world.peers[1], list[tuple[float, str]]()
+
+    async def apart(_work: object) -> None:
+        await asyncio.sleep(1.0)
+        asked.append((swarm.world.time_s, swarm.participants[guest.index].teller.data()[0]))
+        swarm.ask_to_pause(guest)
+        await asyncio.sleep(600.0)
+
+    monkeypatch.setattr(guest.compute, "apart", apart)
+    swarm.world.run()
+    ((asked_s, data),) = asked
+    assert data == "", "it is not known yet which data this is"
+    (paused,) = swarm.events(guest, Paused)
+    assert paused.at_s - EPOCH_S - asked_s < 1.0

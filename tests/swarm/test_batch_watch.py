@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from collab.net.wire import Message
 from collab.swarm.batch_watch import SHORTEST_WAIT_S, BatchWatch
 from collab.swarm.board import ProgressBoard
 from collab.swarm.membership import REPORT_S, Membership
+from collab.swarm.progress import REFRESH_S, SwarmView
 from collab.swarm.records import PeerRecord, pack_record
 from collab.types import Lineage, PeerId
 from tests.fakes import NOW, FakeDirectory, FakeNetwork, FakeTransport, make_ports, run
@@ -200,6 +202,31 @@ def test_when_the_batch_is_overdue_and_nobody_calls_the_directory_tells() -> Non
         assert seconds == pytest.approx(0.5, abs=0.02)
 
     with_us(test, samples_per_s=10.0, microbatch_s=1.0)
+
+
+def test_while_a_late_leader_does_not_call_the_directory_is_read_as_rarely_as_anybody_speaks_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(us: Us) -> None:
+        late: Any = SimpleNamespace(is_connected=True, due_s=-1.0, report=lambda _: None)
+        watch = BatchWatch(us.membership, late)
+        other = record(1, samples=50, samples_per_s=1000.0)
+        us.directory.table.setdefault(KEY, {})[other.peer] = Entry(pack_record(other, PEOPLE[1]), NOW + 100)
+        await us.membership.report()
+        read_s, look = list[float](), us.membership.look
+
+        async def looking(*, brief: bool = False) -> SwarmView:
+            read_s.append(asyncio.get_running_loop().time())
+            return await look(brief=brief)
+
+        monkeypatch.setattr(us.membership, "look", looking)
+        for _ in range(40):
+            assert not await watch.has_reached(TARGET)
+            await asyncio.sleep(0.02)
+        lasted_s = read_s[-1] - read_s[0]
+        assert lasted_s / REPORT_S - 1 <= len(read_s) <= lasted_s / REPORT_S + lasted_s / REFRESH_S + 2
+
+    with_us(test, samples=40, samples_per_s=10.0, microbatch_s=0.02)
 
 
 def test_with_quick_microbatches_a_call_has_time_for_its_round_trips() -> None:

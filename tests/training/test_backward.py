@@ -10,7 +10,7 @@ import torch
 from collab import config
 from collab.swarm.parameter_store.base import Stored
 from collab.training.anchored import AnchoredReplica
-from collab.training.backward import TRIES, LossFunction
+from collab.training.backward import BEYOND, TRIES
 from collab.training.precision import LossScale, Precision
 from collab.training.replica import Replica
 from collab.training.unit_replica import UnitReplica
@@ -63,21 +63,57 @@ def nan_gradient(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) ->
     return loss(model, tensors) + sum((0.0 * p).abs().sum().sqrt() for p in model.parameters())
 
 
-@pytest.mark.parametrize("function", [nan_gradient, Counted(1e9)])
-def test_what_no_smaller_scale_helps_is_left_out_and_lowers_it_once_as_ever(function: LossFunction) -> None:
+def test_what_neither_a_smaller_scale_nor_float32_helps_is_left_out_and_lowers_it_once_as_ever() -> None:
     ours = narrow()
-    assert ours.accumulate(batch(0, 4), function).skipped
+    assert ours.accumulate(batch(0, 4), nan_gradient).skipped
     assert scale_of(ours) == FIRST / 2
     assert ours.samples == 0
     assert all(parameter.grad is None for parameter in ours.layout.parameters)
 
 
 @pytest.mark.parametrize("kind", [Replica, AnchoredReplica])
-def test_a_loss_that_is_not_finite_is_computed_once_and_says_nothing_of_the_scale(kind: type[Replica]) -> None:
+def test_a_loss_that_is_not_finite_in_float32_either_says_nothing_of_the_scale(kind: type[Replica]) -> None:
     ours, broken = narrow(kind), Counted(math.nan)
-    assert ours.accumulate(batch(0, 4), broken).skipped
-    assert broken.calls == 1
+    for _ in range(BEYOND + 1):
+        assert ours.accumulate(batch(0, 4), broken).skipped
+    assert broken.calls == 2 * (BEYOND + 1)
     assert scale_of(ours) == FIRST
+    assert ours.precision is Precision.FLOAT16
+
+
+class Wide(Counted):
+    """The usual loss, on the way to which there are numbers that only float32 has."""
+
+    def __call__(self, model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        def far(x: torch.Tensor) -> torch.Tensor:
+            return model(x) * 1e6 / 1e6  # type: ignore[no-any-return]
+
+        return super().__call__(far, tensors)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("function", [Wide(1.0), Counted(1e9)])
+def test_what_float16_has_no_numbers_for_is_computed_in_float32_and_after_some_in_a_row_all_is(
+    function: Counted,
+) -> None:
+    ours, exact = narrow(), replica(seeded(Plain))
+    for number in range(BEYOND + 2):
+        assert ours.precision is (Precision.FLOAT16 if number < BEYOND else Precision.FLOAT32)
+        assert ours.accumulate(batch(4 * number, 4), function).skipped == ""
+    calls = function.calls
+    ours.accumulate(batch(0, 4), function)
+    assert function.calls == calls + 1
+    for number in (*range(BEYOND + 2), 0):
+        exact.accumulate(batch(4 * number, 4), function)
+    assert ours.samples == exact.samples
+    assert ours.hand_over().mean.tobytes() == exact.hand_over().mean.tobytes()
+
+
+def test_float16_is_kept_where_only_some_microbatches_are_beyond_it() -> None:
+    ours = narrow()
+    for number in range(3 * BEYOND):
+        kind = Wide if number % BEYOND else Counted
+        assert ours.accumulate(batch(4 * number, 4), kind(1.0)).skipped == ""
+    assert ours.precision is Precision.FLOAT16
 
 
 def test_an_own_step_is_clipped_by_the_norm_without_the_scale() -> None:

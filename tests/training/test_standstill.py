@@ -1,8 +1,11 @@
 """What a peer says when nothing moves, and what it does about it."""
 
+import asyncio
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +13,10 @@ from collab.metrics.records import EpochFinished, Notice
 from collab.simulation.links import Link
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
-from collab.training.standstill import SHORTEST_S, SKIPPED, UNHEARD_S, Remedy, Signs, find
+from collab.swarm.records import PeerState
+from collab.training.standstill import AS_LAST, LOOK_S, SHORTEST_S, SKIPPED, UNHEARD_S, Remedy, Signs, Standstill, find
+from collab.types import Lineage, Role
+from tests.fakes import FakeNetwork, make_ports, run
 from tests.simulation.swarm import SimSwarm
 
 QUIET = Signs(
@@ -71,6 +77,75 @@ def test_rounds_that_take_far_longer_than_computing_are_no_standstill(tmp_path: 
         assert len(steps_s) == 3
         assert max(later - earlier for earlier, later in pairwise(steps_s)) > SHORTEST_S, "or this test shows nothing"
         assert not notices(swarm, trainer, "no step for")
+
+
+class Steps:
+    """A trainer in a swarm that takes steps when the test says so."""
+
+    def __init__(self) -> None:
+        self.record = SimpleNamespace(
+            epoch=0, lineage=Lineage("l"), state=PeerState.TRAINING, samples_per_s=100.0, role=Role.TRAINER
+        )
+        view = SimpleNamespace(
+            crowd=None, num_trainers=1, samples_per_s=100.0, all_trainers=list, samples=lambda *_: 50.0
+        )
+        self.membership: Any = SimpleNamespace(
+            view=view, unheard_s=0.0, our_record=lambda: self.record, consensus_of_others=lambda: None
+        )
+
+    async def take(self, standstill: Standstill, *seconds: float) -> None:
+        """So long each, while it is looked now and then."""
+        for step_s in seconds:
+            for _ in range(round(step_s / LOOK_S)):
+                await asyncio.sleep(LOOK_S)
+                standstill.look()
+            self.record.epoch += 1
+            standstill.look()
+
+    async def stops(self, standstill: Standstill) -> float:
+        """From now on; how soon that is told."""
+        for number in count(1):
+            await asyncio.sleep(LOOK_S)
+            if standstill.look() is not None:
+                return number * LOOK_S
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("steps_s", "told_s"),
+    [
+        ([4.0, 4.0], SHORTEST_S),
+        ([100.0, 100.0], AS_LAST * 100.0),
+        ([4.0, 36_000.0], SHORTEST_S),
+        ([4.0, 36_000.0, 4.0], SHORTEST_S),
+    ],
+)
+def test_it_is_told_after_some_times_what_a_step_takes_whatever_one_of_them_took(
+    steps_s: list[float], told_s: float
+) -> None:
+    async def main() -> float:
+        steps = Steps()
+        standstill = Standstill(make_ports(FakeNetwork().join("me")), steps.membership, lambda _: 100.0)
+        standstill.look()
+        await steps.take(standstill, *steps_s)
+        return await steps.stops(standstill)
+
+    assert run(main()) == pytest.approx(told_s, abs=LOOK_S)
+
+
+def test_what_was_waited_for_before_it_could_train_is_no_part_of_a_step() -> None:
+    async def main() -> float:
+        steps = Steps()
+        standstill = Standstill(make_ports(FakeNetwork().join("me")), steps.membership, lambda _: 100.0)
+        steps.record.state = PeerState.SYNCING
+        standstill.look()
+        await asyncio.sleep(36_000.0)
+        standstill.look()
+        steps.record.state = PeerState.TRAINING
+        await steps.take(standstill, 4.0)
+        return await steps.stops(standstill)
+
+    assert run(main()) == pytest.approx(SHORTEST_S, abs=LOOK_S)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

@@ -84,6 +84,23 @@ def test_what_others_get_is_what_the_unit_began_with() -> None:
     assert theirs.epoch == 7
 
 
+def test_a_microbatch_for_whose_step_there_was_no_room_is_still_to_be_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    ours = replica()
+    begun(ours, 1)
+    with monkeypatch.context() as others_have_it:
+        others_have_it.setattr(ours.optimizer, "step", full)
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            ours.accumulate(batch(0, 6), loss)
+    ours.abandon()
+    ours.accumulate(batch(0, 6), loss)
+    assert not ours.is_unit_over
+    ours.accumulate(batch(6, 6), loss)
+    assert ours.is_unit_over
+
+
 def test_a_statistic_that_is_no_number_any_more_stays_what_the_unit_began_with() -> None:
     ours = replica()
     stored = begun(ours, 0)
