@@ -67,6 +67,7 @@ class ProgressBoard:
         """Of what we have stored last."""
         self._levels: dict[int, float] = {}
         """How trainers' pages were cut lately, and when (swarm time) a backbone said so last."""
+        self.is_heard = True  # our newest word
         self._read_bytes = 0
         """By the newest look."""
 
@@ -115,14 +116,13 @@ class ProgressBoard:
 
     async def publish(self, record: PeerRecord) -> None:
         """Store our record; a directory that does not answer is logged, and the next heartbeat tries again."""
-        if self._statutes is not None:
-            record = self._statutes.stamped(record)
+        record = self._statutes.stamped(record) if self._statutes is not None else record
         self._latest = record = replace(record, life_s=RECORD_LIFE_S * self.heartbeat_s / HEARTBEAT_S)
         self._double.said(record)
         self._published_s = self._ports.clock.monotonic()
         self._raw[record.peer] = data = pack_record(record, self._identity)
         key = page_key(self._front, self._level, record.peer) if record.role is Role.TRAINER else self._front
-        await self._store(key, record.peer, data, record.life_s)
+        self.is_heard = await self._store(key, record.peer, data, record.life_s)
 
     async def sum_up(self) -> None:
         """Tell of all, unless the swarm is small or another backbone does so already.
@@ -146,14 +146,15 @@ class ProgressBoard:
         data, keys = pack_crowd(summary, self._identity), [self._front, *copy_keys(self._front, summary.level)]
         await asyncio.gather(*(self._store(key, f"{CROWD_SUBKEY}{me}", data, life_s) for key in keys))
 
-    async def _store(self, key: str, subkey: str, data: bytes, life_s: float) -> None:
+    async def _store(self, key: str, subkey: str, data: bytes, life_s: float) -> bool:
         later = self._expires_at.get((key, subkey), 0.0) + 1e-3  # else what is there would stay
         self._expires_at[key, subkey] = expires_at = max(self._ports.clock.now() + life_s, later)
         try:
             with self._ports.lookups.asking() as limit_s:
-                await self._ports.directory.store(key, subkey, data, expires_at=expires_at, timeout_s=limit_s)
+                return await self._ports.directory.store(key, subkey, data, expires_at=expires_at, timeout_s=limit_s)
         except NetworkError as error:
             logger.warning("the swarm does not hear us: %s", error)
+            return False
 
     # -- others' words -------------------------------------------------------------------------------------------------
 

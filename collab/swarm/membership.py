@@ -39,6 +39,7 @@ class Membership:
         """
         self._board, self._clock, self._our_record = board, clock, our_record
         self.voice_of = board.voice_of
+        self.is_heard: Callable[[], bool] = lambda: board.is_heard
         self.known_records: Callable[[], list[CommitRecord]] = list
         self.maker: Callable[[Lineage], CommitRecord | None] = lambda _: None
         """The last committed rounds; and which one made a history, whether we were in it or were told of it."""

@@ -23,6 +23,8 @@ URGENT_HANDOVER_S = 2.0
 """For the last trainer to hand its state to a backbone when it is asked to leave."""
 FINAL_HANDOVER_S = 120.0
 """The same when the run is finished and nobody is in a hurry."""
+GOODBYES = 3
+"""A directory that did not answer has twice as long the next time (``Lookups``)."""
 BACKBONE_STARTS_S = 30.0
 """At the end of a run: for a backbone to be back, if it has only been started again."""
 BACKBONE_AWAY_S = 180.0
@@ -61,13 +63,20 @@ class Departure:
         vitals.state = farewell
         with suppress(TimeoutError):
             async with asyncio.timeout((give_up_s - clock.monotonic()) / 2):
-                await self.membership.report()
+                await self._say_goodbye()
         is_last = not is_finished and self.membership.is_last_trainer()
         if is_last and not await self._hand_over(give_up_s - clock.monotonic()):
             self._tell_unsafe()
         with suppress(TimeoutError):
             async with asyncio.timeout(give_up_s - clock.monotonic()):
                 await self.copy.save()
+
+    async def _say_goodbye(self) -> None:
+        """Again, where nobody has taken it: all who decide with us would wait for us, some of them for minutes."""
+        for _ in range(GOODBYES):
+            await self.membership.report()
+            if self.membership.is_heard():
+                return
 
     async def _hand_over(self, timeout_s: float) -> bool:
         """Our state to a backbone that is behind it, unless the swarm has gone on without us; whether one has it."""

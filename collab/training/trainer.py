@@ -100,7 +100,7 @@ class Trainer:
             failure = device_full("a step of this run does not fit", failure)
         reason = failure or (None if self.participant.is_finished else self.participant.unwanted())
         try:
-            await self.participant.leave(is_urgent=stop.is_set() or reason is not None)
+            await self.participant.leave(is_urgent=stop.is_set() or failure is not None)
         finally:
             if reason is not None:
                 raise reason

@@ -305,3 +305,15 @@ def test_one_lost_answer_does_not_forget_the_last_peer_and_a_peer_that_left_stay
         assert names(await board.refresh()) == ["person-1"]
 
     with_board(test)
+
+
+def test_a_word_that_no_keeper_took_is_known_as_not_heard() -> None:
+    async def test(board: ProgressBoard, directory: FakeDirectory, clock: FakeClock) -> None:
+        directory.is_silent = True
+        await board.publish(record(0))
+        assert not board.is_heard
+        directory.is_silent = False
+        await board.publish(record(0))
+        assert board.is_heard
+
+    with_board(test)
