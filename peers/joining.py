@@ -60,11 +60,11 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> None:
                 is_reached = await _lived(session, is_first=not guest.paused_s)
             finally:
                 guest.end_session()
-            if not is_reached:
-                await run_until_first(stop.wait(), asyncio.sleep(AGAIN_S))
-            elif given.has_declined or not guest.pause.wanted.is_set():
+            if is_reached and (given.has_declined or not guest.pause.wanted.is_set()):
                 break  # where somebody said no, PyTorch may be half loaded
             free_memory()
+            if not is_reached:
+                await run_until_first(stop.wait(), asyncio.sleep(AGAIN_S))
     if given.has_declined:
         raise declined(options.data_dir)
     _summarise(options, given.summary)

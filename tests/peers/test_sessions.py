@@ -123,8 +123,11 @@ def test_after_a_pause_a_run_that_does_not_answer_and_a_full_device_are_tried_ag
     deed: str, said: str,
 ) -> None:  # fmt: skip
     lives = Lives(monkeypatch, DataDir(tmp_path), "is paused", deed, deed, "finishes")
+    freed_s: list[float] = []
+    monkeypatch.setattr(joining, "free_memory", lambda: freed_s.append(loop.time()))
     loop.run_until_complete(joining.join(options(tmp_path), asyncio.Event()))
     assert len(lives.begun_s) == 4
+    assert freed_s[1:] == lives.begun_s[1:3], "who waits holds nothing of a device that others want"
     assert lives.begun_s[3] - lives.begun_s[2] == pytest.approx(joining.AGAIN_S)
     told = capsys.readouterr()
     assert told.err.count(said) == told.err.count("trying again in 30 s") == 2
