@@ -42,9 +42,9 @@ class Watched:
 
         Of who serves day and night: nothing while nobody can say when it comes, as when nobody is here.
         """
-        ahead, unit = self.ahead(), self.tally.unit
-        if ahead is not None and not math.isnan(unit.share):
-            return replace(ahead, unit_share=unit.share, unit_left_s=unit.left_s)
+        ahead, (share, left_s) = self.ahead(), self.tally.unit.so_far()
+        if ahead is not None and not math.isnan(share):
+            return replace(ahead, unit_share=share, unit_left_s=left_s)
         is_known = ahead is not None and math.isfinite(ahead.next_s)
         return ahead if is_known or self.role is Role.TRAINER else None
 
@@ -128,8 +128,8 @@ class LivePanel:
             ("loss", f"{self._loss:.4f}" if math.isfinite(self._loss) else "-"),
         ]
         if watched.role is Role.TRAINER:
-            unit = watched.tally.unit
-            rows.append(("your unit", "" if math.isnan(unit.share) else unit_words(unit.share, unit.left_s)))
+            share, left_s = watched.tally.unit.so_far()
+            rows.append(("your unit", "" if math.isnan(share) else unit_words(share, left_s)))
             rows.append(("you gave", watched.gave or "-"))
         if watched.role is Role.AUXILIARY:
             rows.append(("you helped", f"to average {watched.helped}" if watched.helped else "-"))
