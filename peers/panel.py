@@ -16,6 +16,7 @@ from peers.event_words import count, refused_words, unit_words, words
 from peers.headline import Headline, SwarmHeadline, TrainerHeadline
 from peers.progress import Ahead
 from peers.tally import Tally
+from peers.terminal import as_text
 
 NOTES = 4
 """What was told lately, in so many notes."""
@@ -108,9 +109,9 @@ class LivePanel:
 
         table = Table.grid(padding=(0, 2))
         for name, value in self._rows():
-            table.add_row(Text(name, style="dim"), Text(value))
-        head = [Text(line, style="bold") for line in self.lines()]
-        notes = [Text(note, style="dim") for note in self._notes]
+            table.add_row(Text(name, style="dim"), Text(as_text(value)))
+        head = [Text(as_text(line), style="bold") for line in self.lines()]
+        notes = [Text(as_text(note), style="dim") for note in self._notes]
         return Panel(Group(*head, table, *notes), title=Text(self._watched.title))
 
     def lines(self) -> list[str]:
