@@ -186,7 +186,7 @@ def test_a_machine_without_a_gpu_is_told_nothing_and_a_model_that_does_not_fit_i
 
 
 @pytest.mark.usefixtures("limits")
-@pytest.mark.parametrize(("error", "outcome"), [(None, Outcome.OK), (OF_OTHERS, Outcome.PROBLEM)])
+@pytest.mark.parametrize(("error", "outcome"), [(None, Outcome.OK), (OF_OTHERS, Outcome.NOTE)])
 def test_the_doctor_tries_the_gpu_that_would_be_taken(
     monkeypatch: pytest.MonkeyPatch, error: CollabError | None, outcome: Outcome
 ) -> None:
