@@ -13,6 +13,7 @@ from peers.cli_options import (
     DashboardAt,
     HubEvery,
     HubRepo,
+    Listening,
     LogLevel,
     MaxDownload,
     MaxUpload,
@@ -53,7 +54,7 @@ def init(
 def backbone(
     context: typer.Context,
     directory: Annotated[Path, typer.Argument(help="Directory of the run, made with 'collab-peer init'.")],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",  # noqa: S104 - a backbone is dialled
+    host: Annotated[str, Listening()] = "0.0.0.0",  # noqa: S104 - a backbone is dialled
     port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
     announce: Announce = None,
     invite_file: Annotated[Path | None, typer.Option(help="Write the invite here, too.")] = None,

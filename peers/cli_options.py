@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collab.swarm.duties import Duty
 
 
-
 def _to_announce(texts: list[str] | None) -> list[str]:
     """As multiaddresses.
 
@@ -27,6 +26,20 @@ def _to_announce(texts: list[str] | None) -> list[str]:
         raise typer.BadParameter(str(error)) from None
 
 
+def _to_listen(host: str | None) -> str | None:
+    """
+    Raises:
+        BadParameter: it is no IPv4 address, which the daemon would find out much later.
+    """
+    from ipaddress import IPv4Address
+
+    try:
+        return host if host is None else str(IPv4Address(host))
+    except ValueError:
+        text = f"expected an IPv4 address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them, got {host!r}"
+        raise typer.BadParameter(text) from None
+
+
 LogLevel = cli_owner.LogLevel
 MAX_MBIT_PER_S = 1e6
 """A terabit a second: whoever limits a link to more has slipped a unit."""
@@ -36,6 +49,7 @@ MAX_HUB_EVERY_MIN = 10080.0
 """A week: who wants less publishes nothing."""
 Limit = partial(typer.Option, min=0.1, max=MAX_MBIT_PER_S)
 Gigabytes = partial(typer.Option, min=0.001, max=MAX_GB)
+Listening = partial(typer.Option, help="IPv4 address to listen on.", callback=_to_listen)
 MaxUpload = Annotated[float | None, Limit(help="Mbit/s that this peer may send; default: all it can.")]
 MaxDownload = Annotated[float | None, Limit(help="Mbit/s that this peer may take in; default: all it can.")]
 Announce = Annotated[
