@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from collab.errors import CollabError
-from peers.cell_window import LINES, CellWindow
+from peers.cell_window import LINES, CellWindow, shown
 from peers.process import EXIT_AT_ONCE, LEAVE_LIMIT_S, WORKER_LIMIT_S, dying_with_us
 
 GONE_AFTER_S = LEAVE_LIMIT_S + WORKER_LIMIT_S + 5.0
@@ -194,5 +194,5 @@ class CellCommand:
         self._lines.put(None)
 
     def _failed(self, how: str) -> CommandFailed:
-        last = [line.text for line in self._said if line.text.strip()][-SAID_LAST:]
+        last = [shown(line.text, self._hidden) for line in self._said if line.text.strip()][-SAID_LAST:]
         return CommandFailed("\n".join([f"{self.name} ended {how}", *last]), hint="mend that, and run the cell again")

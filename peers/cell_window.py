@@ -9,6 +9,13 @@ LINES, ALL = 30, 2000
 HIDDEN = "[secret]"
 
 
+def shown(line: str, hidden: Collection[str]) -> str:
+    """A line as a cell may have it: none of the texts that nobody is to see, and nothing but text."""
+    for text in hidden:
+        line = line.replace(text, HIDDEN) if text else line
+    return "".join(character if character.isprintable() else " " for character in line).rstrip()
+
+
 class CellWindow:
     """Shows lines as they come. Outside a notebook they are printed one by one.
 
@@ -24,14 +31,12 @@ class CellWindow:
             num_lines: that are shown, the newest.
             show: gets all that is to be seen, at every change; None: the cell, or standard output.
         """
-        self._hidden = [text for text in hidden if text]
+        self._hidden = hidden
         self._lines: deque[str] = deque(maxlen=num_lines)
         self._show = show or _place_in_cell()
 
     def add(self, line: str) -> None:
-        for text in self._hidden:
-            line = line.replace(text, HIDDEN)
-        line = "".join(character if character.isprintable() else " " for character in line).rstrip()
+        line = shown(line, self._hidden)
         if self._show is None:
             print(line, flush=True)  # noqa: T201 - there is no cell to show it in
             return

@@ -124,7 +124,8 @@ def device(found: Devices) -> Finding:
         remedy = "install PyTorch again, from the index that fits this machine"
         return _problem("device", f"torch does not load: {found.error}", remedy)
     if found.trouble:
-        return _problem("device", f"{'; '.join(found.gpus)}: {found.trouble}", found.remedy)
+        text = f"{'; '.join(found.gpus)}: {found.trouble}; a peer would compute on the processor"
+        return _note("device", text, found.remedy)
     if found.gpus:
         return _ok("device", "; ".join(found.gpus))
     text = f"no GPU; {found.processors} processor{'s' if found.processors != 1 else ''}"

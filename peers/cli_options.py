@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collab.swarm.duties import Duty
 
 
-
 def _to_announce(texts: list[str] | None) -> list[str]:
     """As multiaddresses.
 

@@ -24,6 +24,7 @@ from peers import checkup
 from peers.checkup import Finding, Outcome
 from peers.places import cache_dir, data_home
 from peers.process import leaves
+from peers.terminal import as_text
 from peers.visiting import Tell, visit
 
 TOLD = ("torch", "hivemind", "transformers", "numpy", "protobuf", "datasets", "huggingface_hub")
@@ -202,7 +203,7 @@ def for_people(findings: Sequence[Finding]) -> str:
 def line_of(finding: Finding) -> str:
     """What was found and, where there is something to do, a remedy."""
     line = f"{MARKS[finding.outcome]:8}{finding.check:10} {finding.text}"
-    return f"{line}\n{'':18} -> {finding.remedy}" if finding.remedy else line
+    return as_text(f"{line}\n{'':18} -> {finding.remedy}" if finding.remedy else line)
 
 
 def verdict(findings: Sequence[Finding]) -> str:

@@ -101,6 +101,7 @@ class Guest:
         try:
             async with Background() as tasks:
                 tasks.create_task(self._watch())
+                tasks.create_task(self._keep_count())
                 yield
         finally:
             self._place.condition.unlink(missing_ok=True)
@@ -162,8 +163,13 @@ class Guest:
         else:
             self._welcome.set()
         self._say()
-        if self.traffic.is_due:
-            await asyncio.get_running_loop().run_in_executor(None, self.traffic.save)  # a busy disk takes its time
+
+    async def _keep_count(self) -> None:
+        """Beside the looks: a busy disk takes its time, and whoever wants the device does not wait for it."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.traffic.is_due:
+                await asyncio.get_running_loop().run_in_executor(None, self.traffic.save)
 
     def _ask_to_pause(self) -> None:
         self._asked_s, self._asked_kind = monotonic(), self._kind

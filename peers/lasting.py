@@ -36,10 +36,12 @@ class Lasting:
         self._folder, self._monotonic = folder, monotonic
         self._key = place.identity.name
         self._files = (place.identity, place.agreed, place.backbones, place.traffic)
+        self._own_count = place.traffic
+        """Of this machine's line: the folder's may be of another one's, or ten minutes older after a power cut."""
         self._kept: dict[str, bytes] = {}
         """What is in the folder, if nobody else writes there."""
         self._rests_until_s, self._fails_until_s = -math.inf, -math.inf
-        self._is_shared = self._has_told = False
+        self._is_shared, self._told = False, ""
         self._lock = threading.Lock()
         """At the end a thread may still be at it that nobody waits for."""
 
@@ -53,7 +55,7 @@ class Lasting:
             there = {path: _read(self._folder / path.name) for path in self._files}
             self._kept = {path.name: data for path, data in there.items() if data is not None}
             for path in self._files if self._key in self._kept else ():  # without a key the rest is of nobody
-                if path.name in self._kept:
+                if path.name in self._kept and not (path == self._own_count and path.exists()):
                     replace_file(path, self._kept[path.name], mode=PRIVATE)
         except OSError as error:
             text = f"what is kept in {self._folder} cannot be taken from there: {error.strerror or error}"
@@ -102,8 +104,8 @@ class Lasting:
         return not self._is_shared
 
     def _tell(self, text: str, hint: str) -> None:
-        if not self._has_told:
-            self._has_told = True
+        if text != self._told:
+            self._told = text
             announce(f"problem: {text}\n  -> {hint}")
 
 

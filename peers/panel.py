@@ -16,6 +16,7 @@ from peers.event_words import count, refused_words, unit_words, words
 from peers.headline import Headline, SwarmHeadline, TrainerHeadline
 from peers.progress import Ahead
 from peers.tally import Tally
+from peers.terminal import as_text
 
 NOTES = 4
 """What was told lately, in so many notes."""
@@ -42,9 +43,9 @@ class Watched:
 
         Of who serves day and night: nothing while nobody can say when it comes, as when nobody is here.
         """
-        ahead, unit = self.ahead(), self.tally.unit
-        if ahead is not None and not math.isnan(unit.share):
-            return replace(ahead, unit_share=unit.share, unit_left_s=unit.left_s)
+        ahead, (share, left_s) = self.ahead(), self.tally.unit.so_far()
+        if ahead is not None and not math.isnan(share):
+            return replace(ahead, unit_share=share, unit_left_s=left_s)
         is_known = ahead is not None and math.isfinite(ahead.next_s)
         return ahead if is_known or self.role is Role.TRAINER else None
 
@@ -108,9 +109,9 @@ class LivePanel:
 
         table = Table.grid(padding=(0, 2))
         for name, value in self._rows():
-            table.add_row(Text(name, style="dim"), Text(value))
-        head = [Text(line, style="bold") for line in self.lines()]
-        notes = [Text(note, style="dim") for note in self._notes]
+            table.add_row(Text(name, style="dim"), Text(as_text(value)))
+        head = [Text(as_text(line), style="bold") for line in self.lines()]
+        notes = [Text(as_text(note), style="dim") for note in self._notes]
         return Panel(Group(*head, table, *notes), title=Text(self._watched.title))
 
     def lines(self) -> list[str]:
@@ -128,8 +129,8 @@ class LivePanel:
             ("loss", f"{self._loss:.4f}" if math.isfinite(self._loss) else "-"),
         ]
         if watched.role is Role.TRAINER:
-            unit = watched.tally.unit
-            rows.append(("your unit", "" if math.isnan(unit.share) else unit_words(unit.share, unit.left_s)))
+            share, left_s = watched.tally.unit.so_far()
+            rows.append(("your unit", "" if math.isnan(share) else unit_words(share, left_s)))
             rows.append(("you gave", watched.gave or "-"))
         if watched.role is Role.AUXILIARY:
             rows.append(("you helped", f"to average {watched.helped}" if watched.helped else "-"))

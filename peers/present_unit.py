@@ -10,26 +10,27 @@ class PresentUnit:
     """The one that is computed now, or was computed last. Implements ``Sink``."""
 
     def __init__(self) -> None:
-        self._begun: UnitBegun | None = None
-        self._samples, self._seconds = 0, 0.0
-        """Computed, and in which time."""
+        self._unit: tuple[UnitBegun, int, float] | None = None
+        """With its samples that are computed, and in which time. Never changed in place: a panel is drawn by another
+        thread.
+        """
 
     def observe(self, event: Event) -> None:
         if isinstance(event, UnitBegun):
-            self._begun, self._samples, self._seconds = event, 0, 0.0
+            self._unit = event, 0, 0.0
         elif isinstance(event, Paused):
-            self._begun = None  # it was given back
-        elif isinstance(event, MicrobatchDone | MicrobatchSkipped) and self._begun is not None:
-            self._samples += event.samples
-            self._seconds = event.at_s - self._begun.at_s
+            self._unit = None  # it was given back
+        elif isinstance(event, MicrobatchDone | MicrobatchSkipped) and self._unit is not None:
+            begun, samples, _ = self._unit
+            self._unit = begun, samples + event.samples, event.at_s - begun.at_s
 
-    @property
-    def share(self) -> float:
-        """Of its samples, that are computed, 0 .. 1; NaN: there is no unit."""
-        return min(self._samples / self._begun.samples, 1.0) if self._begun is not None else math.nan
+    def so_far(self) -> tuple[float, float]:
+        """Of its samples those that are computed, 0 .. 1, and seconds until the others are, at the pace of these.
 
-    @property
-    def left_s(self) -> float:
-        """Until the others are, at the pace of those; infinite: nobody knows."""
-        share = self.share
-        return self._seconds * (1 - share) / share if share > 0 else math.inf
+        NaN: there is no unit. Infinite: nobody knows.
+        """
+        if (unit := self._unit) is None:
+            return math.nan, math.inf
+        begun, samples, seconds = unit
+        share = min(samples / begun.samples, 1.0)
+        return share, seconds * (1 - share) / share if share > 0 else math.inf

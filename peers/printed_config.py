@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from collab.config import Run, load_run
 
-PASSWORD = re.compile(r"(?<=://)[^/@]*@")
-"""Of a store: an address that holds one is not for a screen."""
+PASSWORD = re.compile(r"(?<=://)[^/?#]*(?=@)|(?<=[?&]password=)[^&#]*")
+"""Of a store, as Redis takes it, with an @ in it, too: an address that holds one is not for a screen."""
 COMMENT_COLUMN = 48
 
 
@@ -62,7 +62,7 @@ def _printable(value: Any) -> Any:
     """As plain YAML has it; a password is left out."""
     if isinstance(value, Path):
         return str(value)
-    return PASSWORD.sub("[secret]@", value) if isinstance(value, str) else value
+    return PASSWORD.sub("[secret]", value) if isinstance(value, str) else value
 
 
 def _section(section: BaseModel, *, is_given: bool) -> Iterator[str]:

@@ -16,7 +16,7 @@ import uvloop
 
 from collab.compute import workers_end
 from collab.errors import CollabError
-from peers.terminal import outlive_hearers
+from peers.terminal import as_text, outlive_hearers
 
 LEAVE_LIMIT_S = 4.5
 """After the first Ctrl+C or SIGTERM; preemptible machines give little more."""
@@ -181,6 +181,9 @@ class ToStandardError(logging.StreamHandler[TextIO]):
 
     stream = property(lambda _: sys.stderr, lambda *_: None)
 
+    def format(self, record: logging.LogRecord) -> str:
+        return as_text(super().format(record))
+
 
 def configure_logging(level: str) -> None:
     """Log to standard error; hivemind's own handlers and colours are switched off when it is imported."""
@@ -193,4 +196,4 @@ def configure_logging(level: str) -> None:
 
 def announce(line: str) -> None:
     """Say something to the person at the terminal, wherever standard output goes."""
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - this is the command line
+    print(as_text(line), file=sys.stderr, flush=True)  # noqa: T201 - this is the command line

@@ -14,6 +14,7 @@ from collab.metrics.records import Event, Notice, PhaseReached, RoundEnded, Wind
 from collab.metrics.sinks import event_fields
 from peers.event_words import words
 from peers.panel import LivePanel, Watched
+from peers.terminal import as_text
 
 PROGRESS_LINES_S = 10.0
 """Between two lines about the same thing, where nothing can be written over."""
@@ -74,7 +75,7 @@ class LineScreen:
                 return
             self._told = line
         if line:
-            print(f"{time.strftime('%H:%M:%S')}  {line}", file=self._out, flush=True)
+            print(f"{time.strftime('%H:%M:%S')}  {as_text(line)}", file=self._out, flush=True)
 
     def _helped(self, event: Event) -> str:
         """Of an auxiliary peer, a line a minute; it has no steps of its own to tell of."""

@@ -1,4 +1,8 @@
-"""What a peer says may have nowhere to go: its terminal or the program behind a pipe goes away, a disk fills up."""
+"""What a peer says on a terminal, or where one should be.
+
+It may have nowhere to go: the terminal or the program behind a pipe goes away, a disk fills up. And it may hold what
+strangers have written, which no terminal is to obey.
+"""
 
 import errno
 import io
@@ -10,6 +14,13 @@ GONE = (errno.EIO, errno.EPIPE)
 """Of a terminal that is closed, and of a pipe whose reader has ended: neither comes back."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Of a file that takes no more: until somebody makes room."""
+LAYOUT = "\n\t\u00a0\u3000"
+"""What Python does not call printable, and a terminal may obey: new lines, and spaces of other scripts."""
+
+
+def as_text(words: str) -> str:
+    """Without what a terminal would obey; lines stay lines."""
+    return "".join(letter if letter.isprintable() or letter in LAYOUT else "?" for letter in words)
 
 
 class _Output(io.FileIO):
@@ -22,7 +33,7 @@ class _Output(io.FileIO):
 
     def write(self, data: Any, /) -> int:
         try:
-            return super().write(data)
+            return super().write(data) or len(data)  # nothing: another program has it wait for nobody, and it is full
         except OSError as error:
             if error.errno in FULL:
                 return len(data)
@@ -42,8 +53,10 @@ def outlive_hearers() -> None:
     sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
 
 
-def _outliving(stream: TextIO) -> TextIO:
-    """The same stream where it is none of the system, as in a notebook."""
+def _outliving(stream: TextIO | None) -> TextIO:
+    """The same stream where it is none of the system, as in a notebook; nowhere, if it was closed from the start."""
+    if stream is None:
+        return open(os.devnull, "w", encoding="utf-8")
     if not isinstance(stream, io.TextIOWrapper) or stream.closed or not _is_of_the_system(stream):
         return stream
     stream.flush()

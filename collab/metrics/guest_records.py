@@ -46,9 +46,9 @@ class StepAwaited(Event):
     share: float
     """Of the next step's batch, that trainers have by now if they compute as they say, 0 .. 1; NaN: nobody knows."""
     next_s: float
-    """Until the whole batch is there, likewise; infinite: nobody knows."""
+    """Until the next step is due, its round included; 0: the whole batch is there; infinite: nobody knows."""
     step_s: float
-    """That a step should take, likewise."""
+    """That a step should take, its round included; infinite: nobody knows."""
     unit_share: float = math.nan
     """Of the samples of the unit of work that this machine computes, those that it has, 0 .. 1; NaN: there is none."""
     unit_left_s: float = math.inf

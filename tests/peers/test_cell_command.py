@@ -123,6 +123,9 @@ def test_who_leaves_at_once_or_before_it_listens_has_done_as_it_was_told(how: st
 def test_no_cell_shows_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
     command("print('token hf_abc, hf_abc')", "hf_abc", "").follow()
     assert capsys.readouterr().out == "token [secret], [secret]\n"
+    failing = command("import sys; print('refused hf_abc \\x1b[31m', file=sys.stderr); sys.exit(1)", "hf_abc")
+    with pytest.raises(CommandFailed, match="ended with code 1\nrefused \\[secret\\]  \\[31m\n"):
+        failing.follow()
 
 
 def test_a_command_leaves_when_its_kernel_dies(tmp_path: Path) -> None:

@@ -242,6 +242,31 @@ def test_a_session_that_goes_on_is_counted_and_the_count_is_kept(tmp_path: Path,
     assert MonthlyTraffic(house.place.traffic).used_bytes == 9 * SAVED_EVERY_BYTES // 4
 
 
+def test_a_disk_that_takes_a_minute_for_the_count_keeps_nobody_from_the_device(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+
+    async def apart(_self: Any, _executor: Any, work: Callable[[], Any]) -> Any:
+        if work == house.guest.traffic.save:
+            await asyncio.sleep(60.0)
+        return work()
+
+    monkeypatch.setattr(VirtualLoop, "run_in_executor", apart)
+
+    async def life() -> None:
+        async with house.guest.stay():
+            await house.guest.may_begin(house.stop)
+            house.guest.count(lambda: SAVED_EVERY_BYTES)
+            await asyncio.sleep(5.0)
+            house.reason = "the machine runs on battery"
+            await asyncio.sleep(1.0)
+            assert house.guest.pause.wanted.is_set()
+            house.guest.end_session()
+
+    within(loop, life())
+
+
 # -- the commands ------------------------------------------------------------------------------------------------------
 
 

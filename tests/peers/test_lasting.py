@@ -119,6 +119,18 @@ def test_of_two_machines_with_one_peer_the_later_writer_leaves_the_folder_alone(
     assert contents(folder)["traffic.json"] == b"10"
 
 
+@pytest.mark.parametrize("key", [SMALL["identity.key"], b"of another peer"])
+def test_a_machine_goes_on_with_its_own_count_of_its_own_line(tmp_path: Path, folder: Path, key: bytes) -> None:
+    for name, data in SMALL.items():
+        (folder / name).write_bytes(data)
+    machine = Machine(tmp_path / "here", folder)
+    machine.write(identity_key=key, traffic_json=b"99")  # it was killed before the folder had this
+    machine.lasting.bring()
+    assert machine.on_disk() == {**SMALL, "traffic.json": b"99"}
+    machine.lasting.put()
+    assert contents(folder)["traffic.json"] == b"99"
+
+
 def test_without_its_key_what_is_kept_is_of_nobody_and_a_new_peer_takes_its_place(tmp_path: Path, folder: Path) -> None:
     for name in ("agreed.json", "backbones.json"):
         (folder / name).write_bytes(b"of before")
@@ -148,6 +160,10 @@ def test_a_drive_that_is_gone_costs_the_peer_nothing_and_is_tried_again(
     machine.now_s = REST_S
     machine.lasting.put()
     assert contents(folder) == {"identity.key": b"a key"}
+    (folder / "identity.key").write_bytes(b"of another machine")
+    machine.write(agreed_json=b"yes")
+    machine.lasting.put()
+    assert "another machine keeps its peer in" in capsys.readouterr().err, "which is something else"
 
 
 def test_a_folder_that_cannot_be_read_ends_the_command_before_there_is_a_new_peer(tmp_path: Path, folder: Path) -> None:

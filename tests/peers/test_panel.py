@@ -2,6 +2,7 @@
 
 import io
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -154,6 +155,30 @@ def test_how_far_the_own_unit_of_work_is_has_its_row() -> None:
     looker.sees(Paused(at_s=270.0, reason="the owner wants it", seconds=0.1, samples=0))
     assert "your unit" not in looker.all
     assert looker.watched.awaited() == ahead
+
+
+class GivenBack(UnitBegun):
+    """A unit that the loop gives back while the panel's thread looks at it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "samples" and meanwhile:
+            meanwhile.pop()()
+        return super().__getattribute__(name)
+
+
+meanwhile: list[Callable[[], None]] = []
+"""What comes in between, once."""
+
+
+def test_a_unit_that_is_given_back_while_it_is_drawn_does_not_end_the_panels_thread() -> None:
+    looker = Looker(ahead=lambda: replace(SOON, next_s=math.inf, step_s=math.inf, unit_s=300.0))
+    paused = Paused(at_s=120.0, reason="the owner wants it", seconds=0.1, samples=0)
+    looker.sees(GivenBack(at_s=100.0, pass_number=1, shard=12, samples=40, version=3, lease_s=300.0))
+    for look in (lambda: looker.all, looker.watched.awaited):
+        meanwhile.append(lambda: looker.watched.tally.observe(paused))
+        assert look() is not None
+        assert not meanwhile
+        looker.sees(GivenBack(at_s=130.0, pass_number=1, shard=12, samples=40, version=3, lease_s=300.0))
 
 
 def test_the_first_step_is_waited_for_as_long_as_one_takes_and_then_it_is_late() -> None:

@@ -92,6 +92,22 @@ def test_a_peer_shows_its_options_without_looking_for_the_run(word: str, tmp_pat
     assert not (tmp_path / "here").exists()
 
 
+@pytest.mark.parametrize(
+    ("store", "told"),
+    [
+        ("rediss://user:the-p@ssword@host:6379/0", "rediss://[secret]@host:6379/0"),
+        ("unix:///run/redis.sock?db=0&password=the-p@ssword", "unix:///run/redis.sock?db=0&password=[secret]"),
+        ("redis://host:6379/0?password=ssword#0", "redis://host:6379/0?password=[secret]#0"),
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("here@there.sqlite", "here@there.sqlite"),
+    ],
+)
+def test_no_password_of_a_store_is_shown_wherever_its_address_has_it(store: str, told: str) -> None:
+    values, _, text = show("join", "an-invite", "--store", store)
+    assert values["options"]["store"] == told
+    assert "ssword@" not in text
+
+
 def test_a_run_file_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["backbone", str(tmp_path), "--print-config"])
     assert result.exit_code == 1

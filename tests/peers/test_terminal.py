@@ -2,6 +2,8 @@
 what it says is no error.
 """
 
+import io
+import logging
 import os
 import pty
 import signal
@@ -11,6 +13,14 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from rich.console import Console
+
+from collab.metrics.records import Notice
+from peers.checkup import Finding, Outcome
+from peers.doctor import line_of
+from peers.panel import LivePanel, Watched
+from peers.process import ToStandardError, announce
+from peers.screen import LineScreen
 
 LIMIT_S = 240.0
 
@@ -148,6 +158,34 @@ def test_a_peer_whose_disk_is_full_or_whose_reader_has_ended_leaves_when_it_is_a
     assert code == 0
 
 
+SAYS_MUCH = """\
+import sys
+from pathlib import Path
+
+from peers.process import run_peer
+
+
+async def main(stop):
+    for _ in range(3):
+        print("x" * 1_000_000, flush=True)
+    Path(sys.argv[1]).write_text("left in order")
+
+
+raise SystemExit(run_peer(main))
+"""
+
+
+def test_a_pipe_that_is_full_and_waits_for_nobody_ends_no_peer(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)  # of what all share that write there
+    command = [sys.executable, "-c", SAYS_MUCH, str(tmp_path / "said")]
+    with os.fdopen(writer, "wb") as full:
+        code = subprocess.run(command, stdout=full, timeout=LIMIT_S).returncode
+    os.close(reader)
+    assert (tmp_path / "said").read_text() == "left in order"
+    assert code == 0
+
+
 MAKES_ROOM = """\
 import resource
 
@@ -200,3 +238,50 @@ raise SystemExit(run_peer(main))
 def test_a_standard_output_that_was_opened_anew_stays_open() -> None:
     done = subprocess.run([sys.executable, "-c", OPENED_ANEW], capture_output=True, text=True, timeout=LIMIT_S)
     assert (done.returncode, done.stdout) == (0, "still there\n"), done.stderr
+
+
+CLOSED = """\
+import sys
+from pathlib import Path
+
+from peers.panel import Watched
+from peers.process import announce, run_peer
+from peers.screen import choose_screen
+
+
+async def main(stop):
+    choose_screen(Watched(title="run"), as_json=False)
+    announce("bye")
+    print("bye", flush=True)
+    Path(sys.argv[1]).write_text("left in order")
+
+
+raise SystemExit(run_peer(main))
+"""
+
+
+def test_a_peer_whose_streams_were_closed_before_it_began_says_nothing_and_works(tmp_path: Path) -> None:
+    script = 'exec "$0" -c "$1" "$2" >&- 2>&-'
+    command = ["bash", "-c", script, sys.executable, CLOSED, str(tmp_path / "said")]
+    assert subprocess.run(command, timeout=LIMIT_S).returncode == 0
+    assert (tmp_path / "said").read_text() == "left in order"
+
+
+HOSTILE = "it refuses us: \x1b]0;bought\x07\x1b[2J \u202egnp.exe\r\n  -> ask\tthe organiser, Zo\u00eb\u3000\u00a0!"
+HARMLESS = "it refuses us: ?]0;bought??[2J ?gnp.exe?\n  -> ask\tthe organiser, Zo\u00eb\u3000\u00a0!"
+
+
+def test_what_strangers_write_is_text_wherever_a_person_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
+    announce(HOSTILE)
+    assert capsys.readouterr().err == f"{HARMLESS}\n"
+    record = logging.LogRecord("a", logging.WARNING, "b.py", 1, "%s", (HOSTILE,), None)
+    assert ToStandardError().format(record) == HARMLESS
+    finding = Finding(check="join", outcome=Outcome.NOTE, text=HOSTILE)
+    assert line_of(finding).endswith(HARMLESS)
+    notice, watched, out = Notice(at_s=0.0, text=HOSTILE, is_problem=True), Watched(title="run"), io.StringIO()
+    LineScreen(out, watched).observe(notice)
+    panel = LivePanel(watched)
+    panel.observe(notice)
+    Console(file=out, width=200, force_terminal=False).print(panel.render())
+    assert out.getvalue().count("?]0;bought??[2J ?gnp.exe?") == 3, "in a line, as the headline and among the notes"
+    assert not set(out.getvalue()) & {"\x1b", "\x07", "\u202e", "\r"}

@@ -155,9 +155,10 @@ def test_a_trainer_sees_how_far_its_own_unit_is(tmp_path: Path) -> None:
     units, ends, unit = 0, [], PresentUnit()
     for event in trainer.events:
         if isinstance(event, UnitBegun):
-            ends, units = [*ends, unit.share], units + 1
+            ends, units = [*ends, unit.so_far()[0]], units + 1
         unit.observe(event)
-        if isinstance(event, MicrobatchDone) and 0.2 < unit.share < 1.0:
-            assert unit.left_s > 0.0
+        share, left_s = unit.so_far()
+        if isinstance(event, MicrobatchDone) and 0.2 < share < 1.0:
+            assert left_s > 0.0
     assert units == 20
     assert ends[1:] == [1.0] * 19, "each was computed to its end before the next one began"
