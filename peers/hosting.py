@@ -34,7 +34,7 @@ from peers.hub_service import bring, bring_if_lost, place_for, service_at
 from peers.joining import Relay
 from peers.owner import Estate
 from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, DataDir, claim_data_dir
-from peers.process import share_one_heap
+from peers.process import set_up_heap
 from peers.run_size import state_bytes
 from peers.screen import Style
 from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
@@ -92,7 +92,7 @@ class HostOptions:
 
 async def host(options: HostOptions, stop: asyncio.Event) -> None:
     """Serve the run of ``options.directory`` until stopped."""
-    share_one_heap()
+    set_up_heap()
     directory, begin_with = options.directory, None
     if not options.begin_with and (told := told_before(directory)):
         options = replace(options, begin_with=told, is_new_owner=True)

@@ -28,8 +28,10 @@ ADDRESSES_IN_LOGS = ("httpx", "httpx2", "httpcore", "httpcore2", "huggingface_hu
 WAIT = asyncio.Event.wait.__qualname__
 COLLECT_S, COLLECTING = 10.0, 0.002
 """Dead rings are looked for so often, and in no more than this part of the time."""
-M_ARENA_MAX = -8
-"""Of glibc's ``malloc.h``: how many heaps there are."""
+M_ARENA_MAX, M_MMAP_THRESHOLD = -8, -3
+"""Of glibc's ``malloc.h``: how many heaps there are, and the size from which on a buffer is apart from them."""
+APART_BYTES = 128 << 10
+"""What that is in glibc before anything was freed."""
 EXIT_ERROR = 1
 EXIT_DECLINED = 3
 """2 is of the command line that cannot be read."""
@@ -139,15 +141,17 @@ def settle_heap() -> None:
     gc.collect()
 
 
-def share_one_heap() -> None:
-    """Have threads that start from now on take memory from heaps that are there, where the C library is glibc.
+def set_up_heap() -> None:
+    """Have the C library keep one heap, and large buffers out of it, where it is glibc. Before threads start.
 
-    Each would have a heap of its own, where what is free stays: in a backbone with trainers that come and go such heaps
-    grew by 0.7 MB in an hour (docs/benchmarks.md, "A backbone for long"). Nobody waits for a heap that another thread
-    uses: Python lets one thread run at a time.
+    Each thread would have a heap of its own. And each large buffer that is freed would raise the size from which on
+    buffers are apart, up to 32 MB, so that they come to lie in the heap among what stays, and leave holes in it: in a
+    backbone with trainers that come and go memory grew though what was in use did not (docs/benchmarks.md, "A backbone
+    for long"). Nobody waits for a heap that another thread uses: Python lets one thread run at a time.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     set_option(M_ARENA_MAX, 1)
+    set_option(M_MMAP_THRESHOLD, APART_BYTES)
 
 
 async def keep_heap_small(every_s: float = COLLECT_S) -> None:

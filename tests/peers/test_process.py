@@ -117,6 +117,51 @@ def test_what_a_burst_took_goes_back_to_the_system_though_something_of_it_stays(
     assert kept == 800
 
 
+HEAPS = """\
+import ctypes
+import sys
+from threading import Barrier, Thread
+
+from peers.process import set_up_heap
+
+
+class Told(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+
+def apart():
+    return told().hblkhd
+
+
+told = ctypes.CDLL(None).mallinfo2
+told.restype = Told
+if sys.argv[1] == "set up":
+    set_up_heap()
+together = Barrier(9)
+threads = [Thread(target=lambda: (bytearray(5000), together.wait())) for _ in range(8)]
+for thread in threads:
+    thread.start()
+together.wait()
+with open("/proc/self/maps") as seen:
+    starts = [int(line.split("-")[0], 16) for line in seen if line.split()[-1] == "0"]
+heaps = sum(start % (64 << 20) == 0 for start in starts)
+large = bytearray(20_000_000)
+del large
+before = apart()
+kept = bytearray(1_000_000)
+print(heaps, apart() - before)
+"""
+
+
+@pytest.mark.parametrize("is_set_up", [False, True])
+def test_threads_share_a_heap_and_large_buffers_stay_apart_from_it(is_set_up: bool) -> None:
+    words = [sys.executable, "-c", HEAPS, "set up" if is_set_up else "as it is"]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=280, check=True)
+    heaps, apart = map(int, result.stdout.split())
+    assert (heaps <= 1, apart >= 1_000_000) == (is_set_up, is_set_up)
+
+
 def test_a_no_has_an_exit_code_of_its_own_and_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     async def declines(_: asyncio.Event) -> None:
         raise Declined("not joined")
