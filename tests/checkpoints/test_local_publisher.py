@@ -160,6 +160,7 @@ def test_a_full_disk_publishes_nothing_and_keeps_what_is_there(tmp_path: Path, m
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(local, "write_synced", full)
+    monkeypatch.setattr(local, "replace_file", full)
     with pytest.raises(CheckpointFailed):
         ours.publish(snapshot(10), order(10, Tenure(1, A)))
     with pytest.raises(CheckpointFailed):

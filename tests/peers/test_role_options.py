@@ -108,11 +108,11 @@ def test_an_address_that_nobody_could_dial_is_refused_with_the_right_form(
 
 
 @pytest.mark.parametrize("command", [["backbone", "my-run"], ["join", "word"]])
-@pytest.mark.parametrize("host", ["localhost", "::", "127.0.0.1:4000", "203.0.113", ""])
+@pytest.mark.parametrize("host", ["example.org", "::", "127.0.0.1:4000", "203.0.113", ""])
 def test_what_nobody_can_listen_on_is_refused_at_once(command: list[str], host: str) -> None:
     result = CliRunner().invoke(app, [*command, "--host", host, "--print-config"], env={"COLUMNS": "400"})
     assert result.exit_code == 2
-    assert "expected an IPv4 address of this machine, such as 127.0.0.1" in result.output
+    assert "expected an IPv4 address of this machine, 0.0.0.0 for all that it has, or localhost" in result.output
 
 
 def test_who_wants_to_hear_of_problems_only_is_not_told_what_is_switched_off(
