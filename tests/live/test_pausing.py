@@ -22,8 +22,9 @@ def test_a_peer_pauses_at_its_owners_word_with_nothing_lost_and_works_again(tmp_
         paused = run_cli("pause", "--data-dir", str(place))
         assert paused.returncode == 0, paused.stderr
         assert "its device is free" in paused.stderr
-        assert len(guest.all("Paused")) == 1
+        wait_until(lambda: bool(guest.all("Paused")), "its word of it to be read here", guest)
         wait_until(lambda: not pids_about(place), "its daemon to be gone", guest)
+        assert len(guest.all("Paused")) == 1
         computed = sum(event["samples"] for event in guest.all("MicrobatchDone"))
         assert computed == sum(step["own_samples"] for step in guest.steps), "all that it computed is in steps"
         other.wait_for_epoch(other.epoch + 3)

@@ -33,7 +33,7 @@ class Server:
         program = shutil.which("redis-server")
         assert program is not None, "these tests need redis-server: apt-get install redis-server (scripts/test.sh does)"
         options = ["--port", "0", "--unixsocket", str(self.folder / "socket"), "--dir", str(self.folder)]
-        durable = ["--appendonly", "yes", "--save", ""]
+        durable = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]  # as deploy/compose.yaml has it
         self.process = subprocess.Popen([program, *options, *durable, *self._further], stdout=subprocess.DEVNULL)
         give_up_s = time.monotonic() + STARTS_S
         while True:
