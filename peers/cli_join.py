@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from collab.types import Reachability
+    from peers.anew import HandedOn
     from peers.joining import JoinOptions
 
 
@@ -88,7 +89,7 @@ def join(
     if print_config:
         _show(context)
         return
-    _begin(invite, log_level, is_quiet=quiet)
+    life_before = _begin(invite, log_level, is_quiet=quiet)
     from collab.net.address_text import machine_name
     from peers.joining import JoinOptions
     from peers.occasions import HouseRules
@@ -104,7 +105,7 @@ def join(
         hub_repo=hub_repo, hub_every_min=hub_every, allowed_modules=tuple(allow or ()), wants_credit=credit, off=off,
         store=store, dashboard=dashboard, track=track, style=style_of(is_plain=plain, is_quiet=quiet), has_agreed=yes,
     )  # fmt: skip
-    raise typer.Exit(_run(invite, role, Places(data_dir, keep), options))
+    raise typer.Exit(_run(invite, role, Places(data_dir, keep, life_before), options))
 
 
 class Places(NamedTuple):
@@ -113,6 +114,8 @@ class Places(NamedTuple):
     data_dir: Path | None
     keep: Path | None
     """What it needs to be the same peer on the next machine, by run."""
+    life_before: "HandedOn | None" = None
+    """Of this process, with its invite and its directory; None: it is new."""
 
 
 def _show(context: typer.Context) -> None:
@@ -122,31 +125,47 @@ def _show(context: typer.Context) -> None:
 
 
 def _run(invite: str, role: str, places: Places, options: "Callable[..., JoinOptions]") -> int:
+    from peers.anew import begin_anew, ignored_signals
     from peers.process import run_peer
 
-    return run_peer(lambda stop: _take_part(invite, role, places, options, stop))
+    next_life: list[HandedOn | None] = []
+
+    async def take_part(stop: "asyncio.Event") -> None:
+        next_life.append(await _take_part(invite, role, places, options, stop))
+
+    ignored = ignored_signals()
+    code = run_peer(take_part)
+    for life in next_life:
+        if life is not None:
+            begin_anew(life, ignored)
+    return code
 
 
 async def _take_part(
     invite: str, role: str, places: Places, options: "Callable[..., JoinOptions]", stop: "asyncio.Event"
-) -> None:
+) -> "HandedOn | None":
     from collab.types import Role
     from peers.hub_lookup import apart, word_of
+    from peers.invites import pasted
     from peers.lasting import kept_in
     from peers.places import claim_data_dir
     from peers.wiring import invite_from
 
-    take_part: Callable[[JoinOptions, asyncio.Event], Awaitable[None]]
+    take_part: Callable[[JoinOptions, asyncio.Event], Awaitable[HandedOn | None]]
     if role == Role.BACKBONE:
         from peers.joined_backbone import join_as_backbone as take_part
     else:
         from peers.joining import join as take_part
 
-    word = await apart(lambda: word_of(invite))
+    life_before, data_dir = places.life_before, places.data_dir
+    word = life_before.invite if life_before else pasted(await apart(lambda: word_of(invite)))
     run_id = invite_from(word).run_id
-    with claim_data_dir(places.data_dir, run_id, pauses=role != Role.BACKBONE) as claimed:
+    if life_before is not None:
+        data_dir = life_before.let_go()
+    with claim_data_dir(data_dir, run_id, pauses=role != Role.BACKBONE) as claimed:
         async with kept_in(places.keep and places.keep / run_id, claimed):
-            await take_part(options(invite=word, role=Role(role), data_dir=claimed), stop)
+            chosen = options(invite=word, role=Role(role), data_dir=claimed, life_before=life_before)
+            return await take_part(chosen, stop)
 
 
 def _check(role: str, priority: str, keep: Path | None, track: str) -> None:
@@ -160,18 +179,26 @@ def _check(role: str, priority: str, keep: Path | None, track: str) -> None:
         raise typer.BadParameter("a backbone needs all of its --data-dir: back that up", param_hint="--keep")
 
 
-def _begin(invite: str, log_level: str, *, is_quiet: bool) -> None:
-    """Say at once what this is about, or what is wrong with it: what is imported next takes seconds."""
+def _begin(invite: str, log_level: str, *, is_quiet: bool) -> "HandedOn | None":
+    """Say at once what this is about, or what is wrong with it: what is imported next takes seconds.
+
+    Returns:
+        What this process has handed on to itself, of which all was said before; None: it is new.
+    """
+    from peers.anew import handed_on
     from peers.invites import first_words
     from peers.process import announce, configure_logging, run_plain
     from peers.terminal import outlive_hearers
 
     outlive_hearers()
     configure_logging(log_level)
+    if (life_before := handed_on()) is not None:
+        return life_before
     words: list[str] = []
     run_plain(lambda: words.append(first_words(invite)))
     if not is_quiet:
         announce(words[0])
+    return None
 
 
 def _asked_for(reach: str) -> "Reachability | None":

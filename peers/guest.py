@@ -94,6 +94,16 @@ class Guest:
         self._count: Callable[[], int] | None = None
         self._told: Told | None = None
 
+    @property
+    def waits(self) -> tuple[float, int] | None:
+        """Since when it may not work, and for which of the occasions; None: it may."""
+        return (self._asked_s, self._kind) if self._reason and self._asked_s is not None else None
+
+    def carry_on(self, asked_s: float, kind: int) -> None:
+        """As the guest of this process before its program began anew: what ``waits`` was then, which was told."""
+        self._asked_s, self._asked_kind, self._has_begun = asked_s, kind, True
+        self.pause.has_made_room.set()
+
     @asynccontextmanager
     async def stay(self) -> AsyncIterator[None]:
         """Look after the owner's wishes from now on."""

@@ -30,18 +30,27 @@ def is_path(text: str) -> bool:
 
 
 def invite_from(text: str) -> Invite:
-    """The invite itself, or the file that holds it.
+    """Of the invite itself, or the file that holds it.
 
     Raises:
         InviteError: neither.
     """
+    return read_invite(pasted(text))
+
+
+def pasted(text: str) -> str:
+    """What the file holds that is named, or the text itself.
+
+    Raises:
+        InviteError: the file cannot be read, or what is no file is no invite either.
+    """
     if is_path(text):
-        return read_invite(_read(Path(text)))
+        return _read(Path(text))
     word = "".join(text.split())
     if len(word) <= LONGEST_NAME and not word.startswith((PREFIX, *OLDER_PREFIXES)):
         problem = f"{word[:SHOWN]!r} is no invite, which begins with {PREFIX!r}, and there is no file of that name"
         raise InviteError(problem, hint=ASK_AGAIN)
-    return read_invite(text)
+    return text
 
 
 def _read(path: Path) -> str:

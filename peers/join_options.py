@@ -6,6 +6,7 @@ from collab.metrics.records import Event
 from collab.metrics.sinks import Fanout
 from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.types import Role
+from peers.anew import HandedOn
 from peers.hub_pace import HUB_EVERY_MIN
 from peers.occasions import NO_RULES, HouseRules
 from peers.places import DataDir
@@ -47,6 +48,8 @@ class JoinOptions:
     """Whether nobody is asked before the first join."""
     style: Style = Style.AUTO
     as_json: bool = False
+    life_before: HandedOn | None = None
+    """Of the same process, which has paused; None: it is new."""
 
     def say(self, line: str) -> None:
         """To the person at the terminal, unless they want to hear of problems only."""

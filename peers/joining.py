@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import os
 import sys
 import time
 from functools import partial
@@ -12,6 +13,7 @@ from collab.concurrency import run_until_first
 from collab.errors import BootstrapFailed, DeviceFull
 from collab.metrics.guest_records import Paused
 from collab.training.pausing import release_gpu
+from peers.anew import HandedOn
 from peers.asking import declined, is_to_ask
 from peers.event_words import count
 from peers.guest import Guest, Wait
@@ -29,8 +31,12 @@ AGAIN_S = 30.0
 """Between two tries to come back after a pause, while nobody answers, or others have the device's memory."""
 
 
-async def join(options: JoinOptions, stop: asyncio.Event) -> None:
+async def join(options: JoinOptions, stop: asyncio.Event) -> HandedOn | None:
     """Join and work until stopped or finished, whenever the machine's owner lets it; prints a summary at the end.
+
+    Returns:
+        What is to be handed on to a new program in this process, so that nothing of this one is left on a GPU while it
+        is paused; None: it is done.
 
     Raises:
         Declined: the machine's owner does not want it to take part.
@@ -44,7 +50,9 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> None:
     traffic = MonthlyTraffic(options.data_dir.traffic)
     rules = occasions(options.rules, options.data_dir, traffic)
     guest = Guest(options.data_dir, rules, traffic, partial(_tell_wait, options))
-    given = Given({"role": options.role})
+    given = Given.of(options.role, options.life_before)
+    if options.life_before is not None:
+        guest.carry_on(options.life_before.asked_s, options.life_before.kind)
 
     async def may_begin() -> bool:
         if not is_to_ask(options, invite.fingerprint):
@@ -63,11 +71,28 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> None:
             if is_reached and (given.has_declined or not guest.pause.wanted.is_set()):
                 break  # where somebody said no, PyTorch may be half loaded
             free_memory()
+            if given.had_gpu and guest.waits and not stop.is_set():
+                return _to_hand_on(options, given, guest.waits)
             if not is_reached:
                 await run_until_first(stop.wait(), asyncio.sleep(AGAIN_S))
     if given.has_declined:
         raise declined(options.data_dir)
     _summarise(options, given.summary)
+    return None
+
+
+def _to_hand_on(options: JoinOptions, given: Given, waits: tuple[float, int]) -> HandedOn:
+    place = options.data_dir
+    return HandedOn(
+        invite=options.invite,
+        data_dir=str(place.path.absolute()),
+        lock=os.dup(place.lock) if place.lock >= 0 else -1,
+        asked_s=waits[0],
+        kind=waits[1],
+        summary=given.summary,
+        counts=dict(given.counts),
+        tally=given.tally.sums,
+    )
 
 
 def _tell_wait(options: JoinOptions, wait: Wait) -> None:

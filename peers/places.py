@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
@@ -32,6 +32,8 @@ class DataDir:
     """A directory that this process has to itself."""
 
     path: Path
+    lock: int = field(default=-1, compare=False)
+    """Descriptor of the lock that says so; -1: it is looked at from outside."""
 
     @property
     def identity(self) -> Path:
@@ -169,18 +171,18 @@ def claim_data_dir(
         ConfigError: ``chosen`` cannot be written, or another process uses it; the directory is of a later version.
     """
     if chosen is not None:
-        with _claimed(chosen, pauses=pauses) as path:
-            if path is None:
+        with _claimed(chosen, pauses=pauses) as claimed:
+            if claimed is None:
                 hint = "stop it, or use another directory: each peer has one of its own"
                 raise ConfigError(f"another peer uses {chosen}", hint=hint)
-            bring_up_to_date(path)
-            yield DataDir(path)
+            bring_up_to_date(claimed.path)
+            yield claimed
         return
     for number in count(1):
-        with _claimed(data_home() / run_id / f"{kind}-{number}", pauses=pauses) as path:
-            if path is not None:
-                bring_up_to_date(path)
-                yield DataDir(path)
+        with _claimed(data_home() / run_id / f"{kind}-{number}", pauses=pauses) as claimed:
+            if claimed is not None:
+                bring_up_to_date(claimed.path)
+                yield claimed
                 return
 
 
@@ -209,7 +211,7 @@ def _at_the_door(path: Path, how: int) -> Iterator[None]:
 
 
 @contextmanager
-def _claimed(path: Path, *, pauses: bool) -> Iterator[Path | None]:
+def _claimed(path: Path, *, pauses: bool) -> Iterator[DataDir | None]:
     """``path`` under a lock that ends with the process; None when another process holds it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -228,7 +230,7 @@ def _claimed(path: Path, *, pauses: bool) -> Iterator[Path | None]:
             lock.write(b"" if pauses else NEVER_PAUSES.encode())
         if pauses:
             note_pausable(path)
-        yield path
+        yield DataDir(path, lock.fileno())
 
 
 def command_name() -> str:

@@ -88,6 +88,7 @@ async def _supervise(main: Main) -> None:
     for signum in LEAVE:
         if signum is not signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:  # nohup
             loop.add_signal_handler(signum, on_signal, signum)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEAVE)  # a program that began anew has not heard them so far
     try:
         await peer
     except asyncio.CancelledError:

@@ -17,6 +17,7 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.invite import Invite
 from collab.swarm.reachability import Verdict
 from collab.types import Reachability, Role
+from peers.anew import HandedOn
 from peers.asking import is_welcome
 from peers.auxiliary import Auxiliary, AuxiliarySettings
 from peers.guest import Guest
@@ -50,6 +51,13 @@ class Given:
     """Whether the newest session that computed did so on a GPU."""
     has_declined: bool = False
     """Whether this machine's owner does not want it to take part."""
+
+    @classmethod
+    def of(cls, role: Role, life_before: HandedOn | None) -> "Given":
+        """What the same process gave before its program began anew; without one, nothing."""
+        if life_before is None:
+            return cls({"role": role})
+        return cls(life_before.summary, Counter(life_before.counts), tally=Tally.of(life_before.tally), had_gpu=True)
 
     def add(self, summary: dict[str, Any], counted: tuple[str, ...], *, is_over: bool) -> None:
         """One more session has ended."""

@@ -1,5 +1,6 @@
 """What a peer has given and seen over all its sessions: a pause between two of them takes nothing away."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from collab.metrics.records import EpochFinished, Event, RoundEnded
@@ -19,6 +20,16 @@ class Tally:
     """Committed, that it was in."""
     unit: PresentUnit = field(default_factory=PresentUnit)
     _keeper: RhythmKeeper = field(default_factory=RhythmKeeper)
+
+    @classmethod
+    def of(cls, sums: Mapping[str, float]) -> "Tally":
+        """Goes on from what ``sums`` was."""
+        return cls(int(sums["own_samples"]), sums["swarm_samples"], int(sums["rounds"]))
+
+    @property
+    def sums(self) -> dict[str, float]:
+        """All that adds up."""
+        return {"own_samples": self.own_samples, "swarm_samples": self.swarm_samples, "rounds": self.rounds}
 
     @property
     def rhythm(self) -> Rhythm:

@@ -39,6 +39,7 @@ class VectorLayout:
             start += parameter.numel()
         self.slots = tuple(slots)
         self.num_elements = start
+        self._sizes = [slot.stop - slot.start for slot in slots]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -47,12 +48,15 @@ class VectorLayout:
 
     def gather_gradients(self, out: torch.Tensor) -> None:
         """Copy all gradients into ``out``: [num_elements] float32 on the model's device."""
-        for slot, (_, parameter) in zip(self.slots, self._parameters, strict=True):
-            piece = out[slot.start : slot.stop]
+        pieces, gradients = [], []
+        for piece, parameter in zip(torch.split(out, self._sizes), self.parameters, strict=True):
             if parameter.grad is None:
                 piece.zero_()
             else:
-                piece.copy_(parameter.grad.reshape(-1))
+                pieces.append(piece)
+                gradients.append(parameter.grad.reshape(-1))
+        if pieces:  # at once: small models keep a GPU waiting for who tells it of each tensor
+            torch._foreach_copy_(pieces, gradients)
 
     def clear_gradients(self) -> None:
         """As ``zero_grad`` of the model, which looks for its parameters each time."""
@@ -79,7 +83,7 @@ class VectorLayout:
         """
         if gradient.shape != (self.num_elements,):
             raise ShapeMismatch(f"expected a gradient of {self.num_elements} elements, got shape {gradient.shape}")
-        for slot, (_, parameter) in zip(self.slots, self._parameters, strict=True):
+        for slot, parameter in zip(self.slots, self.parameters, strict=True):
             piece = torch.from_numpy(gradient[slot.start : slot.stop]).reshape(slot.shape)
             parameter.grad = piece.to(device=parameter.device, dtype=parameter.dtype, copy=True)
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from collab.swarm.invite import Invite, write_invite
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, PeerId, Reachability, Role
 from peers import asking, guest as guests, joining, machine, session as sessions
+from peers.anew import HandedOn
 from peers.consent import note_agreed
 from peers.event_words import words
 from peers.guest import Guest
@@ -29,6 +31,7 @@ from peers.process import Declined
 from peers.progress import Ahead
 from peers.screen import Style
 from peers.session import Given, Session
+from peers.tally import Tally
 from peers.traffic import MonthlyTraffic
 from peers.wiring import Reach, invite_from
 from tests.peers.test_screen import step
@@ -88,7 +91,8 @@ class Lives:
         if deed == "asks, and hears yes":
             note_agreed(self._place, session.invite.fingerprint)
             return
-        if deed == "is paused":
+        if deed in ("is paused", "is paused on a GPU"):
+            session.given.had_gpu = deed.endswith("GPU")
             self._place.pause_mark.touch()
             await session.guest.pause.wanted.wait()
             session.guest.pause.has_made_room.set()
@@ -114,6 +118,55 @@ def test_what_was_given_before_and_after_a_pause_adds_up(
     assert lives.paused_s == [0.0, pytest.approx(100.0, abs=2.0)]
     told = summary(capsys)
     assert (told["samples"], told["epochs_contributed"], told["epoch"]) == (20, 4, 7)
+
+
+def test_who_had_a_gpu_hands_on_what_was_given_and_what_was_told_and_goes_on_with_that_as_another_program(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lives = Lives(monkeypatch, DataDir(tmp_path), "is paused on a GPU", "finishes")
+    asked = options(tmp_path)
+    life = loop.run_until_complete(joining.join(asked, asyncio.Event()))
+    assert life is not None
+    assert (life.invite, life.data_dir, life.lock) == (asked.invite, str(tmp_path), -1)
+    assert life.counts == {"samples": 10, "epochs_contributed": 2}
+    assert '"Summary"' not in capsys.readouterr().out, "it is not over"
+    life = HandedOn(**json.loads(json.dumps(asdict(life))))
+    next_life = joining.join(options(tmp_path, life_before=life), asyncio.Event())
+    assert loop.run_until_complete(next_life) is None
+    assert lives.paused_s == [0.0, pytest.approx(100.0, abs=2.0)], "since the owner's word"
+    captured = capsys.readouterr()
+    told = json.loads(captured.out.splitlines()[-1])
+    assert (told["samples"], told["epochs_contributed"], told["epoch"]) == (20, 4, 7)
+    assert paused_events(captured.out) == [], "the life before has told its reason to programs"
+    assert captured.err.count("paused: ") == 1
+
+
+def test_who_had_a_gpu_and_may_work_again_by_now_or_is_to_leave_goes_on_in_the_same_program(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = asyncio.Event()
+
+    async def live(session: Session) -> None:
+        session.given.had_gpu = True
+        place.pause_mark.touch()
+        await session.guest.pause.wanted.wait()
+        if len(begun) == 0:
+            place.pause_mark.unlink()
+            await asyncio.sleep(1.0)
+        else:
+            stop.set()
+        begun.append(loop.time())
+
+    place, begun = DataDir(tmp_path), list[float]()
+    monkeypatch.setattr(Session, "live", live)
+    assert loop.run_until_complete(joining.join(options(tmp_path), stop)) is None
+    assert len(begun) == 2
+
+
+def test_a_tally_goes_on_from_its_sums() -> None:
+    tally = Tally()
+    tally.observe(step(3, own=5))
+    assert Tally.of(json.loads(json.dumps(tally.sums))).sums == tally.sums
 
 
 @pytest.mark.parametrize(

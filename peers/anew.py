@@ -1,0 +1,88 @@
+"""A peer whose program begins anew in its own place while it is paused.
+
+What CUDA takes for a process that has used a GPU, some hundred megabytes of the card and as much of the machine's
+memory, is given back when its program ends and not before. The process stays: its id, its terminal, its directory; what
+it has given so far goes along.
+"""
+
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from peers.process import EXIT_ERROR, LEAVE, announce
+
+HANDED_ON = "COLLAB_HANDED_ON"
+"""Environment variable of the new program; taken out of it before anything else is started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOn:
+    """From the life before to the next one of the same process."""
+
+    invite: str
+    """What was pasted, or found: its file may be gone, or the Hub not answer."""
+    data_dir: str
+    lock: int
+    """Descriptor that holds the directory meanwhile; -1: none does."""
+    asked_s: float
+    """When the owner asked for the pause, on the machine's own clock, which goes on."""
+    kind: int
+    """Of the occasions, that it was for and that was told."""
+    summary: dict[str, Any] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    tally: dict[str, float] = field(default_factory=dict)
+
+    def let_go(self) -> Path:
+        """Of the directory, for the new program to take it in the next moment."""
+        if self.lock >= 0:
+            with suppress(OSError):
+                os.close(self.lock)
+        return Path(self.data_dir)
+
+
+def handed_on() -> HandedOn | None:
+    """What the life before has left for this one; None: there was none. Once."""
+    text = os.environ.pop(HANDED_ON, "")
+    try:
+        return HandedOn(**json.loads(text)) if text else None
+    except (ValueError, TypeError):
+        return None  # nobody but ourselves writes it, of the same version unless that was just replaced
+
+
+def ignored_signals() -> frozenset[signal.Signals]:
+    """What whoever has started this process wants it not to hear, as ``nohup`` does. Before a peer runs."""
+    return frozenset(signum for signum in LEAVE if signal.getsignal(signum) is signal.SIG_IGN)
+
+
+def begin_anew(life: HandedOn, ignored: frozenset[signal.Signals]) -> NoReturn:
+    """Become the same command again. Who asks to leave meanwhile is heard by the new program, as soon as it can.
+
+    Where Python is gone, by an upgrade say, the process ends with an error.
+
+    Args:
+        ignored: see ``ignored_signals``.
+    """
+    os.environ[HANDED_ON] = json.dumps(asdict(life))
+    signal.pthread_sigmask(signal.SIG_BLOCK, LEAVE)  # until ``run_peer`` listens
+    for signum in LEAVE:
+        signal.signal(signum, signal.SIG_IGN if signum in ignored else signal.SIG_DFL)
+    for name in os.listdir("/proc/self/fd"):  # a driver's own keep what they stand for as long as anybody has them
+        if int(name) > 2:
+            with suppress(OSError):
+                os.set_inheritable(int(name), False)
+    if life.lock >= 0:
+        os.set_inheritable(life.lock, True)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    try:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the words we were started with
+    except OSError as error:
+        announce(f"error: {sys.executable} cannot be started again after a pause: {error.strerror}")
+        announce("  -> start this peer again with the same command")
+        os._exit(EXIT_ERROR)
