@@ -8,7 +8,7 @@ import pytest
 from collab.answers import ENOUGH
 from collab.net import keeper_calls
 from collab.net.hivemind_parts import PeerID
-from collab.net.keeper_calls import Found, KeeperCalls, Unresponsive
+from collab.net.keeper_calls import NEARBY_S, Found, KeeperCalls, Nearest, OnFound, Unresponsive
 from collab.net.lookups import CALL_FIRST_S, CALL_LONGEST_S, CALL_SHORTEST_S
 from tests.fakes import run
 
@@ -66,6 +66,66 @@ def test_a_call_never_takes_all_that_its_question_may() -> None:
         calls = KeeperCalls(protocol)
         calls.question_s = 2.0
         assert await waited_s(protocol) == pytest.approx(1.0)
+
+    run(main())
+
+
+class FakeSearch:
+    """For where to store: two nodes are near every key; how often it was made."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    async def __call__(
+        self,
+        queries: list[str],
+        *,
+        node_to_peer_id: dict[str, PeerID] | None,
+        found_callback: OnFound | None,
+        k_nearest: int,
+    ) -> Nearest:
+        self.made += 1
+        if node_to_peer_id is not None:
+            node_to_peer_id.update(near=MINE, far=MINE)
+        for key in queries:
+            if found_callback is not None:
+                await found_callback(key, ["near", "far"], {"near", "far", "farther"})
+        return {key: {"near": MINE} for key in queries}
+
+
+def test_where_a_record_is_stored_is_not_asked_again_for_some_seconds_unless_a_call_was_in_vain() -> None:
+    async def main() -> None:
+        protocol, search = FakeProtocol(), FakeSearch()
+        find = KeeperCalls(protocol).remembering(search)
+        told: list[tuple[str, list[str]]] = []
+
+        async def store(key: str) -> None:
+            peers: dict[str, PeerID] = {}
+
+            async def on_found(key: str, nearest: list[str], _visited: set[str]) -> None:
+                assert all(node in peers for node in nearest), "hivemind calls them by these"
+                told.append((key, nearest))
+
+            await find([key], node_to_peer_id=peers, found_callback=on_found, k_nearest=1)
+
+        for _ in range(3):
+            await store("a")
+        assert search.made == 1
+        assert told == [("a", ["near", "far"])] * 3, "all of them: the nearest may not answer"
+        await store("b")
+        assert search.made == 2
+        await asyncio.sleep(NEARBY_S + 0.1)
+        await store("a")
+        assert search.made == 3
+        await protocol.call_store("near", takes_s=0.1)
+        await store("a")
+        assert search.made == 3
+        await protocol.call_store("near", takes_s=math.inf)
+        await store("a")
+        assert search.made == 4
+        for _ in range(2):
+            assert await find(["a"], k_nearest=1) == {"a": {"near": MINE}}, "no store: a table is looked after"
+        assert search.made == 6
 
     run(main())
 

@@ -27,6 +27,7 @@ class HivemindDirectory:
     def __init__(self, node: DHTNode, me: PeerId) -> None:
         self._node, self.me = node, me
         self._calls = KeeperCalls(node.protocol)
+        node.find_nearest_nodes = self._calls.remembering(beside_keys(node.find_nearest_nodes))
         self._storing: set[asyncio.Task[bool]] = set()
         """Under way, whether anybody still waits or not."""
 
@@ -126,7 +127,6 @@ async def open_directory(
         ensure_bootstrap_success=False,
         strict=False,
     )
-    node.find_nearest_nodes = beside_keys(node.find_nearest_nodes)
     node.blacklist = Unresponsive(node.blacklist.base_time, node.blacklist.backoff)
     directory = HivemindDirectory(node, transport.peer_id)
     try:

@@ -27,12 +27,20 @@ Nearest = dict[Any, dict[Any, PeerID]]
 """By key: the nodes that are nearest to it, by their ids in the DHT."""
 OnFound = Callable[[Any, list[Any], set[Any]], Awaitable[None]]
 """Told of a key, the nodes that are nearest to it, and all that were asked."""
+Search = Callable[..., Awaitable[Nearest]]
+"""``find_nearest_nodes`` of hivemind's ``DHTNode``."""
 
 CALLS = ("call_ping", "call_store", "call_find")
 """Of hivemind's ``DHTProtocol``; they return None when there was no answer, and look at ``wait_timeout`` at once."""
 
 FAILURES_REMEMBERED, FORGOTTEN_S = 1024, 600.0
 """Keepers that did not answer, more than one node's tables hold, and for how long after they were called last."""
+
+
+NEARBY_S, NEARBY_KEYS = 5.0, 64
+"""For how long whoever stores under a key remembers who is near it, and of how many keys. Records are said again each
+second or so, and live for 15 s (``RECORD_LIFE_S``): a keeper that has just come hears the next one or the one after it,
+and was handed those before."""
 
 
 class _Failures(TTLCache[PeerID, int]):
@@ -54,8 +62,8 @@ class Unresponsive(node.Blacklist):  # type: ignore[misc]
         self.ban_counter = _Failures(FAILURES_REMEMBERED, FORGOTTEN_S, loop_s)
 
 
-def beside_keys(search: Callable[..., Awaitable[Nearest]]) -> Callable[..., Awaitable[Nearest]]:
-    """``find_nearest_nodes`` of hivemind's ``DHTNode``, without what the nodes keep under the keys it is asked for.
+def beside_keys(search: Search) -> Search:
+    """A search without what the nodes keep under the keys that it is for.
 
     A node that is asked who is near a key also sends all that it keeps under it: 64 peers' records before each of them
     is replaced by its author. Under the id beside that of a key, which differs in the last of 160 bits, nobody keeps
@@ -92,6 +100,8 @@ class KeeperCalls:
         """
         self._protocol = protocol
         self._answers = Answers(loop_s, shortest_s=CALL_SHORTEST_S, longest_s=CALL_LONGEST_S)
+        self._nearby: TTLCache[Any, dict[Any, PeerID]] = TTLCache(NEARBY_KEYS, NEARBY_S, loop_s)
+        """By key, as they were found."""
         self.question_s = math.inf
         """What the newest question may take, of which its calls are part."""
         for name in CALLS:
@@ -105,6 +115,37 @@ class KeeperCalls:
         self._taken.set(taken)
         return await storing or any(taken)
 
+    def remembering(self, search: Search) -> Search:
+        """A search that for some seconds does not ask anew where a record is to be stored.
+
+        Each of 64 peers that replaces its record each second asked each keeper before each of them. When any call is
+        not answered all is forgotten.
+        """
+
+        async def search_or_remember(
+            queries: Collection[Any],
+            *,
+            node_to_peer_id: dict[Any, PeerID] | None = None,
+            found_callback: OnFound | None = None,
+            **kwargs: Any,
+        ) -> Nearest:
+            if found_callback is None or node_to_peer_id is None:
+                return await search(queries, node_to_peer_id=node_to_peer_id, found_callback=found_callback, **kwargs)
+            known = {key: nodes for key in queries if (nodes := self._nearby.get(key))}
+            if len(known) == len(queries):
+                for key, nodes in known.items():
+                    node_to_peer_id.update(nodes)
+                    await found_callback(key, list(nodes), set())
+                return known
+
+            async def on_found(key: Any, nearest: list[Any], visited: set[Any]) -> None:
+                self._nearby[key] = {node: node_to_peer_id[node] for node in nearest}
+                await found_callback(key, nearest, visited)
+
+            return await search(queries, node_to_peer_id=node_to_peer_id, found_callback=on_found, **kwargs)
+
+        return search_or_remember
+
     @property
     def limit_s(self) -> float:
         """Of the next call."""
@@ -115,7 +156,9 @@ class KeeperCalls:
             began_s, limit_s = loop_s(), self.limit_s
             self._protocol.wait_timeout = limit_s
             answer = await call(*args, **kwargs)
-            if answer is not None and (took_s := loop_s() - began_s) <= limit_s:
+            if answer is None:
+                self._nearby.clear()
+            elif (took_s := loop_s() - began_s) <= limit_s:
                 self._answers.add(took_s)
             return answer
 

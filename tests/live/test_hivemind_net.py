@@ -21,6 +21,7 @@ from collab.net.hivemind_net import (
     NetworkSettings,
     open_transport,
 )
+from collab.net.hivemind_parts import MSGPackSerializer, routing
 from collab.net.owned_records import OwnedRecords
 from collab.swarm.identity import load_or_create_identity
 from tests.contracts.directory_contract import Body as DirectoryBody, DirectoryContract
@@ -123,6 +124,40 @@ def test_whoever_replaces_a_record_is_not_sent_what_is_kept_with_it() -> None:
                 entry = (await directory.get("key", timeout_s=LIMIT_S))[writer.me]
                 assert entry.value == b"1"
             assert [value for value in found if value is not None], "a reader is sent it"
+
+    asyncio.run(main())
+
+
+def test_whoever_replaces_a_record_each_second_asks_once_where_and_again_when_a_keeper_has_gone() -> None:
+    async def main() -> None:
+        async with connected(2, clients=1) as peers:
+            (_, first), (_, writer) = peers
+            asked: list[object] = []
+            ask = writer._node.protocol.call_find
+
+            async def counted(*args: object) -> object:
+                asked.append(args)
+                return await ask(*args)
+
+            async def store(value: bytes) -> None:
+                end_s = SystemClock().now() + 60.0 + len(value)
+                assert await writer.store("key", writer.me, value, expires_at=end_s, timeout_s=LIMIT_S)
+
+            writer._node.protocol.call_find = counted
+            async with newcomer(peers) as (_, second):
+                await store(b"1")
+                once = len(asked)
+                assert once >= 1
+                for number in range(2, 6):
+                    await store(b"1" * number)
+                assert len(asked) == once
+                for keeper in (first, second):
+                    kept = keeper._node.protocol.storage.get(routing.DHTID.generate("key"))
+                    assert kept.value.get(writer.me).value.startswith(MSGPackSerializer.dumps(b"1" * 5))
+            for number in (6, 7):
+                await store(b"1" * number)
+            assert len(asked) > once, "the second was called in vain"
+            assert (await first.get("key", timeout_s=LIMIT_S))[writer.me].value == b"1" * 7
 
     asyncio.run(main())
 
