@@ -1,17 +1,16 @@
 """Starting p2pd, the process that speaks libp2p for its peer."""
 
-import asyncio
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
-from uuid import UUID
+from typing import Literal
 
 from collab.errors import NetworkError
-from collab.net.hivemind_parts import P2P, ControlFailure, Multiaddr, P2PDaemonError, control
+from collab.net.daemon_messages import Answering
+from collab.net.hivemind_parts import P2P, ControlFailure, Multiaddr, P2PDaemonError
 from collab.net.relaying import RelayLimits, Reservation, reserve
 from collab.swarm.identity import load_or_create_identity
 from collab.types import PeerId
@@ -112,38 +111,8 @@ async def _start(
         use_relay=reachability == "public",
         force_reachability=reachability,
     )
-    p2p._client.control._handler_tasks = _Answering()
+    p2p._client.control._handler_tasks = Answering()
     return p2p
-
-
-async def write_at_once(daemon: asyncio.StreamWriter, message: Any) -> None:
-    """In one piece; ``write_pbmsg`` of hivemind writes the length first, and the daemon wakes up for each piece."""
-    content = message.SerializeToString()
-    daemon.write(_varint(len(content)) + content)
-    await daemon.drain()
-
-
-def _varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; each but the last has its eighth bit set (protobuf's encoding)."""
-    written = bytearray()
-    while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
-
-
-control.write_pbmsg = write_at_once
-
-
-class _Answering(dict[UUID, asyncio.Task[None]]):
-    """Tasks that answer questions of other peers, by the question. hivemind keeps for ever those that are cancelled,
-    as when whoever asked has gone: with the question, the error and all that its traceback holds, 10 KB each.
-    """
-
-    def __setitem__(self, question: UUID, task: asyncio.Task[None]) -> None:
-        super().__setitem__(question, task)
-        task.add_done_callback(lambda _: self.pop(question, None))
 
 
 def _relaying(limits: RelayLimits) -> type[P2P]:

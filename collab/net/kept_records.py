@@ -67,6 +67,8 @@ def _forget_old_ends(timed: Any) -> None:
 def _record_by_record(rpc_store: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     @wraps(rpc_store)
     async def record_by_record(node: Any, request: Any, context: Any) -> Any:
+        if node.IS_DICTIONARY not in request.subkeys:  # nothing of them is a whole key
+            return await rpc_store(node, request, context)
         records, sizes = _records_of(node, request)
         response = await rpc_store(node, records, context)
         taken = iter(list(response.store_ok))
