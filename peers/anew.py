@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -59,18 +60,22 @@ def ignored_signals() -> frozenset[signal.Signals]:
     return frozenset(signum for signum in LEAVE if signal.getsignal(signum) is signal.SIG_IGN)
 
 
-def begin_anew(life: HandedOn, ignored: frozenset[signal.Signals]) -> NoReturn:
-    """Become the same command again. Who asks to leave meanwhile is heard by the new program, as soon as it can.
+def begin_anew(life: HandedOn, ignored: frozenset[signal.Signals], *, is_to_leave: bool) -> NoReturn:
+    """Become the same command again, on the main thread, whatever other threads are in the middle of.
 
     Where Python is gone, by an upgrade say, the process ends with an error.
 
     Args:
         ignored: see ``ignored_signals``.
+        is_to_leave: somebody has asked for it, and the new program is to hear of that. It also hears of who asks while
+            it is loaded.
     """
     os.environ[HANDED_ON] = json.dumps(asdict(life))
     signal.pthread_sigmask(signal.SIG_BLOCK, LEAVE)  # until ``run_peer`` listens
     for signum in LEAVE:
         signal.signal(signum, signal.SIG_IGN if signum in ignored else signal.SIG_DFL)
+    if is_to_leave:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # waits for this thread, which goes on as the new one
     for name in os.listdir("/proc/self/fd"):  # a driver's own keep what they stand for as long as anybody has them
         if int(name) > 2:
             with suppress(OSError):

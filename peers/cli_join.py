@@ -128,17 +128,14 @@ def _run(invite: str, role: str, places: Places, options: "Callable[..., JoinOpt
     from peers.anew import begin_anew, ignored_signals
     from peers.process import run_peer
 
-    next_life: list[HandedOn | None] = []
-
-    async def take_part(stop: "asyncio.Event") -> None:
-        next_life.append(await _take_part(invite, role, places, options, stop))
-
     ignored = ignored_signals()
-    code = run_peer(take_part)
-    for life in next_life:
-        if life is not None:
-            begin_anew(life, ignored)
-    return code
+
+    async def live(stop: "asyncio.Event") -> None:
+        next_life = await _take_part(invite, role, places, options, stop)
+        if next_life is not None:
+            begin_anew(next_life, ignored, is_to_leave=stop.is_set())
+
+    return run_peer(live)
 
 
 async def _take_part(

@@ -18,10 +18,12 @@ import json
 import os
 import signal
 import sys
+import threading
+from collab.compute import WORKER
 from peers import anew
 from peers.process import run_peer
 
-lock, signum = sys.argv[1], signal.Signals(int(sys.argv[2]))
+lock, signum, is_early = sys.argv[1], signal.Signals(int(sys.argv[2])), sys.argv[3] == "early"
 
 def tell(**what):
     print(json.dumps({"pid": os.getpid(), **what}), flush=True)
@@ -39,21 +41,26 @@ if (life := anew.handed_on()) is None:
     os.set_inheritable(os.open(lock, os.O_RDONLY), True)
     tell()
     ordinary = os.execv
+    threading.Thread(target=threading.Event().wait, name=WORKER, daemon=True).start()
 
     def execv(*words):
-        os.kill(os.getpid(), signum)
+        if not is_early:
+            signal.pthread_kill(threading.get_ident(), signum)
         ordinary(*words)
 
-    async def nothing(stop):
-        pass
+    async def live(stop):
+        if is_early:
+            os.kill(os.getpid(), signum)
+            if signum not in ignored:
+                await stop.wait()
+        life = anew.HandedOn(
+            invite="word", data_dir="/d", lock=held.fileno(), asked_s=1.5, kind=0, counts={"samples": 3}
+        )
+        anew.begin_anew(life, ignored, is_to_leave=stop.is_set())
 
     os.execv = execv
     ignored = anew.ignored_signals()
-    run_peer(nothing)
-    anew.begin_anew(
-        anew.HandedOn(invite="word", data_dir="/d", lock=held.fileno(), asked_s=1.5, kind=0, counts={"samples": 3}),
-        ignored,
-    )
+    run_peer(live)
 probe = open(lock)
 held_files = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd") if int(name) > 2]
 kept = sum(os.path.realpath(path) == os.path.realpath(lock) for path in held_files)
@@ -69,12 +76,14 @@ raise SystemExit(run_peer(until_asked))
 """
 
 
+@pytest.mark.parametrize("when", ["early", "late"])
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_keeps_its_process_and_its_directory_and_hears_who_asks_to_leave_meanwhile(
-    tmp_path: Path, signum: signal.Signals
+    tmp_path: Path, signum: signal.Signals, when: str
 ) -> None:
+    """Before it goes on, or amid that, and with a worker that is in the middle of something."""
     lock = tmp_path / "lock"
-    words = [sys.executable, "-c", PROGRAM, str(lock), str(int(signum))]
+    words = [sys.executable, "-c", PROGRAM, str(lock), str(int(signum)), when]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert ended.returncode == 0, ended.stderr
     before, after, end = (json.loads(line) for line in ended.stdout.splitlines())
@@ -85,8 +94,9 @@ def test_it_keeps_its_process_and_its_directory_and_hears_who_asks_to_leave_mean
     assert end["is_asked"], ended.stderr
 
 
-def test_what_nohup_has_it_not_hear_it_does_not_hear_afterwards_either(tmp_path: Path) -> None:
-    words = ["nohup", sys.executable, "-c", PROGRAM, str(tmp_path / "lock"), str(int(signal.SIGHUP))]
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_what_nohup_has_it_not_hear_it_does_not_hear_afterwards_either(tmp_path: Path, when: str) -> None:
+    words = ["nohup", sys.executable, "-c", PROGRAM, str(tmp_path / "lock"), str(int(signal.SIGHUP)), when]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert ended.returncode == 0, ended.stderr
     assert not json.loads(ended.stdout.splitlines()[-1])["is_asked"]
@@ -94,7 +104,7 @@ def test_what_nohup_has_it_not_hear_it_does_not_hear_afterwards_either(tmp_path:
 
 def test_a_python_that_is_gone_is_an_error_with_a_next_step() -> None:
     program = "import sys; from peers.anew import *; sys.executable = '/nowhere/python'\n"
-    program += "begin_anew(HandedOn(invite='w', data_dir='d', lock=-1, asked_s=0.0, kind=0), frozenset())"
+    program += "begin_anew(HandedOn(invite='w', data_dir='d', lock=-1, asked_s=0.0, kind=0), frozenset(), is_to_leave=False)"
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
