@@ -75,7 +75,7 @@ def begin_anew(life: HandedOn, ignored: frozenset[signal.Signals], *, is_to_leav
     for signum in LEAVE:
         signal.signal(signum, signal.SIG_IGN if signum in ignored else signal.SIG_DFL)
     if is_to_leave:
-        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # waits for this thread, which goes on as the new one
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # waits for what this thread becomes
     for name in os.listdir("/proc/self/fd"):  # a driver's own keep what they stand for as long as anybody has them
         if int(name) > 2:
             with suppress(OSError):

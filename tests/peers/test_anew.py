@@ -104,7 +104,8 @@ def test_what_nohup_has_it_not_hear_it_does_not_hear_afterwards_either(tmp_path:
 
 def test_a_python_that_is_gone_is_an_error_with_a_next_step() -> None:
     program = "import sys; from peers.anew import *; sys.executable = '/nowhere/python'\n"
-    program += "begin_anew(HandedOn(invite='w', data_dir='d', lock=-1, asked_s=0.0, kind=0), frozenset(), is_to_leave=False)"
+    program += "life = HandedOn(invite='w', data_dir='d', lock=-1, asked_s=0.0, kind=0)\n"
+    program += "begin_anew(life, frozenset(), is_to_leave=False)"
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
