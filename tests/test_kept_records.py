@@ -7,6 +7,7 @@ import pytest
 from collab.net.hivemind_parts import (
     DHTRecord,
     MSGPackSerializer,
+    PeerID,
     dht_pb2,
     node,
     protocol,
@@ -152,6 +153,32 @@ def test_of_what_another_keeper_hands_over_only_what_is_not_right_is_refused(now
     assert stored(keeper, whole(now, b=(b"2", 60.0), c=(b"3", 60.0))) == [True]
 
 
+@pytest.mark.parametrize("node_id", [b"", routing.DHTID.generate("a node").to_bytes()])
+def test_who_is_no_node_is_not_greeted_when_it_asks_or_tells_and_all_others_are(now: Now, node_id: bytes) -> None:
+    async def main() -> list[object]:
+        keeper, greeted = a_keeper(), list[object]()
+        keeper.routing_table = routing.RoutingTable(routing.DHTID(1), bucket_size=20, depth_modulo=5)
+        keeper.bucket_size = 20
+        keeper.routing_table.add_or_update_node(routing.DHTID(5), PeerID(b"\0\1\2"))
+
+        async def rpc_ping(request: dht_pb2.PingRequest, _: object) -> None:
+            greeted.append(request.peer.node_id)
+
+        keeper.rpc_ping = rpc_ping
+        key, peer = routing.DHTID.generate(KEY).to_bytes(), dht_pb2.NodeInfo(node_id=node_id)
+        name = MSGPackSerializer.dumps("a")
+        row = {"keys": [key], "subkeys": [name], "values": [b"1"], "expiration_time": [now.s + 60.0]}
+        told = await keeper.rpc_store(dht_pb2.StoreRequest(**row, in_cache=[False], peer=peer), None)
+        asked = await keeper.rpc_find(dht_pb2.FindRequest(keys=[key], peer=peer), None)
+        await asyncio.sleep(0)
+        assert list(told.store_ok) == [True]
+        assert list(asked.results[0].nearest_peer_ids) == [b"\0\1\2"]
+        assert kept_by(keeper) == {"a": b"1"}
+        return greeted
+
+    assert asyncio.run(main()) == ([node_id, node_id] if node_id else [])
+
+
 REPLICAS = 3
 
 
@@ -204,6 +231,9 @@ def test_other_nodes_still_reach_what_takes_their_records(now: Now) -> None:
     a_keeper()
     protocol.DHTProtocol._rpc_handlers = None
     protocol.DHTProtocol._collect_rpc_handlers()
-    (handler,) = [one for one in protocol.DHTProtocol._rpc_handlers if one.method_name == "rpc_store"]
-    assert handler.request_type is dht_pb2.StoreRequest
-    assert handler.response_type is dht_pb2.StoreResponse
+    handlers = {one.method_name: one for one in protocol.DHTProtocol._rpc_handlers}
+    for name, request, response in (
+        ("rpc_store", dht_pb2.StoreRequest, dht_pb2.StoreResponse),
+        ("rpc_find", dht_pb2.FindRequest, dht_pb2.FindResponse),
+    ):
+        assert (handlers[name].request_type, handlers[name].response_type) == (request, response)

@@ -5,6 +5,7 @@ import heapq
 from collections.abc import Awaitable, Callable
 from functools import cache, wraps
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 from collab.net.hivemind_parts import dht_pb2, protocol, storage
@@ -28,10 +29,13 @@ def mend() -> None:
       first record of which it knows a newer one, and nothing at all where one is not right.
     - Where there are no more keepers than each record should have, each newcomer is handed all of them. hivemind's gets
       only those of keys to which it is nearer than another keeper.
+    - Who keeps nothing, as most of a swarm, is not greeted with each record and each question. hivemind's starts a task
+      for that, which then finds that there is no node.
     """
     storage.DictionaryDHTValue.store = _newer_only(storage.DictionaryDHTValue.store)
     storage.DHTLocalStorage.store_subkey = _without_old_ends(storage.DHTLocalStorage.store_subkey)
-    protocol.DHTProtocol.rpc_store = _record_by_record(protocol.DHTProtocol.rpc_store)
+    protocol.DHTProtocol.rpc_store = _record_by_record(_greeting_nodes(protocol.DHTProtocol.rpc_store))
+    protocol.DHTProtocol.rpc_find = _greeting_nodes(protocol.DHTProtocol.rpc_find)
     protocol.DHTProtocol.update_routing_table = _to_any_of_few(protocol.DHTProtocol.update_routing_table)
 
 
@@ -62,6 +66,29 @@ def _forget_old_ends(timed: Any) -> None:
     if len(timed.expiration_heap) > 2 * len(timed.data) + OLD_ENDS:
         timed.expiration_heap = list(timed.key_to_heap.values())
         heapq.heapify(timed.expiration_heap)
+
+
+class _Nobody:
+    """In the place of the node that a request comes from."""
+
+    node_id = b""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+NOBODY = _Nobody()
+
+
+def _greeting_nodes(answer: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @wraps(answer)
+    async def greeting_nodes(node: Any, request: Any, context: Any) -> Any:
+        if not request.peer.node_id:
+            columns = {field.name: getattr(request, field.name) for field in request.DESCRIPTOR.fields}
+            request = SimpleNamespace(**columns | {"peer": NOBODY})
+        return await answer(node, request, context)
+
+    return greeting_nodes
 
 
 def _record_by_record(rpc_store: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
