@@ -49,7 +49,6 @@ from peers.workshop import Workshop
 
 LAST_ERRAND_S = 2.5
 """From when it is asked to leave: after 4.5 s the process ends in any case, and there is a goodbye to say."""
-FREE_SPACE = "free some space on that disk, or make its directory writable: checkpoints are written again by themselves"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,9 +203,8 @@ class Backbone:
 
     def not_saved(self) -> tuple[str, str]:
         """Why what is trained is not on this disk, and what to do, in words; both empty: it is."""
-        if self.keeper.shelf.problem:
-            return "the disk takes no checkpoints", FREE_SPACE
-        return self._ungiven.problem(self._epoch_of(self.membership.view))
+        on_shelf = self.keeper.shelf.problem
+        return on_shelf if on_shelf[0] else self._ungiven.problem(self._epoch_of(self.membership.view))
 
     def _epoch_of(self, view: SwarmView) -> int:
         """That trainers are at; -1: none is here."""
