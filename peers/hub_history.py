@@ -97,8 +97,11 @@ def own_history(fingerprint: str, era: str, curves: Curves, given: Iterable[tupl
 
 
 def unnamed(fingerprint: str, given: Iterable[tuple[PeerId, Credit]], bans: Iterable[Ban]) -> frozenset[str]:
-    """Digests of who does not want to be named, or not any more, and of machines that are banned for good."""
-    peers = [*(peer for peer, one in given if not one.name), *(ban.who for ban in bans if ban.until_s == FOREVER)]
+    """Digests of who does not want to be named, or not any more, and of machines that are banned for good, be it by an
+    invite that they have shown us.
+    """
+    banned = {ban.who for ban in bans if ban.until_s == FOREVER}
+    peers = banned | {peer for peer, one in given if not one.name or one.invite in banned}
     return frozenset(_digest(f"{fingerprint}:{peer}") for peer in peers)
 
 

@@ -118,7 +118,7 @@ async def serve_backbone(
             tasks.create_task(steps.run())
             if kept is not None:
                 tasks.create_task(kept.recorder.run())
-                tasks.create_task(kept.book.keep(ports, lambda: backbone.membership.view))
+                tasks.create_task(kept.book.keep(ports, lambda: backbone.membership.view, backbone.membership.voice_of))
                 if listening is not None:
                     tasks.create_task(show(listening, ports, backbone, place.data_dir, kept))
                     serving.relay.observe(DashboardServed(at_s=ports.clock.now(), url=url))
