@@ -164,11 +164,16 @@ class HubError(StateError):
 
 
 class HubBusy(HubError):
-    """The Hub did not answer, or asks for patience: the same may work later."""
+    """The Hub did not answer, or asks for patience: the same may work later.
 
-    def __init__(self, message: str, *, hint: str = "", retry_after_s: float = 0.0) -> None:
+    ``silent_s`` is for how long an answer was waited for that did not come; 0: there was one, or nothing to wait for.
+    """
+
+    def __init__(
+        self, message: str, *, hint: str = "", retry_after_s: float = 0.0, silent_s: float = 0.0
+    ) -> None:
         super().__init__(message, hint=hint)
-        self.retry_after_s = retry_after_s
+        self.retry_after_s, self.silent_s = retry_after_s, silent_s
 
 
 class HubDenied(HubError):

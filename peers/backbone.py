@@ -49,7 +49,6 @@ from peers.workshop import Workshop
 
 LAST_ERRAND_S = 2.5
 """From when it is asked to leave: after 4.5 s the process ends in any case, and there is a goodbye to say."""
-FREE_SPACE = "free some space on that disk, or make its directory writable: checkpoints are written again by themselves"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +64,8 @@ class BackboneSettings:
     """Whose word ends a run that has reached its goal; None: another machine has the owner's key."""
     off: frozenset[Duty] = NOTHING_OFF
     """What it does not do. Relaying and metrics are not made here."""
+    noted_era: str | None = None
+    """Mark of the last rollback that its curves know of; None: they know what its newest checkpoint does."""
     tell_writing: Listener = nobody
     """How much of a checkpoint is on the disk."""
 
@@ -83,8 +84,8 @@ class Backbone:
         """Under which newcomers get in through us; none where that is switched off."""
         self.last_errand: Callable[[float], Awaitable[None]] | None = None
         """Done before it gives up its lease, when the newest state is saved, in so many seconds; None: nothing."""
-        self._era = ""
-        """Of what was reported last: see ``StateKeeper.era``."""
+        self._told_era = ""
+        """Mark of the last rollback that was told of."""
         self.statutes = Statutes(ports, bundle)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.record)
@@ -133,7 +134,8 @@ class Backbone:
         self._orders.restore()
         await self._orders.serve()
         self.lease.begin(await self.keeper.restore())
-        self._era = self.keeper.era
+        noted = self._settings.noted_era
+        self._told_era = noted if noted is not None else self.keeper.era
         transport, fingerprint = self._ports.transport, self._bundle.fingerprint
         if self._does(Duty.BOOTSTRAP):
             self.own_addresses = (await transport.addresses())[:MAX_ADDRESSES]
@@ -204,9 +206,8 @@ class Backbone:
 
     def not_saved(self) -> tuple[str, str]:
         """Why what is trained is not on this disk, and what to do, in words; both empty: it is."""
-        if self.keeper.shelf.problem:
-            return "the disk takes no checkpoints", FREE_SPACE
-        return self._ungiven.problem(self._epoch_of(self.membership.view))
+        on_shelf = self.keeper.shelf.problem
+        return on_shelf if on_shelf[0] else self._ungiven.problem(self._epoch_of(self.membership.view))
 
     def _epoch_of(self, view: SwarmView) -> int:
         """That trainers are at; -1: none is here."""
@@ -254,9 +255,6 @@ class Backbone:
         while True:
             until = self.statutes.mandate.until_epoch
             view = self.membership.view
-            if self.keeper.era != self._era and self.keeper.packed is not None:
-                self._era = self.keeper.era
-                self._ports.observer.observe(RolledBack(at_s=view.at_s, epoch=self.keeper.epoch))
             self._tell(view)
             self._ungiven.tell(self._epoch_of(view))
             if until is not None and self.keeper.shelf.saved_epoch >= until and not is_told:
@@ -272,7 +270,14 @@ class Backbone:
         return await self.keeper.take(peer, offer)
 
     def _tell(self, view: SwarmView) -> None:
-        """Report where the swarm stands, if it has gone on."""
+        """Report where the swarm stands, if it has gone on; before anything of it, that the run was rolled back."""
+        mandate, before = self.statutes.mandate, self._told_era
+        undone = mandate.book.undone_since(before) if before != mandate.era else None
+        if undone is not None:
+            if self.keeper.era != mandate.era:
+                return  # something of the old history may be under way here
+            self._told_era = mandate.era
+            self._ports.observer.observe(RolledBack(at_s=self._ports.clock.now(), epoch=undone, era=mandate.era))
         history = self._reporter.report(view)
         if history is not None:
             self._goal.note_epoch(history[0], len(view.all_trainers()))

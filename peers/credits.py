@@ -33,6 +33,8 @@ class Credit:
     """Samples of its lives before this one."""
     samples: int = 0
     """Of this life."""
+    invite: str = ""
+    """Id of the one that it has shown last; empty: none, as far as we have seen."""
 
     @property
     def total(self) -> int:
@@ -59,8 +61,12 @@ class CreditBook:
             )  # fmt: skip
             self._is_kept = False
 
-    def note(self, records: Iterable[PeerRecord]) -> None:
-        """What trainers say now. A total that has gone down is that of a new life."""
+    def note(self, records: Iterable[PeerRecord], voice_of: Callable[[PeerId], PeerId] = PeerId) -> None:
+        """What trainers say now. A total that has gone down is that of a new life.
+
+        Args:
+            voice_of: the id of a peer's invite; its own, if it has shown none.
+        """
         for record in records:
             if record.role is not Role.TRAINER or record.total_samples <= 0:
                 continue
@@ -68,10 +74,13 @@ class CreditBook:
             if record.total_samples < credit.samples:
                 credit.earlier += credit.samples
             name = record.name if record.wants_credit else ""
-            self._is_changed |= (name, record.total_samples) != (credit.name, credit.samples)
+            voice = voice_of(record.peer)
+            invite = voice if voice != record.peer else credit.invite  # whose ban it is under, whatever it shows now
+            told = name, record.total_samples, invite
+            self._is_changed |= told != (credit.name, credit.samples, credit.invite)
             if record.total_samples != credit.samples:
                 self.grew_at_s[record.peer] = record.said_at
-            credit.name, credit.samples = name, record.total_samples
+            credit.name, credit.samples, credit.invite = told
         if len(self._credits) > MOST_PEERS:
             self._credits = dict(sorted(self._credits.items(), key=lambda item: -item[1].total)[:MOST_PEERS])
             self.grew_at_s = {peer: at_s for peer, at_s in self.grew_at_s.items() if peer in self._credits}
@@ -84,13 +93,19 @@ class CreditBook:
         """Most first."""
         return sorted(self._credits.items(), key=lambda item: (-item[1].total, item[0]))
 
-    async def keep(self, ports: Ports, view: Callable[[], SwarmView]) -> None:
-        """Note what trainers say, and write it down now and then, until cancelled."""
+    async def keep(
+        self, ports: Ports, view: Callable[[], SwarmView], voice_of: Callable[[PeerId], PeerId]
+    ) -> None:
+        """Note what trainers say, and write it down now and then, until cancelled.
+
+        Args:
+            voice_of: as for ``note``.
+        """
         clock = ports.clock
         saved_s = clock.monotonic()
         try:
             while True:
-                self.note(view().records)
+                self.note(view().records, voice_of)
                 if clock.monotonic() >= saved_s + SAVE_S:
                     saved_s = clock.monotonic()
                     await ports.compute.beside(self.save)  # a busy disk takes its time
@@ -120,7 +135,9 @@ def _read(path: Path) -> dict[PeerId, Credit]:
     try:
         content = json.loads(path.read_bytes())
         return {
-            PeerId(str(peer)): Credit(str(one["name"]), int(one["earlier"]), int(one["samples"]))
+            PeerId(str(peer)): Credit(
+                str(one["name"]), int(one["earlier"]), int(one["samples"]), str(one.get("invite", ""))
+            )
             for peer, one in content.items()
         }
     except FileNotFoundError:

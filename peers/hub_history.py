@@ -19,7 +19,7 @@ from collab.errors import CorruptState
 from collab.metrics.names import EVAL_LOSS, LEARNING_RATE, LOSS, MAX_EPOCH, SAMPLES_PER_S
 from collab.metrics.store import MetricsStore
 from collab.swarm.orders import OrderBook
-from collab.swarm.statements import FOREVER, Ban, Rollback
+from collab.swarm.statements import FOREVER, Ban
 from collab.types import PeerId
 from peers.credits import Credit
 from peers.model_card import Point
@@ -97,8 +97,11 @@ def own_history(fingerprint: str, era: str, curves: Curves, given: Iterable[tupl
 
 
 def unnamed(fingerprint: str, given: Iterable[tuple[PeerId, Credit]], bans: Iterable[Ban]) -> frozenset[str]:
-    """Digests of who does not want to be named, or not any more, and of machines that are banned for good."""
-    peers = [*(peer for peer, one in given if not one.name), *(ban.who for ban in bans if ban.until_s == FOREVER)]
+    """Digests of who does not want to be named, or not any more, and of machines that are banned for good, be it by an
+    invite that they have shown us.
+    """
+    banned = {ban.who for ban in bans if ban.until_s == FOREVER}
+    peers = banned | {peer for peer, one in given if not one.name or one.invite in banned}
     return frozenset(_digest(f"{fingerprint}:{peer}") for peer in peers)
 
 
@@ -136,10 +139,8 @@ def until(history: History, epoch: int) -> History:
 
 def without_undone(history: History, orders: OrderBook) -> History:
     """Nothing of steps that rollbacks after this history's era have undone."""
-    found = [(order.mark, order.what.to_epoch) for order in orders.orders if isinstance(order.what, Rollback)]
-    marks = [mark for mark, _ in found]
-    since = found[marks.index(history.era) + 1 :] if history.era in marks else found
-    return until(history, min(epoch for _, epoch in since)) if since else history
+    epoch = orders.undone_since(history.era)
+    return until(history, epoch) if epoch is not None else history
 
 
 def thinned(curve: Mapping[int, float]) -> dict[int, float]:

@@ -128,6 +128,7 @@ def _brought(place: HubPlace, unfinished: Path) -> Path:
     Raises:
         StateError: it is not whole, cannot be had, or the disk does not take it.
     """
+    announce(f"looking for the checkpoint of {place} on the Hub ...")
     repository = repository_to_read(place)
     try:
         unfinished.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from collab.ports import Observer
 from collab.swarm.mandate import Mandate
 from collab.swarm.membership import Membership
 from collab.swarm.progress import SwarmView
-from collab.types import Lineage
+from collab.types import Lineage, Role
 from peers.summary import history_of, learning_rate, newest_evaluation, swarm_loss
 
 
@@ -23,7 +23,13 @@ class Reporter:
         """Era and epoch of the newest evaluation that was told of."""
 
     def report(self, view: SwarmView) -> tuple[int, Lineage] | None:
-        """Tell of it, if it is news; returns the history that the swarm is at, None: no trainer is here."""
+        """Tell of it, if it is news; returns the history that the swarm is at, None: no trainer is here.
+
+        Of what was rolled back, and of what follows a rollback that we have not heard of yet, nothing is told.
+        """
+        era = self._membership.era
+        counted = tuple(one for one in view.records if one.era == era or one.role is Role.AUXILIARY)
+        view = replace(view, records=counted)
         history = history_of(self._run, view)
         if history is None or history == self._reported:
             self._tell_evaluation(view)

@@ -85,6 +85,7 @@ async def serve_backbone(
         if stores is not None:
             stack.callback(stores.close)
         kept = await keep_record(ports, place.data_dir, stack, lambda: backbone.membership.view) if has_record else None
+        noted_era = await ports.compute.beside(kept.history.era) if kept is not None else None
         teller = ProgressTeller(serving.relay.observe, ports.clock)
         settings = BackboneSettings(
             name=place.name,
@@ -92,6 +93,7 @@ async def serve_backbone(
             stores=stores,
             owner=place.owner,
             off=place.off,
+            noted_era=noted_era,
             tell_writing=partial(teller.tell, "writing a checkpoint"),
         )
         backbone = Backbone(ports, started.identity, bundle, workshop, settings)
@@ -118,7 +120,7 @@ async def serve_backbone(
             tasks.create_task(steps.run())
             if kept is not None:
                 tasks.create_task(kept.recorder.run())
-                tasks.create_task(kept.book.keep(ports, lambda: backbone.membership.view))
+                tasks.create_task(kept.book.keep(ports, lambda: backbone.membership.view, backbone.membership.voice_of))
                 if listening is not None:
                     tasks.create_task(show(listening, ports, backbone, place.data_dir, kept))
                     serving.relay.observe(DashboardServed(at_s=ports.clock.now(), url=url))

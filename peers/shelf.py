@@ -1,4 +1,4 @@
-"""A backbone's checkpoints on its disk, and what happens when the disk does not take them."""
+"""A backbone's checkpoints on its disk, and what happens when they cannot be written."""
 
 import math
 from collections.abc import Callable
@@ -18,6 +18,9 @@ from collab.swarm.statements import Rollback
 
 REST_AFTER_FAILURE_S = 60.0
 """A full disk is tried again after this; meanwhile others may publish."""
+MEANWHILE = (
+    "it is tried again each minute, training goes on, and another backbone publishes meanwhile, if there is one"
+)
 
 
 class Shelf:
@@ -34,8 +37,9 @@ class Shelf:
         self.epochs: frozenset[int] = frozenset()
         """Of all checkpoints that lie here, those set aside not among them."""
         self._rests_until_s = -math.inf
-        self._problem = ""
-        """That the disk took nothing, as it was told; empty: it takes what comes."""
+        self._told = ""
+        """That nothing was written, as people have heard it; empty: what comes is written."""
+        self._problem = "", ""
 
     @property
     def root(self) -> Path:
@@ -48,13 +52,13 @@ class Shelf:
         return True
 
     @property
-    def problem(self) -> str:
-        """That the disk took nothing when it was tried last, as it was told; empty: it takes what comes."""
+    def problem(self) -> tuple[str, str]:
+        """Why nothing was written when it was tried last, and what to do, in words; both empty: it is written."""
         return self._problem
 
     @property
     def is_resting(self) -> bool:
-        """Whether the disk did not take something, and is not to be tried again yet."""
+        """Whether something was not written, and is not to be tried again yet."""
         return self._ports.clock.monotonic() < self._rests_until_s
 
     async def newest(self) -> Held | None:
@@ -115,9 +119,9 @@ class Shelf:
         except CheckpointFailed as error:
             self._fail(error)
             return False
-        if self._problem:
-            self._say(f"{self.root} takes checkpoints again", settles=self._problem)
-            self._problem = ""
+        if self._told:
+            self._say(f"{self.root} takes checkpoints again", settles=self._told)
+            self._told, self._problem = "", ("", "")
         self.saved_epoch = epoch
         event = CheckpointSaved(
             at_s=clock.now(), epoch=saved.epoch, path=str(saved.path), num_bytes=saved.num_bytes, seconds=0.0
@@ -133,10 +137,10 @@ class Shelf:
     def _fail(self, error: CheckpointFailed) -> None:
         """Told once, until something was written again."""
         self._rests_until_s = self._ports.clock.monotonic() + REST_AFTER_FAILURE_S
-        if not self._problem:
-            self._problem = error.message
-            hint = f"{error.hint}; training goes on, and another backbone publishes meanwhile, if there is one"
-            self._say(error.message, hint, is_problem=True)
+        self._problem = error.message, f"{error.hint}; {MEANWHILE}"
+        if not self._told:
+            self._told, hint = self._problem
+            self._say(self._told, hint, is_problem=True)
 
     def _say(self, text: str, hint: str = "", *, is_problem: bool = False, settles: str = "") -> None:
         at_s = self._ports.clock.now()

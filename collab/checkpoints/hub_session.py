@@ -8,6 +8,7 @@ and whoever asked decides when to try again.
 import logging
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -206,11 +207,12 @@ def _impatient(kind: type[Any]) -> type[Any]:
             return kind.send(self, request, **options)
         if request.method == "PUT" and (tell := LISTENER.get()) is not None:
             request.stream = counted(request.stream, tell)
+        began_s = time.monotonic()
         try:
             response = kind.send(self, request, **options)
         except unanswered as error:
-            text = f"the Hub could not be reached: {type(error).__name__}"
-            raise HubBusy(text, hint=f"is this machine online? {AGAIN}") from None
+            text, silent_s = f"the Hub could not be reached: {type(error).__name__}", time.monotonic() - began_s
+            raise HubBusy(text, hint=f"is this machine online? {AGAIN}", silent_s=silent_s) from None
         if response.status_code in PATIENCE:
             response.close()
             raise HubBusy(

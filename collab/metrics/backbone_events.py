@@ -37,9 +37,14 @@ class RoundShared(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBack(Event):
-    """The organiser has gone back to ``epoch``, and what came after it counts no more."""
+    """The organiser has gone back to ``epoch``, and what this backbone has told of what came after it counts no more.
+
+    Who hears of several rollbacks at once tells of them together, with the earliest of their epochs.
+    """
 
     epoch: int
+    era: str
+    """Mark of the rollback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

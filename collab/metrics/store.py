@@ -230,6 +230,11 @@ class MetricsStore:
         )
         return [json.loads(fields) for (fields,) in rows]
 
+    def era(self) -> str | None:
+        """Mark of the last rollback that the curves know of; empty: there was none; None: its mark was not kept."""
+        told = self.newest(RolledBack, 1)
+        return told[0].get("era") if told else ""
+
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
         return self._use(lambda: self._database.execute(query, values).fetchall())
 

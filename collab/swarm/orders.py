@@ -177,6 +177,20 @@ class OrderBook:
         """The last one."""
         return next((order for order in reversed(self.orders) if isinstance(order.what, Rollback)), None)
 
+    def undone_since(self, era: str) -> int | None:
+        """The last epoch of an era that still counts: the earliest one that rollbacks since have gone back to.
+
+        Args:
+            era: mark of the rollback that it began with; of one that we do not know, none of ours was heard of.
+
+        Returns:
+            None: all of it counts.
+        """
+        found = [(order.mark, order.what.to_epoch) for order in self.orders if isinstance(order.what, Rollback)]
+        marks = [mark for mark, _ in found]
+        since = found[marks.index(era) + 1 :] if era in marks else found
+        return min((epoch for _, epoch in since), default=None)
+
     def bans(self) -> dict[str, Ban]:
         """Of peers and invites, those included that have ended by themselves."""
         found: dict[str, Ban] = {}

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from collab.metrics.names import BY_EPOCH, EPOCH, SAMPLES_PER_S, TRAINERS
 from collab.ports import Compute
 from peers.dashboard.overview import Overview
+from peers.dashboard.plain import shown
 from peers.dashboard.prometheus import CONTENT_TYPE, exposition
 
 Scope = MutableMapping[str, Any]
@@ -130,7 +131,8 @@ class Answers:
         return PlainTextResponse("ok\n", headers={"cache-control": "no-store"})
 
     async def readyz(self, _: Request) -> Response:
-        problem = self._overview.sources.problem()
+        sources = self._overview.sources
+        problem = shown(sources.problem(), sources.home)
         text, code = (f"not ready: {problem}\n", 503) if problem else ("ready\n", 200)
         return PlainTextResponse(text, status_code=code, headers={"cache-control": "no-store"})
 

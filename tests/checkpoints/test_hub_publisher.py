@@ -296,10 +296,11 @@ def test_a_server_that_takes_a_request_and_says_nothing_is_given_up(
     hub.fault(LOOK, -1, meanwhile=say_nothing)
     monkeypatch.setattr("collab.checkpoints.hub_repository.LOOK_S", 0.1)
     try:
-        with pytest.raises(HubBusy, match="could not be reached: ReadTimeout"):
+        with pytest.raises(HubBusy, match="could not be reached: ReadTimeout") as told:
             shop.hub.publish(path, wanted)
     finally:
         is_over.set()
+    assert told.value.silent_s >= 0.1
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_a_page_that_slept_through_a_rollback_draws_the_curve_anew(tmp_path: Pat
 
         def go_back_and_on() -> None:
             swarm = dashboard.swarm
-            swarm.sink.observe(RolledBack(at_s=time.time(), epoch=10))
+            swarm.sink.observe(RolledBack(at_s=time.time(), epoch=10, era="back"))
             swarm.epoch = 10
             for _ in range(25):
                 swarm.step()

@@ -47,10 +47,26 @@ def test_curves_counters_and_events_are_there_in_the_next_life(tmp_path: Path) -
 
 def test_what_came_after_a_rollback_is_forgotten() -> None:
     with closing(MetricsStore.in_memory()) as store:
-        store.write([*(report(epoch) for epoch in range(1, 11)), RolledBack(at_s=0.0, epoch=5), report(6, 7.0)])
+        back = RolledBack(at_s=0.0, epoch=5, era="back")
+        store.write([*(report(epoch) for epoch in range(1, 11)), back, report(6, 7.0)])
         curve = store.curve("loss")
         assert curve.epochs == (1, 2, 3, 4, 5, 6)
         assert curve.values[-1] == 7.0
+
+
+def test_the_mark_of_the_last_rollback_is_known_in_the_next_life_unless_an_earlier_version_has_written_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "m.sqlite"
+    with store_at(path) as store:
+        assert store.era() == ""
+        store.write([RolledBack(at_s=0.0, epoch=5, era="first"), RolledBack(at_s=1.0, epoch=3, era="second")])
+    with store_at(path) as store:
+        assert store.era() == "second"
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("UPDATE events SET fields = ?", ('{"at_s": 1.0, "epoch": 3}',))
+    with store_at(path) as store:
+        assert store.era() is None
 
 
 def test_it_stays_small_and_keeps_the_beginning_of_a_long_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,18 @@ def test_who_is_banned_for_good_is_named_no_more_and_counts_on() -> None:
     assert thanks(merged(both, both, unnamed(RUN, [], bans))) == ({"Bob": 10}, 1, 100)
 
 
+def test_whose_invite_is_banned_for_good_is_named_no_more_whoever_has_named_them() -> None:
+    theirs = seen({}, a=("rude words", 100), b=("more of them", 30), c=("Bob", 10))
+    now = [
+        (PeerId("a"), Credit("rude words", 0, 100, "an invite")),
+        (PeerId("b"), Credit("more of them", 0, 30, "an invite")),
+        (PeerId("c"), Credit("Bob", 0, 10, "another one")),
+    ]
+    bans = [Ban(who="an invite", reason="names"), Ban(who="another one", reason="floods", until_s=5.0)]
+    both = merged(theirs, own_history(RUN, "", {}, now), unnamed(RUN, now, bans))
+    assert thanks(both) == ({"Bob": 10}, 2, 130)
+
+
 def test_who_agrees_later_is_not_counted_twice() -> None:
     both = merged(seen({}, a=("", 100)), seen({}, a=("Anna", 110)))
     assert thanks(both) == ({"Anna": 110}, 0, 0)

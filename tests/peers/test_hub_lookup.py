@@ -3,10 +3,12 @@
 import json
 import math
 import shutil
+import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub.constants
@@ -18,7 +20,7 @@ import yaml
 
 from collab.checkpoints.carried_on import carry_on
 from collab.checkpoints.hub_publisher import HubPublisher
-from collab.checkpoints.hub_repository import HubPlace, HubRepository
+from collab.checkpoints.hub_repository import LOOK_S, HubPlace, HubRepository
 from collab.checkpoints.local import save_checkpoint, verified_state
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.config import load_run, parse_run
@@ -376,6 +378,37 @@ def test_a_hub_that_stays_away_is_asked_for_a_minute_and_the_hint_says_what_to_d
     assert pauses == waited_s
     assert hint in told.value.hint
     assert "it is tried again" not in told.value.hint
+
+
+def test_a_hub_that_says_nothing_at_each_look_costs_no_more_than_a_minute(
+    at_hub: HubStandIn,
+    tmp_path: Path,
+    pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A look that is given up after 20 s counts with what is waited before the next one: 20 + 2 + 20 s."""
+    is_over, at_s = threading.Event(), [0.0]
+
+    def say_nothing() -> None:
+        at_s[0] += LOOK_S
+        is_over.wait(60.0)
+
+    at_hub.fault("GET /api/models/.*", -1, times=99, meanwhile=say_nothing)
+    monkeypatch.setattr("collab.checkpoints.hub_repository.LOOK_S", 0.1)
+    monkeypatch.setattr("collab.checkpoints.hub_session.time", SimpleNamespace(monotonic=lambda: at_s[0]))
+    try:
+        for command in (lambda: word_of(NAME), lambda: export_to(NAME, tmp_path / "out")):
+            pauses.clear()
+            at_s[0] = 0.0
+            with pytest.raises(HubBusy, match="could not be reached: ReadTimeout"):
+                command()
+            assert (pauses, at_s[0]) == ([2.0], 40.0)
+            first, second = capsys.readouterr().err.splitlines()
+            assert f"of {NAME} on the Hub ..." in first
+            assert second.endswith("could not be reached: ReadTimeout; asking again in 2 s")
+    finally:
+        is_over.set()
 
 
 def test_while_the_hub_is_away_a_run_is_found_as_it_was_found_last(

@@ -17,6 +17,7 @@ import yaml
 from collab.config import About, Run, parse_run
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
+from collab.types import PeerId
 from peers.credits import SAVE_S, Credit, CreditBook
 from peers.licences import KNOWN, licence_metadata
 from peers.model_card import MOST_POINTS, Amended, Facts, Point, model_card, picture, pictures, plain
@@ -232,6 +233,19 @@ def test_who_takes_the_word_back_is_named_no_more(tmp_path: Path) -> None:
     assert [one.name for one in book.all()] == [""]
 
 
+def test_with_which_invite_somebody_came_is_known_after_our_restart_and_when_it_shows_none_any_more(
+    tmp_path: Path,
+) -> None:
+    book = CreditBook(tmp_path / "credits.json")
+    book.note([told(10)])
+    book.save()
+    book.note([told(10)], lambda _: PeerId("an invite"))
+    book.save()
+    again = CreditBook(tmp_path / "credits.json")
+    again.note([told(12)])
+    assert [one.invite for one in again.all()] == ["an invite"]
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 3}', '{"a": {"name": 1}}', "\xff", "[" * 100_000])
 def test_a_book_that_cannot_be_read_is_put_aside_before_another_one_begins(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
@@ -301,9 +315,12 @@ def test_a_book_is_written_beside_the_event_loop_and_once_more_at_the_end(tmp_pa
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(SAVE_S + 5.0):
                 await book.keep(
-                    replace(ports, compute=Beside()), lambda: SwarmView(at_s=0.0, records=(told(next(samples)),))
+                    replace(ports, compute=Beside()),
+                    lambda: SwarmView(at_s=0.0, records=(told(next(samples)),)),
+                    lambda _: PeerId("an invite"),
                 )
 
     run(main())
     assert len(kept) == 1
+    assert [one.invite for one in CreditBook(path).all()] == ["an invite"]
     assert [one.total for one in CreditBook(path).all()] == [one.total for one in book.all()] > kept[0]

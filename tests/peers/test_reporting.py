@@ -73,3 +73,14 @@ def test_after_a_rollback_evaluations_of_before_are_not_told_and_later_ones_are(
     )
     assert isinstance(done, EvaluationDone)
     assert (done.epoch, done.loss) == (10, 2.0)
+
+
+def test_no_step_of_another_history_than_ours_is_told() -> None:
+    """Seen just before we heard of a rollback; or taken after one that we have not heard of yet."""
+    told = Told()
+    assert told.of(record(0, epoch=20, era="back")) == []
+    told.membership.era = "back"
+    assert told.of(record(0, epoch=20)) == []
+    (report,) = told.of(record(0, epoch=11, era="back"), record(1, epoch=20), record(2, epoch=20))
+    assert isinstance(report, SwarmReport)
+    assert (report.epoch, report.trainers) == (11, 1)

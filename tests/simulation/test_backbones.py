@@ -166,12 +166,32 @@ def test_a_full_disk_is_told_once_and_another_backbone_publishes(
     over = next(event for event in swarm.events(first, Notice) if event.settles)
     begun_s, over_s = (event.at_s - EPOCH_S for event in (problems[0], over))
     told = {text for at_s, text in standing.items() if begun_s < at_s < over_s}
-    assert told == {"the disk takes no checkpoints"}, "also while it is tried again"
+    assert problems[0].text in told
+    assert all(text.endswith("No space left on device") for text in told), "also while it is tried again"
     assert holders(swarm, first) == [1, 0]
     assert holders(swarm, second) == [2, 0], "until it left"
     saved = [event.epoch for event in swarm.events(second, CheckpointSaved)]
     assert saved == list(range(0, 75, 5)), "no checkpoint is missing"
     assert files_of(swarm, 0) == files_of(swarm, 1), "when there is space again the first one has them, too"
+
+
+def test_a_task_that_fails_to_make_its_files_is_told_as_that_and_not_as_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = SimSwarm(tmp_path, until=8)
+    swarm.add_backbone()
+    swarm.add_trainer()
+
+    def fails(_: object) -> dict[str, bytes]:
+        raise ValueError("no tokenizer")
+
+    monkeypatch.setattr(type(swarm.task), "checkpoint_files", fails)
+    told = look(swarm, 6.0)
+    swarm.world.run()
+    text, hint = told["health"]["text"], told["health"]["hint"]
+    assert text.endswith("but the task's files for checkpoints cannot be made: ValueError('no tokenizer')")
+    assert hint.startswith("see the log, mend what it names, and start again; it is tried again each minute")
+    assert "disk" not in text + hint
 
 
 def test_a_run_whose_state_nobody_gives_is_not_well_after_some_minutes(

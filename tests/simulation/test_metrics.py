@@ -1,6 +1,7 @@
 """What a backbone's metrics hold of a run: the very events of a simulated one, in the store and in the state."""
 
 import math
+import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -142,6 +143,43 @@ def test_the_curves_of_a_run_that_was_rolled_back_are_those_of_what_counts(tmp_p
         assert max(store.curve("loss").epochs) <= 10
         store.write(events[at + 1 :])
         assert store.curve("loss").epochs[-1] == 20
+
+
+def test_a_backbone_that_slept_through_a_rollback_comes_back_without_what_was_undone(tmp_path: Path) -> None:
+    """Its disk has no checkpoint of the epoch gone back to, and gets one of a later epoch."""
+    swarm = owned(tmp_path, until=40, every=5)
+    sleeper, trainers = swarm.add_backbone(has_joined=True), [swarm.add_trainer() for _ in range(2)]
+    roots = [tmp_path / f"backbone-{index}" / "checkpoints" for index in range(2)]
+    before: list[int] = []
+    is_awake: list[bool] = []
+
+    def sleep() -> None:
+        swarm.world.kill(sleeper.index)
+        before.append(len(sleeper.events))
+        shutil.rmtree(roots[1] / "epoch-00000010")
+        snapshot = load_checkpoint(roots[0] / "epoch-00000010", fingerprint=swarm.bundle.fingerprint)
+        swarm.order(Rollback(to_epoch=10, lineage=snapshot.lineage))
+
+    def watch(peer: SimPeer, event: object) -> None:
+        if peer is not trainers[0] or not isinstance(event, EpochFinished):
+            return
+        if event.epoch == 18 and not before:
+            swarm.world.call_at(swarm.world.time_s + 0.1, sleep)
+        if event.epoch == 27 and not is_awake:
+            is_awake.append(True)
+            swarm.world.call_at(swarm.world.time_s + 0.1, lambda: swarm.world.restart(sleeper.index))
+
+    swarm.world.subscribe(watch)
+    with swarm.world:
+        swarm.world.run()
+    lives = sleeper.events[: before[0]], sleeper.events[before[0] :]
+    undone, seen = ({one.epoch for one in life if isinstance(one, SwarmReport) and one.epoch > 10} for life in lives)
+    assert undone, "there was something to forget"
+    assert [event.epoch for event in lives[1] if isinstance(event, RolledBack)] == [10]
+    with closing(MetricsStore.in_memory()) as store:
+        store.write(sleeper.events)
+        assert {epoch for epoch in store.curve("loss").epochs if epoch > 10} == seen
+        assert store.era() == swarm.backbones[0].statutes.mandate.era
 
 
 def test_the_table_of_checkpoints_shows_those_that_are_there_also_after_a_rollback(tmp_path: Path) -> None:

@@ -144,6 +144,8 @@ def test_health_is_of_the_process_and_readiness_of_its_work(swarm: InventedSwarm
         unready = await client.get("/readyz")
         assert unready.status_code == 503
         assert unready.text == "not ready: the disk takes no checkpoints\n"
+        swarm.problem = f"{swarm.sources.home}/checkpoints takes nothing"
+        assert (await client.get("/readyz")).text == "not ready: DATA_DIR/checkpoints takes nothing\n"
         assert (await client.get("/healthz")).status_code == 200
 
     ask(swarm, questions)

@@ -244,7 +244,7 @@ def test_the_evaluation_of_the_last_step_is_shown_though_no_step_follows(swarm: 
     swarm.sink.observe(EvaluationDone(at_s=9.0, epoch=15, loss=1.25, seconds=math.nan, accuracy=0.5))
     now = state(swarm)["now"]
     assert (now["eval_epoch"], now["eval_loss"], now["eval_accuracy"]) == (15, 1.25, 0.5)
-    swarm.sink.observe(RolledBack(at_s=10.0, epoch=12))
+    swarm.sink.observe(RolledBack(at_s=10.0, epoch=12, era="back"))
     now = state(swarm)["now"]
     assert (now["eval_epoch"], now["eval_loss"]) == (-1, None)
 
@@ -277,7 +277,7 @@ def test_metrics_have_the_names_and_values_that_the_store_has_also_after_a_resta
     assert {name: state(later)[name] for name in ("figures", "counters")} == {
         name: told[name] for name in ("figures", "counters")
     }
-    later.sink.observe(RolledBack(at_s=10.0, epoch=2))
+    later.sink.observe(RolledBack(at_s=10.0, epoch=2, era="back"))
     assert not {"hub_epoch", "loss"} & state(later)["figures"].keys(), "they were of after the epoch gone back to"
     later.step()
     assert state(later)["figures"]["loss"] == state(later)["now"]["loss"]
