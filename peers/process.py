@@ -16,7 +16,7 @@ import uvloop
 
 from collab.compute import workers_end
 from collab.errors import CollabError
-from peers.terminal import as_text, outlive_hearers
+from peers.terminal import Speech, as_text, outlive_hearers
 
 LEAVE_LIMIT_S = 4.5
 """After the first Ctrl+C or SIGTERM; preemptible machines give little more."""
@@ -51,11 +51,25 @@ def run_peer(main: Main) -> int:
     """Run ``main`` until it ends or a signal asks to leave; returns the exit code.
 
     First SIGINT, SIGTERM or SIGHUP (its terminal is gone): leave cleanly within ``LEAVE_LIMIT_S``. Second: now.
+    Whoever reads what it says does not hold it up.
     """
     outlive_hearers()
+    speech = Speech()
+    speech.begin()
+    try:
+        code = _live(main, speech)
+        is_over = workers_end(WORKER_LIMIT_S)
+    finally:
+        speech.end()
+    if not is_over:
+        os._exit(code)  # all is said and done; whatever a microbatch that nobody waits for would come to
+    return code
+
+
+def _live(main: Main, speech: Speech) -> int:
     problems: list[CollabError] = []
     try:
-        uvloop.run(_supervise(main))
+        uvloop.run(_supervise(main, speech))
     except* CollabError as errors:
         problems = leaves(errors)
     for signum in LEAVE:
@@ -63,14 +77,10 @@ def run_peer(main: Main) -> int:
     has_declined = bool(problems) and all(isinstance(problem, Declined) for problem in problems)
     for problem in problems:
         announce(str(problem) if has_declined else f"error: {problem}")
-    code = EXIT_DECLINED if has_declined else EXIT_ERROR if problems else 0
-    if not workers_end(WORKER_LIMIT_S):
-        sys.stdout.flush()
-        os._exit(code)  # all is said and done; whatever a microbatch that nobody waits for would come to
-    return code
+    return EXIT_DECLINED if has_declined else EXIT_ERROR if problems else 0
 
 
-async def _supervise(main: Main) -> None:
+async def _supervise(main: Main, speech: Speech) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     peer = asyncio.ensure_future(main(stop))
@@ -79,7 +89,10 @@ async def _supervise(main: Main) -> None:
         if stop.is_set():
             if signum is signal.SIGHUP:  # a terminal that closes sends it, and the shell in it sends it again
                 return
-            os._exit(EXIT_AT_ONCE)  # p2pd sees its control connection break, and exits too
+            try:
+                speech.end()
+            finally:
+                os._exit(EXIT_AT_ONCE)  # p2pd sees its control connection break, and exits too
         stop.set()
         loop.call_later(LEAVE_LIMIT_S, peer.cancel)
         announce("leaving: finishing what is under way (again to leave at once)")  # last: whatever comes of saying it

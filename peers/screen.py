@@ -9,12 +9,12 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TextIO
 
-from collab.metrics.guest_records import Progress
+from collab.metrics.guest_records import LinesMissed, Progress
 from collab.metrics.records import Event, Notice, PhaseReached, RoundEnded, WindowsAveraged
 from collab.metrics.sinks import event_fields
 from peers.event_words import words
 from peers.panel import LivePanel, Watched
-from peers.terminal import as_text
+from peers.terminal import as_text, tell_gaps
 
 PROGRESS_LINES_S = 10.0
 """Between two lines about the same thing, where nothing can be written over."""
@@ -23,14 +23,21 @@ HELPED_LINES_S = 60.0
 
 
 class JsonScreen:
-    """One JSON object a line for every event but the phases."""
+    """One JSON object a line for every event but the phases, and for lines that nobody has read in time."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+        self._now_s = 0.0
+        """Of the newest event."""
+        tell_gaps(out, self._gap)
 
     def observe(self, event: Event) -> None:
         if not isinstance(event, PhaseReached):
+            self._now_s = event.at_s
             print(json.dumps(event_fields(event)), file=self._out, flush=True)
+
+    def _gap(self, num_lines: int) -> str:
+        return json.dumps(event_fields(LinesMissed(at_s=self._now_s, lines=num_lines)))
 
 
 class Style(StrEnum):

@@ -53,3 +53,10 @@ class StepAwaited(Event):
     """Of the samples of the unit of work that this machine computes, those that it has, 0 .. 1; NaN: there is none."""
     unit_left_s: float = math.inf
     """Until it has the others; infinite: nobody knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinesMissed(Event):
+    """In place of lines for programs that were not read in time: told on this machine only, where they are missing."""
+
+    lines: int

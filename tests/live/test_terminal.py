@@ -1,5 +1,5 @@
 """A volunteer at a real terminal: asked at once though it is not the time, paused then, and gone with the window;
-or with a pipe or a file in its place.
+or with a pipe or a file in its place, which may be full.
 """
 
 import json
@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -167,3 +168,67 @@ def steps_of(place: Path) -> int:
         return (place / "metrics.jsonl").read_text().count('"EpochFinished"')
     except FileNotFoundError:
         return 0
+
+
+def full_pipe() -> tuple[int, int]:
+    """Its two ends."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"\n" * 4096)
+    os.set_blocking(writer, True)
+    return reader, writer
+
+
+def test_a_trainer_whose_reader_stands_still_steps_with_the_others_and_tells_all_when_it_is_read_on(
+    tmp_path: Path,
+) -> None:
+    with live_swarm(tmp_path / "run", digits(until=100000, every=50)) as swarm:
+        swarm.backbone()
+        swarm.join("other")
+        place = swarm.directory / "mine"
+        reader, writer = full_pipe()
+        peer = subprocess.Popen(
+            [*COMMAND, "join", str(swarm.invite), "--data-dir", str(place), "--on-battery", "--json"],
+            env=environment(swarm.directory),
+            stdin=subprocess.DEVNULL,
+            stdout=writer,
+        )
+        os.close(writer)
+        try:
+            wait_until(lambda: peer.poll() is not None or len(shared_steps(recorded(place))) >= 3, "it to train")
+            told: list[dict[str, Any]] = []
+            with os.fdopen(reader) as said:
+                before = steps_of(place)
+                for line in filter(str.strip, said):
+                    told.append(json.loads(line))
+                    if told[-1]["event"] == "EpochFinished" and len(of_kind(told, "EpochFinished")) == before + 1:
+                        peer.send_signal(signal.SIGINT)
+            assert peer.wait(LIMIT_S) == 0
+        finally:
+            peer.kill()
+            peer.wait()
+        assert len(shared_steps(told)) >= 3
+        assert of_kind(told, "EpochFinished") == of_kind(recorded(place), "EpochFinished")
+        assert told[-1]["event"] == "Summary"
+        assert not of_kind(told, "LinesMissed")
+
+
+def recorded(place: Path) -> list[dict[str, Any]]:
+    """What a peer has noted of itself, as far as lines are whole."""
+    try:
+        lines = (place / "metrics.jsonl").read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def of_kind(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [event for event in events if event["event"] == kind]
+
+
+def shared_steps(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With samples of its own and of others."""
+    steps = of_kind(events, "EpochFinished")
+    return [step for step in steps if step["own_samples"] and step["contributors"] > 1]

@@ -189,20 +189,15 @@ def test_a_pipe_that_is_full_and_waits_for_nobody_ends_no_peer(tmp_path: Path) -
 MAKES_ROOM = """\
 import resource
 
-from peers.process import run_peer
+from peers.terminal import outlive_hearers
 
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-
-async def main(stop):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, most))
-    for _ in range(3):
-        print("more than there is room for", flush=True)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-    print("again", flush=True)
-
-
-raise SystemExit(run_peer(main))
+outlive_hearers()
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, most))
+for _ in range(3):
+    print("more than there is room for", flush=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+print("again", flush=True)
 """
 
 
