@@ -282,8 +282,8 @@ class Fewer:
 def test_a_run_with_fewer_samples_than_shards_is_not_made(tmp_path: Path) -> None:
     swarm = SimSwarm(tmp_path, strategy="vc_asgd", until=12, units="shards: 2000")
     swarm.add_backbone()
-    with pytest.raises(DataError, match="1500 samples cannot be cut into 2000 units of work"):
-        swarm.world.run()
+    with swarm.world, pytest.raises(DataError, match="1500 samples cannot be cut into 2000 units of work"):
+        swarm.world.run(until_s=60.0)
 
 
 def test_a_backbone_without_the_data_makes_the_run_and_who_has_too_few_samples_does_not_join(tmp_path: Path) -> None:
@@ -291,5 +291,5 @@ def test_a_backbone_without_the_data_makes_the_run_and_who_has_too_few_samples_d
     whole, swarm.task = swarm.task, Fewer(swarm.task, None)  # type: ignore[assignment]
     swarm.add_backbone()
     swarm.add_trainer(task=Fewer(whole, SHARDS - 1))  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="7 samples cannot be cut into 8 units of work"):
-        swarm.world.run()
+    with swarm.world, pytest.raises(DataError, match="7 samples cannot be cut into 8 units of work"):
+        swarm.world.run(until_s=60.0)
