@@ -50,6 +50,10 @@ class DeviceFull(CollabError):
     """The device's memory does not hold what is needed there; another program that has it may give it back."""
 
 
+class TaskFailed(CollabError):
+    """Code of the run's task, which may be somebody else's, has raised an error that is none of ours."""
+
+
 class Dismissed(CollabError):
     """This peer must stop: it is banned or too old, or nobody runs the run any more. Its state was kept."""
 

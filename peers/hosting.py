@@ -37,6 +37,7 @@ from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, DataDir, claim_
 from peers.process import set_up_heap
 from peers.run_size import state_bytes
 from peers.screen import Style
+from peers.served import note_served
 from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
 from peers.switched_off import Wishes, announce_duties, check_duties
 from peers.telling import say
@@ -143,7 +144,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
             async def welcome(backbone: Backbone) -> None:
                 backbone.take_orders(options.directory / ORDERS)
                 addresses = _dialable_first(backbone.all_addresses())
-                _keep_addresses(options.directory / ADDRESSES, addresses)
+                _tell_commands(options.directory, bundle.fingerprint, addresses)
                 options.say(f"checkpoints and metrics: {data_dir.path}")
                 _show_invite(estate, addresses, options)
 
@@ -251,9 +252,11 @@ def _dialable_first(addresses: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(addresses, key=is_loopback))
 
 
-def _keep_addresses(path: Path, addresses: tuple[str, ...]) -> None:
-    """For the organiser's commands on this machine; the run does not wait for a disk that takes nothing."""
+def _tell_commands(directory: Path, fingerprint: str, addresses: tuple[str, ...]) -> None:
+    """On this machine, where we are and what we serve; the run does not wait for a disk that takes nothing."""
+    path = directory / ADDRESSES
     try:
+        note_served(DataDir(path.parent), fingerprint)
         replace_file(path, json.dumps(addresses).encode() + b"\n", is_synced=False)
     except OSError as error:
         text = "the organiser's commands in this directory may not find this backbone; free some space, start it again"

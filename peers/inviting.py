@@ -28,6 +28,7 @@ from peers.ordered import plain, until_words, utc
 from peers.owner import Estate, open_session, open_to_order
 from peers.places import INVITES
 from peers.process import announce
+from peers.served import check_is_served
 
 DAY_S = 86400.0
 Users = dict[str, list[dict[str, str]]]
@@ -61,7 +62,8 @@ def invite(directory: Path, person: str, *, devices: int, days: float, role: Rol
     """A new invite for one person: the word to give away, and its line in the organiser's list.
 
     Raises:
-        ConfigError: no backbone has served the run yet, the list cannot be written, or the name is too long.
+        ConfigError: no backbone has served the run yet, or it serves another one; the list cannot be written, or the
+            name is too long.
     """
     person = person.strip()
     if not 0 < len(person) <= MAX_PERSON_CHARACTERS or not 0 < devices <= MAX_DEVICES or not 0 < days < math.inf:
@@ -71,6 +73,7 @@ def invite(directory: Path, person: str, *, devices: int, days: float, role: Rol
             hint="for example: collab-peer invite DIR --name Anna --devices 5 --days 30",
         )
     estate = Estate.at(directory)
+    check_is_served(directory, estate.bundle.fingerprint)
     key, now = Identity(Ed25519PrivateKey.generate()), time.time()
     papers = estate.papers(person, role, now + days * DAY_S, devices=devices, key=key)
     word = write_invite(
@@ -176,7 +179,7 @@ def invited_for(directory: Path, who: str) -> list[Invited]:
 
 async def list_invites(directory: Path, *, as_json: bool) -> None:
     """Print who has an invite, what became of it, and which peers use it now, as their passes show."""
-    async with open_session(directory) as session:
+    async with open_session(Estate.at(directory)) as session:
         users = users_of(session.view, session.estate.bundle) if session.started is not None else None
         rows = [_state_of(row, session.mandate, session.now(), users) for row in invited(directory)]
     if as_json:

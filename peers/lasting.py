@@ -26,6 +26,9 @@ REST_S = 600.0
 """How often one is put there that changes; and until a folder that took nothing is tried again."""
 PRIVATE = 0o600
 """For this user only: the key is among them."""
+OTHER_PLACE = (
+    "name a new directory with --data-dir to go on as the one that is kept, or leave --keep out to go on as this one"
+)
 ANOTHER = "name another with --keep: each peer has one of its own"
 
 
@@ -33,7 +36,7 @@ class Lasting:
     """One peer's files, in its directory on this machine and in the folder."""
 
     def __init__(self, folder: Path, place: DataDir, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._monotonic = folder, monotonic
+        self._folder, self._place, self._monotonic = folder, place, monotonic
         self._key = place.identity.name
         self._files = (place.identity, place.agreed, place.backbones, place.traffic)
         self._own_count = place.traffic
@@ -49,11 +52,16 @@ class Lasting:
         """Be the peer that is kept, if one is: before it is made here. Blocks.
 
         Raises:
-            ConfigError: the folder cannot be read, or the directory not be written.
+            ConfigError: another peer is in the directory, which would be lost; the folder cannot be read, or the
+                directory not be written.
         """
         try:
             there = {path: _read(self._folder / path.name) for path in self._files}
             self._kept = {path.name: data for path, data in there.items() if data is not None}
+            own = _read(self._place.identity)
+            if own is not None and self._kept.get(self._key, own) != own:
+                text = f"{self._folder} keeps another peer than the one in {self._place.path}, whose key would be lost"
+                raise ConfigError(text, hint=OTHER_PLACE)
             for path in self._files if self._key in self._kept else ():  # without a key the rest is of nobody
                 if path.name in self._kept and not (path == self._own_count and path.exists()):
                     replace_file(path, self._kept[path.name], mode=PRIVATE)

@@ -36,6 +36,7 @@ from peers.one_command import alone_at
 from peers.ordered import trade
 from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, DataDir
 from peers.process import announce
+from peers.served import check_is_served
 
 SESSION_S = 3600.0
 """For which an organiser's command may take part in the swarm."""
@@ -253,16 +254,22 @@ def _passing_key() -> Iterator[tuple[Path, Identity]]:
 
 @asynccontextmanager
 async def open_to_order(directory: Path) -> AsyncIterator[Session]:
-    """As ``open_session``, with nobody else who gives orders from this directory: two would sign the same number."""
-    async with alone_at(directory), open_session(directory) as session:
-        yield session
+    """As ``open_session``, with nobody else who gives orders from this directory: two would sign the same number.
+
+    Raises:
+        ConfigError: as ``Estate.at``; or the run is not the one that the directory's backbone serves.
+    """
+    async with alone_at(directory):
+        estate = Estate.at(directory)
+        check_is_served(directory, estate.bundle.fingerprint)
+        async with open_session(estate) as session:
+            yield session
 
 
 @asynccontextmanager
-async def open_session(directory: Path) -> AsyncIterator[Session]:
-    """Look at the swarm of the run in ``directory``, with the newest orders known."""
-    estate = Estate.at(directory)
-    mandate = Mandate(estate.bundle)
+async def open_session(estate: Estate) -> AsyncIterator[Session]:
+    """Look at a run's swarm, with the newest orders known."""
+    directory, mandate = estate.directory, Mandate(estate.bundle)
     for path in (directory / ORDERS, directory / "backbone" / ORDERS):
         if trouble := restore_orders(path, mandate):
             announce(f"problem: {trouble}\n  -> {UNHEARD}")

@@ -101,6 +101,11 @@ class DataDir:
         return self.path / "coverage.json"
 
     @property
+    def fingerprint(self) -> Path:
+        """Of the run that the organiser's backbone serves, or has served last."""
+        return self.path / "fingerprint"
+
+    @property
     def last_seen(self) -> Path:
         """How far the swarm was when a backbone saw it last."""
         return self.path / "last-seen.json"

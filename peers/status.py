@@ -27,7 +27,7 @@ from peers.event_words import pace_words, trained_words
 from peers.invites import is_invite
 from peers.joining import Relay
 from peers.ordered import learn_orders, order_lines, orders_report, plain
-from peers.owner import open_session
+from peers.owner import Estate, open_session
 from peers.places import claim_data_dir
 from peers.summary import epoch_of, era_of, newest_evaluation, swarm_loss, switched_off, told
 from peers.wiring import Reach, invite_from, start_from_invite
@@ -43,7 +43,7 @@ async def _look_as_owner(directory: Path) -> dict[str, Any]:
     Raises:
         ConfigError: nobody owns a run in that directory, or no backbone of it answers.
     """
-    async with open_session(directory) as session:
+    async with open_session(Estate.at(directory)) as session:
         if session.started is None:
             hint = f"start it: collab-peer backbone {directory}"
             raise ConfigError(f"no backbone of {directory} answers", hint=hint)

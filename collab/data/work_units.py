@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from collab.errors import DataError
 from collab.types import PeerId
 
 SEEN = 32
@@ -31,14 +32,24 @@ def sample_ids_of(unit: Unit, *, shards: int, num_samples: int, seed: int) -> tu
     fetched once, in another order each time.
 
     Raises:
-        ValueError: there are fewer samples than shards.
+        DataError: there are fewer samples than shards.
     """
-    if num_samples < shards:
-        raise ValueError(f"{num_samples} samples cannot be cut into {shards} units")
+    check_can_be_cut(num_samples, shards)
     start, stop = unit.shard * num_samples // shards, (unit.shard + 1) * num_samples // shards
     chosen = list(_shuffled(num_samples, seed)[start:stop])
     random.Random(_seeded(seed, unit.pass_number, unit.shard)).shuffle(chosen)
     return tuple(chosen)
+
+
+def check_can_be_cut(num_samples: int, shards: int) -> None:
+    """Each unit has a sample at least.
+
+    Raises:
+        DataError: there are fewer samples than shards.
+    """
+    if num_samples < shards:
+        hint = f"more data are needed, or strategy.shards of {max(num_samples, 1)} at most in the organiser's run file"
+        raise DataError(f"{num_samples} samples cannot be cut into {shards} units of work", hint=hint)
 
 
 @lru_cache(maxsize=2)  # a quarter of a second for half a million samples, and asked for with each unit

@@ -79,14 +79,17 @@ def _create(path: Path) -> Identity:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(identity.to_libp2p())
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(identity.to_libp2p())
+        except OSError:
+            path.unlink()  # a part of a key is none, and would be in the way of the next one
+            raise
     except FileExistsError:
         return load_or_create_identity(path)
     except OSError as error:
-        raise ConfigError(
-            f"cannot write the identity {path}: {error}", hint="name a writable directory with --data-dir"
-        ) from error
+        hint = "free some space on that disk, or name another directory"
+        raise ConfigError(f"cannot write the identity {path}: {error.strerror}", hint=hint) from error
     return identity
 
 

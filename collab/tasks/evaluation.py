@@ -1,11 +1,17 @@
 """Looking at a model without touching it."""
 
+import logging
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 
+from collab.errors import CollabError, TaskFailed
 from collab.tasks.base import Evaluation, Task
+from collab.training.device_memory import first_line, is_of_device
+
+logger = logging.getLogger(__name__)
 
 
 class _LeftOff(Exception):
@@ -19,14 +25,57 @@ def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
     Yields:
         The device that the model's parameters are on.
     """
+    with _left_as_it_was(model), torch.no_grad():
+        model.eval()
+        yield next(model.parameters()).device
+
+
+@contextmanager
+def _left_as_it_was(model: torch.nn.Module) -> Iterator[None]:
+    """Whatever is done meanwhile: each module's mode, and whether gradients are computed."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     try:
-        with torch.no_grad():
-            yield next(model.parameters()).device
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
+            yield
     finally:
         for module, was_training in modes:
             module.training = was_training
+
+
+@contextmanager
+def blaming_task(deed: str) -> Iterator[None]:
+    """For code of a task, which may be anybody's, and raise anything.
+
+    Args:
+        deed: what it is to do.
+
+    Raises:
+        TaskFailed: it has raised something; what the error's frames hold is let go. Errors of ours, and of the device,
+            stay what they are.
+    """
+    try:
+        yield
+    except (CollabError, _LeftOff):
+        raise
+    except Exception as error:
+        if is_of_device(error):
+            raise
+        logger.info("the task could not %s", deed, exc_info=True)
+        traceback.clear_frames(error.__traceback__)
+        text = f"the task could not {deed}: {type(error).__name__}: {first_line(error)}"
+        hint = "tell the organiser; checkpoints come without their loss meanwhile (--log-level info shows the line)"
+        raise TaskFailed(text, hint=hint) from None
+
+
+def evaluate(task: Task, model: torch.nn.Module) -> Evaluation:
+    """What the task finds that a model is worth.
+
+    Raises:
+        TaskFailed: its code has failed, or what it has found is no evaluation.
+    """
+    with _left_as_it_was(model), blaming_task("evaluate"):
+        found = task.evaluate(model)
+        return Evaluation(float(found.loss), float(found.accuracy))
 
 
 def evaluate_unless(task: Task, model: torch.nn.Module, is_to_stop: Callable[[], bool]) -> Evaluation | None:
@@ -34,6 +83,9 @@ def evaluate_unless(task: Task, model: torch.nn.Module, is_to_stop: Callable[[],
 
     Args:
         is_to_stop: asked before each batch: whenever the model is called, whatever the task.
+
+    Raises:
+        TaskFailed: as ``evaluate``.
     """
 
     def look(*_: object) -> None:
@@ -42,7 +94,7 @@ def evaluate_unless(task: Task, model: torch.nn.Module, is_to_stop: Callable[[],
 
     watch = model.register_forward_pre_hook(look)
     try:
-        return task.evaluate(model)
+        return evaluate(task, model)
     except _LeftOff:
         return None
     finally:

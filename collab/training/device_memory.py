@@ -1,4 +1,4 @@
-"""When a device's memory is full: how torch says so, and what a person can do about it."""
+"""When a device's memory is full, or it fails: how torch says so, and what a person can do about it."""
 
 import traceback
 from collections.abc import Iterator
@@ -10,6 +10,8 @@ from collab.errors import DeviceFull
 
 SAYS_FULL = ("out of memory", "ALLOC_FAILED")
 """In texts of CUDA and its libraries, where no memory is left before torch's own allocator asks for any."""
+SAYS_FAILED = ("CUDA error", "HIP error", "CUDNN_STATUS")
+"""In texts of a device, or its libraries, that did not do what it was asked to."""
 HINT = "end what else uses the device, raise --gpu-memory where it is set, or join with --device cpu"
 
 
@@ -18,6 +20,11 @@ def is_full(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError):
         return False
     return isinstance(error, torch.cuda.OutOfMemoryError) or any(words in str(error) for words in SAYS_FULL)
+
+
+def is_of_device(error: BaseException) -> bool:
+    """Whether the device has failed, or its memory is full. After most failures it does nothing more for a process."""
+    return is_full(error) or (isinstance(error, RuntimeError) and any(words in str(error) for words in SAYS_FAILED))
 
 
 def device_full(what: str, error: BaseException | None = None) -> DeviceFull:

@@ -5,7 +5,7 @@ from collab.data.sources import NoText
 from collab.errors import CollabError
 from collab.metrics.records import EvaluationDone, Notice
 from collab.tasks.base import Evaluation, Task
-from collab.tasks.evaluation import evaluate_unless
+from collab.tasks.evaluation import blaming_task, evaluate_unless
 from collab.training.device_memory import room_for
 from collab.training.participant import Participant
 from collab.training.pausing import Pause
@@ -64,7 +64,8 @@ class Evaluating:
         """
         read = getattr(self._task, "read_held_out", None)
         if read is not None:
-            await run_until_first(self._ports.compute.apart(read), pause.wanted.wait())
+            with blaming_task("read its held-out data"):
+                await run_until_first(self._ports.compute.apart(read), pause.wanted.wait())
 
     def _measured(self, pause: Pause) -> Evaluation | None:
         """On the worker."""

@@ -4,9 +4,12 @@ import torch
 
 from collab.averaging.agreement import genesis
 from collab.config import Diloco, Dts, Run, VcAsgd
+from collab.data.work_units import check_can_be_cut
+from collab.errors import DataError, TaskFailed
 from collab.swarm.bundle import Bundle
 from collab.swarm.snapshots import Snapshot, pack
 from collab.tasks.base import Task
+from collab.tasks.evaluation import blaming_task
 from collab.training.anchored import AnchoredReplica
 from collab.training.momentum import outgoing
 from collab.training.optimizers import build_optimizer
@@ -22,12 +25,26 @@ def make_genesis(bundle: Bundle, task: Task) -> Snapshot:
     """Snapshot of epoch 0: parameters drawn with the run's seed, no optimiser state yet.
 
     Everybody fetches these bytes, since other versions of torch may draw other numbers from the same seed.
+
+    Raises:
+        DataError: the run's units of work are more than there are samples.
     """
+    if isinstance(bundle.run.strategy, VcAsgd) and (num_samples := _counted(task)) is not None:
+        check_can_be_cut(num_samples, bundle.run.strategy.shards)
     replica = build_replica(bundle, task, torch.device("cpu"))
     empty = replica.snapshot()
     digest = pack(empty, fingerprint=bundle.fingerprint).manifest.digest
     lineage = Lineage(genesis(bundle.fingerprint, digest))
     return Snapshot(epoch=0, lineage=lineage, tensors=empty.tensors, scalars=empty.scalars)
+
+
+def _counted(task: Task) -> int | None:
+    """Samples of the task; None: this machine has none of the data, as a backbone need not."""
+    try:
+        with blaming_task("count its samples"):
+            return task.num_samples
+    except (DataError, TaskFailed):
+        return None
 
 
 def build_replica(bundle: Bundle, task: Task, device: torch.device) -> Replica:

@@ -6,6 +6,7 @@ import torch
 from collab.errors import ShapeMismatch
 from collab.swarm.snapshots import Snapshot
 from collab.tasks.base import Evaluation, Task
+from collab.tasks.evaluation import evaluate
 from collab.training.shared_state import model_tensors
 
 
@@ -14,6 +15,7 @@ def evaluate_state(task: Task, snapshot: Snapshot) -> Evaluation:
 
     Raises:
         ShapeMismatch: they are those of another model.
+        TaskFailed: the task cannot say what it is worth.
     """
     model = task.build_model()
     with torch.no_grad():
@@ -22,4 +24,4 @@ def evaluate_state(task: Task, snapshot: Snapshot) -> Evaluation:
             if theirs is None or theirs.shape != tuple(tensor.shape):
                 raise ShapeMismatch(f"the state has no {name} of shape {tuple(tensor.shape)}", hint="of another model?")
             tensor.copy_(torch.from_numpy(np.array(theirs)))
-    return task.evaluate(model)
+    return evaluate(task, model)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from collab import config
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts
-from collab.data.work_units import sample_ids_of
+from collab.data.work_units import check_can_be_cut, sample_ids_of
 from collab.errors import NetworkError
 from collab.metrics.records import UnitBegun
 from collab.swarm.duties import Duty
@@ -25,6 +25,11 @@ class UnitSupply:
     """One unit after the other. Implements ``Supply``; the replica begins each with the servers' parameters."""
 
     def __init__(self, participant: Participant, task: Task, section: config.VcAsgd) -> None:
+        """
+        Raises:
+            DataError: the task has fewer samples here than the run has units.
+        """
+        check_can_be_cut(task.num_samples, section.shards)
         if not isinstance(replica := participant.replica, UnitReplica):
             raise ValueError("units need a UnitReplica")
         self._ports, self._replica, self._section = participant.ports, replica, section

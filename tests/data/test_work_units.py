@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 from hypothesis import given, strategies as st
 
-from collab.data.work_units import SLOWEST, Unit, UnitLease, WorkUnits
+from collab.data.work_units import SLOWEST, Unit, UnitLease, WorkUnits, sample_ids_of
+from collab.errors import DataError
 from collab.types import PeerId
 
 ANNA, BEN = PeerId("anna"), PeerId("ben")
@@ -142,3 +143,10 @@ def test_a_lease_that_is_made_longer_when_units_take_less_ends_by_that() -> None
     again = units.take(PeerId("other"), 181.0)
     assert again is not None
     assert again.unit == kept.unit
+
+
+def test_fewer_samples_than_shards_are_refused_with_how_many_shards_there_may_be() -> None:
+    with pytest.raises(DataError, match="7 samples cannot be cut into 8 units of work") as refused:
+        sample_ids_of(Unit(1, 0), shards=8, num_samples=7, seed=0)
+    assert "strategy.shards of 7 at most" in refused.value.hint
+    assert len(sample_ids_of(Unit(1, 0), shards=7, num_samples=7, seed=0)) == 1

@@ -46,6 +46,13 @@ def test_a_bad_run_file_names_the_field_and_what_it_holds(tmp_path: Path, line: 
     assert_refused(["backbone", str(tmp_path), "--host", "127.0.0.1"], str(tmp_path / "run.yaml"), *words)
 
 
+def test_fewer_samples_than_units_of_work_are_told_where_the_run_is_made(tmp_path: Path) -> None:
+    text = RUN.replace("dedloc, target_batch_size: 800", "vc_asgd, shards: 2000")
+    (tmp_path / "run.yaml").write_text(text.format(until=10, rate=1))
+    words = ("1500 samples cannot be cut into 2000 units of work", "strategy.shards of 1500 at most")
+    assert_refused(["backbone", str(tmp_path), "--host", "127.0.0.1"], *words)
+
+
 def test_init_writes_a_run_that_a_backbone_serves_and_never_overwrites_it(tmp_path: Path) -> None:
     directory = tmp_path / "my-run"
     assert run_cli("init", str(directory)).returncode == 0

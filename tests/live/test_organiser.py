@@ -119,6 +119,12 @@ def test_an_organiser_whose_router_does_not_lead_back_reaches_the_backbone_of_th
         (address,) = json.loads((swarm.directory / "backbone" / "addresses.json").read_text())
         assert address.startswith(f"/ip4/203.0.113.7/tcp/{port}/")
         assert [peer["name"] for peer in json.loads(say(swarm, "status", "--json"))["peers"]] == ["backbone"]
+        run_file = swarm.directory / "run.yaml"
+        run_file.write_text(RUN.replace("learning_rate: 0.1", "learning_rate: 0.2"))
+        refused = run_cli("end", str(swarm.directory), "--at", "5")
+        assert refused.returncode == 1
+        assert "is not the run that the backbone of this directory serves" in refused.stderr
+        run_file.write_text(RUN)
         assert "the swarm knows" in say(swarm, "end", "--at", "5")
 
 

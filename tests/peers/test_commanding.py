@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,8 @@ from peers.commanding import ban, pardon, rollback
 from peers.inviting import invite, list_invites, revoke
 from peers.organising import init_run
 from peers.owner import Estate
-from peers.places import INVITES, ORDERS, RUN_FILE
+from peers.places import INVITES, ORDERS, RUN_FILE, DataDir
+from peers.served import note_served
 from tests.checkpoints.test_local import snapshot
 from tests.swarm.people import PEOPLE
 
@@ -187,6 +188,42 @@ def test_a_long_reason_leaves_room_for_the_name(run_directory: Path) -> None:
     invite(run_directory, "я" * 40, devices=1, days=1.0, role=Role.TRAINER)
     asyncio.run(ban(run_directory, "я" * 40, reason="я" * 200, days=None))
     assert len(ordered(run_directory).book.bans()) == 1
+
+
+@contextmanager
+def edited(run_directory: Path) -> Iterator[None]:
+    """While its backbone serves it as it was, the run file is another one."""
+    note_served(DataDir(run_directory / "backbone"), Estate.at(run_directory).bundle.fingerprint)
+    path = run_directory / RUN_FILE
+    before = path.read_text()
+    path.write_text(yaml.safe_dump(yaml.safe_load(before) | {"seed": 1}))
+    yield
+    path.write_text(before)
+
+
+def test_an_order_for_a_run_that_nobody_has_is_not_given(run_directory: Path) -> None:
+    gone = PEOPLE[3].peer_id
+    invite(run_directory, "Bob", devices=1, days=1.0, role=Role.TRAINER)
+    asyncio.run(ban(run_directory, "Bob", reason="noise", days=None))
+    before = {name: (run_directory / name).read_bytes() for name in (ORDERS, INVITES)}
+    with edited(run_directory):
+        for order in (
+            ban(run_directory, gone, reason="noise", days=None),
+            pardon(run_directory, "Bob"),
+            rollback(run_directory, 5),
+            commanding.amend(run_directory, commanding.Change(learning_rate=0.5), 12),
+            commanding.end(run_directory, 20),
+            revoke(run_directory, "Bob", "", as_json=False),
+        ):
+            with pytest.raises(ConfigError, match="is not the run that the backbone of this directory serves") as told:
+                asyncio.run(order)
+            assert told.value.hint.startswith("change it back")
+        with pytest.raises(ConfigError, match="is not the run that the backbone"):
+            invite(run_directory, "Carl", devices=1, days=1.0, role=Role.TRAINER)
+    assert {name: (run_directory / name).read_bytes() for name in (ORDERS, INVITES)} == before
+    asyncio.run(ban(run_directory, gone, reason="noise", days=None))
+    assert gone in ordered(run_directory).book.bans()
+    assert len(ordered(run_directory).book.bans()) == 2
 
 
 def test_who_looks_while_the_run_file_is_another_one_moves_no_orders(run_directory: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from collab.config import parse_run
 from collab.metrics.records import EvaluationDone
@@ -14,6 +15,7 @@ from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.snapshots import Snapshot, pack
 from collab.tasks.base import Evaluation
+from collab.training.judging import evaluate_state
 from collab.training.vitals import Vitals
 from collab.types import PeerId, Role
 from peers.evaluations import Evaluations, Measured
@@ -43,6 +45,18 @@ def test_a_state_is_measured_once_and_after_a_rollback_the_same_epoch_is_another
     told, measured = run(work())
     assert told == [1.5, 1.5, 0.25]
     assert measured == [1.5, 0.25]
+
+
+def test_a_backbone_goes_on_where_the_tasks_own_code_fails(caplog: pytest.LogCaptureFixture) -> None:
+    def evaluate(_model: torch.nn.Module) -> Evaluation:
+        raise KeyError("labels")
+
+    task: Any = SimpleNamespace(build_model=torch.nn.Module, evaluate=evaluate)
+    nobody: Any = None
+    ports, units = make_ports(FakeNetwork().join("a")), parse_run(UNITS, origin="the test")
+    evaluations = Evaluations(ports, units, nobody, lambda state: evaluate_state(task, state))
+    assert math.isnan(run(evaluations.of(pack(SNAPSHOT, fingerprint="f"))))
+    assert "the task could not evaluate: KeyError: 'labels'" in caplog.text
 
 
 def test_what_a_trainer_said_of_an_epoch_before_a_rollback_is_nothing_of_the_same_epoch_after_it() -> None:

@@ -70,7 +70,7 @@ def rows_of(
             return NOW
 
     @asynccontextmanager
-    async def opened(_: Path) -> AsyncIterator[Session]:
+    async def opened(_: Estate) -> AsyncIterator[Session]:
         started = cast(Any, object() if view is not None else None)
         yield Looking(estate, mandate, view or SwarmView((), NOW), started)
 

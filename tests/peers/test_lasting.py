@@ -119,16 +119,34 @@ def test_of_two_machines_with_one_peer_the_later_writer_leaves_the_folder_alone(
     assert contents(folder)["traffic.json"] == b"10"
 
 
-@pytest.mark.parametrize("key", [SMALL["identity.key"], b"of another peer"])
-def test_a_machine_goes_on_with_its_own_count_of_its_own_line(tmp_path: Path, folder: Path, key: bytes) -> None:
+def test_a_machine_goes_on_with_its_own_count_of_its_own_line(tmp_path: Path, folder: Path) -> None:
     for name, data in SMALL.items():
         (folder / name).write_bytes(data)
     machine = Machine(tmp_path / "here", folder)
-    machine.write(identity_key=key, traffic_json=b"99")  # it was killed before the folder had this
+    machine.write(identity_key=SMALL["identity.key"], traffic_json=b"99")  # it was killed before the folder had this
     machine.lasting.bring()
     assert machine.on_disk() == {**SMALL, "traffic.json": b"99"}
     machine.lasting.put()
     assert contents(folder)["traffic.json"] == b"99"
+
+
+def test_a_machine_that_has_another_peer_loses_neither(tmp_path: Path, folder: Path) -> None:
+    for name, data in SMALL.items():
+        (folder / name).write_bytes(data)
+    machine, new = Machine(tmp_path / "here", folder), Machine(tmp_path / "new", folder)
+    machine.write(identity_key=b"of another peer", agreed_json=b"yes")
+
+    async def live(machine: Machine) -> None:
+        async with kept_in(folder, machine.place):
+            pass
+
+    with pytest.raises(ConfigError, match=f"{folder} keeps another peer than the one in {tmp_path / 'here'}") as told:
+        asyncio.run(live(machine))
+    assert "--data-dir" in told.value.hint
+    assert machine.on_disk() == {"identity.key": b"of another peer", "agreed.json": b"yes"}
+    assert contents(folder) == SMALL
+    asyncio.run(live(new))
+    assert new.on_disk() == SMALL
 
 
 def test_without_its_key_what_is_kept_is_of_nobody_and_a_new_peer_takes_its_place(tmp_path: Path, folder: Path) -> None:

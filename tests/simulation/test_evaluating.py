@@ -25,6 +25,7 @@ from tests.simulation.test_pausing import computed, contributed
 
 FAILS_S, LATER_S = 20.0, 8.0
 BATCHES, PAUSED_IN = 10, 3
+BROKEN = RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported")
 OTHERS_HAVE_IT = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
@@ -53,6 +54,7 @@ def notices(swarm: SimSwarm, peer: SimPeer) -> list[Notice]:
         (DataError("the dataset cannot be read", hint="check the network"), "check the network", True),
         (NoText("none of the documents is on the eval side", hint="give more text"), "give more text", False),
         (OTHERS_HAVE_IT, "end what else uses the device", True),
+        (KeyError("labels"), "tell the organiser", True),
     ],
 )
 def test_a_trainer_that_cannot_evaluate_says_so_once_and_trains_on(
@@ -75,6 +77,65 @@ def test_a_trainer_that_cannot_evaluate_says_so_once_and_trains_on(
     assert in_turn[-1] == 12
     assert len(in_turn) > 1, "those that were its neighbour's turn"
     assert [event.epoch for event in swarm.events(backbone, CheckpointSaved)][-1] == 12
+
+
+def evaluates_nothing(found: object) -> Callable[[torch.nn.Module], object]:
+    """A task of somebody else's: it raises what it is given, or returns it."""
+
+    def evaluate(model: torch.nn.Module) -> object:
+        model.eval()
+        torch.set_grad_enabled(False)
+        if isinstance(found, Exception):
+            raise found
+        torch.set_grad_enabled(True)
+        return found
+
+    return evaluate
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (KeyError("labels"), "the task could not evaluate: KeyError: 'labels'"),
+        ({"loss": 0.5}, "the task could not evaluate: AttributeError: 'dict' object has no attribute 'loss'"),
+    ],
+)
+def test_where_nobody_can_evaluate_everybody_says_so_and_the_run_comes_to_its_end(
+    tmp_path: Path, found: object, words: str
+) -> None:
+    swarm = SimSwarm(tmp_path, until=12, every=2)
+    swarm.add_backbone()
+    broken = Another(swarm.task, evaluate=evaluates_nothing(found))
+    trainers = [swarm.add_trainer(task=broken) for _ in range(3)]  # type: ignore[arg-type]
+    swarm.world.run()
+    assert_equal_ends(swarm, trainers, epoch=12)
+    for trainer in trainers:
+        (notice,) = notices(swarm, trainer)
+        assert notice.text.endswith(words)
+        assert notice.is_problem
+        assert swarm.replicas[trainer.index].model.training
+
+
+def test_who_cannot_read_the_held_out_data_trains_on(tmp_path: Path) -> None:
+    def read_held_out() -> None:
+        raise IndexError("list index out of range")
+
+    swarm = SimSwarm(tmp_path, until=12, every=2)
+    swarm.add_backbone()
+    trainer = swarm.add_trainer(task=Another(swarm.task, read_held_out=read_held_out))  # type: ignore[arg-type]
+    swarm.world.run()
+    assert_equal_ends(swarm, [trainer], epoch=12)
+    (notice,) = notices(swarm, trainer)
+    assert notice.text.endswith("the task could not read its held-out data: IndexError: list index out of range")
+
+
+def test_a_device_that_fails_while_it_evaluates_ends_its_trainer(tmp_path: Path) -> None:
+    """It does nothing more for this process."""
+    swarm = SimSwarm(tmp_path, until=12, every=2)
+    swarm.add_backbone()
+    swarm.add_trainer(task=Another(swarm.task, evaluate=evaluates_nothing(BROKEN)))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        swarm.world.run()
 
 
 def test_a_pause_in_the_middle_of_an_evaluation_waits_for_a_batch_of_it_and_not_for_its_end(tmp_path: Path) -> None:

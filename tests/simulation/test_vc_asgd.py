@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+from collab.errors import DataError
 from collab.metrics.records import EpochFinished, EvaluationDone, MicrobatchSkipped, Notice, StateFetched, UnitBegun
 from collab.swarm.identity import Identity
 from collab.swarm.snapshots import unpack
@@ -258,3 +261,35 @@ def test_statistics_of_norms_are_mixed_and_in_the_checkpoint_and_with_every_clie
         replica = swarm.replicas[index]
         assert CopyLayout(replica.model).vector().tobytes() == stored.values.tobytes()
     assert evaluate_state(swarm.task, saved).loss < 2.0
+
+
+class Fewer:
+    """The run's task on a machine with too little of the data, or none."""
+
+    def __init__(self, inner: Task, num_samples: int | None) -> None:
+        self._inner, self._num_samples = inner, num_samples
+
+    @property
+    def num_samples(self) -> int:
+        if self._num_samples is None:
+            raise DataError("task.data.path matches no file")
+        return self._num_samples
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_a_run_with_fewer_samples_than_shards_is_not_made(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, strategy="vc_asgd", until=12, units="shards: 2000")
+    swarm.add_backbone()
+    with swarm.world, pytest.raises(DataError, match="1500 samples cannot be cut into 2000 units of work"):
+        swarm.world.run(until_s=60.0)
+
+
+def test_a_backbone_without_the_data_makes_the_run_and_who_has_too_few_samples_does_not_join(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, strategy="vc_asgd", until=SHARDS, units=f"shards: {SHARDS}", every=SHARDS)
+    whole, swarm.task = swarm.task, Fewer(swarm.task, None)  # type: ignore[assignment]
+    swarm.add_backbone()
+    swarm.add_trainer(task=Fewer(whole, SHARDS - 1))  # type: ignore[arg-type]
+    with swarm.world, pytest.raises(DataError, match="7 samples cannot be cut into 8 units of work"):
+        swarm.world.run(until_s=60.0)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from collab.config import ImageClassificationTask
+from collab.errors import TaskFailed
 from collab.tasks.base import Evaluation
 from collab.tasks.evaluation import evaluate_unless, evaluating
 from collab.tasks.image_classification import ImageClassification
@@ -45,3 +46,21 @@ def test_it_ends_with_the_batch_that_is_under_way(batches: int, done: int, found
     assert all(module.training for module in model.modules())
     model(torch.zeros(1, 64))  # nobody is asked any more
     assert task.evaluate(model) == Evaluation(0.5)
+
+
+class Careless(InBatches):
+    """Changes what it should not, and fails."""
+
+    def evaluate(self, model: torch.nn.Module) -> Evaluation:
+        model.eval()
+        torch.set_grad_enabled(False)
+        raise KeyError("labels")
+
+
+def test_one_that_fails_leaves_the_model_and_gradients_as_they_were() -> None:
+    task = Careless()
+    model = task.build_model().train()
+    with pytest.raises(TaskFailed, match="could not evaluate: KeyError: 'labels'"):
+        evaluate_unless(task, model, lambda: False)
+    assert all(module.training for module in model.modules())
+    assert torch.is_grad_enabled()
