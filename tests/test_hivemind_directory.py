@@ -19,6 +19,9 @@ class FailingNode:
         self.protocol = FakeProtocol()
         self.pending_get_requests = defaultdict(set, {b"over": set(), b"open": {"search"}})
 
+    async def find_nearest_nodes(self, *_: object, **__: object) -> None:
+        raise AssertionError
+
     async def store(self, *_: object, **__: object) -> bool:
         raise AssertionError
 

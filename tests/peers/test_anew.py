@@ -29,11 +29,13 @@ def tell(**what):
     print(json.dumps({"pid": os.getpid(), **what}), flush=True)
 
 async def until_asked(stop):
-    try:
-        await asyncio.wait_for(stop.wait(), 1.0)
-    except TimeoutError:
-        pass
+    if signum in ignored:
+        await asyncio.sleep(1.0)
+    else:
+        await stop.wait()
     tell(is_asked=stop.is_set())
+
+ignored = anew.ignored_signals()
 
 if (life := anew.handed_on()) is None:
     held = open(lock, "w")
@@ -59,7 +61,6 @@ if (life := anew.handed_on()) is None:
         anew.begin_anew(life, ignored, is_to_leave=stop.is_set())
 
     os.execv = execv
-    ignored = anew.ignored_signals()
     run_peer(live)
 probe = open(lock)
 held_files = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd") if int(name) > 2]
