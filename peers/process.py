@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import gc
 import logging
+import math
 import os
 import shutil
 import signal
@@ -20,6 +21,9 @@ from peers.terminal import Speech, as_text, outlive_hearers
 
 LEAVE_LIMIT_S = 4.5
 """After the first Ctrl+C or SIGTERM; preemptible machines give little more."""
+ONE_DEATH_S = 1.0
+"""In which SIGTERM may come again without meaning *at once*: of a parent that dies each of its threads sends the signal
+that we have asked for, one after the other (``dying_with_us``)."""
 WORKER_LIMIT_S = 0.5
 """For the computation that is under way at the end, and of no use to anybody any more."""
 LEAVE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -85,15 +89,21 @@ async def _supervise(main: Main, speech: Speech) -> None:
     loop = asyncio.get_running_loop()
     peer = asyncio.ensure_future(main(stop))
 
+    asked_s = -math.inf
+
     def on_signal(signum: signal.Signals) -> None:
+        nonlocal asked_s
         if stop.is_set():
             if signum is signal.SIGHUP:  # a terminal that closes sends it, and the shell in it sends it again
+                return
+            if signum is signal.SIGTERM and loop.time() - asked_s < ONE_DEATH_S:
                 return
             try:
                 speech.end()
             finally:
                 os._exit(EXIT_AT_ONCE)  # p2pd sees its control connection break, and exits too
         stop.set()
+        asked_s = loop.time()
         loop.call_later(LEAVE_LIMIT_S, peer.cancel)
         announce("leaving: finishing what is under way (again to leave at once)")  # last: whatever comes of saying it
 

@@ -4,6 +4,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.live.processes import LIMIT_S
 
 PROGRAM = """
@@ -88,3 +90,33 @@ def test_who_asks_a_peer_to_leave_that_has_just_done_so_changes_nothing() -> Non
         peer.stdin.write("\n")
         peer.stdin.flush()
         assert peer.wait(LIMIT_S) == 0
+
+
+TOLD_AGAIN = """
+import asyncio
+import os
+import signal
+import sys
+from peers.process import ONE_DEATH_S, run_peer
+
+async def main(stop):
+    os.kill(os.getpid(), signal.SIGTERM)
+    await stop.wait()
+    await asyncio.sleep(float(sys.argv[1]) * ONE_DEATH_S)
+    os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+    await asyncio.sleep(0.2)
+    print("left in good order", flush=True)
+
+raise SystemExit(run_peer(main))
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "signum", "code"), [("0.0", "SIGTERM", 0), ("1.2", "SIGTERM", 130), ("0.0", "SIGINT", 130)]
+)
+def test_a_parent_that_dies_asks_with_each_of_its_threads_and_means_it_once(after: str, signum: str, code: int) -> None:
+    """Linux sends the signal of ``prctl(PR_SET_PDEATHSIG)`` when the thread dies that a child was handed on to, too."""
+    words = [sys.executable, "-c", TOLD_AGAIN, after, signum]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert ended.returncode == code, ended.stderr
+    assert ("left in good order" in ended.stdout) is (code == 0)

@@ -9,12 +9,23 @@ import signal
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterator
 from unittest.mock import patch
 
 import pytest
 
 from collab.errors import ConfigError
-from peers.process import EXIT_DECLINED, EXIT_ERROR, Declined, ToStandardError, keep_heap_small, run_peer
+from peers.process import EXIT_DECLINED, EXIT_ERROR, LEAVE, Declined, ToStandardError, keep_heap_small, run_peer
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """A peer that has ended hears of none any more, and programs that are started afterwards would inherit that."""
+    before = {signum: signal.getsignal(signum) for signum in LEAVE}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
 
 RINGS = """\
 import gc, sys, weakref
