@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from peers.process import EXIT_ERROR, LEAVE, announce
+from peers.terminal import say_all
 
 HANDED_ON = "COLLAB_HANDED_ON"
 """Environment variable of the new program; taken out of it before anything else is started."""
@@ -82,9 +83,7 @@ def begin_anew(life: HandedOn, ignored: frozenset[signal.Signals], *, is_to_leav
                 os.set_inheritable(int(name), False)
     if life.lock >= 0:
         os.set_inheritable(life.lock, True)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
+    say_all(sys.stdout, sys.stderr)
     try:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the words we were started with
     except OSError as error:

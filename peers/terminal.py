@@ -107,13 +107,21 @@ class Speech:
             output.backlog = self._backlogs[where]
 
     def end(self) -> None:
-        """All is said, to readers that take it within ``HEARD_LIMIT_S``; others hear no more of this process."""
-        for stream in self._streams:
-            with suppress(OSError, ValueError):
-                stream.flush()
-        ends_s = time.monotonic() + HEARD_LIMIT_S
-        for backlog in self._backlogs.values():
-            backlog.close(max(ends_s - time.monotonic(), 0.0))
+        """See ``say_all``."""
+        say_all(*self._streams)
+
+
+def say_all(*streams: TextIO) -> None:
+    """To readers that take it within ``HEARD_LIMIT_S``; others hear no more of this program. What is said afterwards is
+    written at once.
+    """
+    for stream in streams:
+        with suppress(OSError, ValueError):
+            stream.flush()
+    ends_s = time.monotonic() + HEARD_LIMIT_S
+    backlogs = dict.fromkeys(output.backlog for output in map(_output_of, streams) if output is not None)
+    for backlog in filter(None, backlogs):
+        backlog.close(max(ends_s - time.monotonic(), 0.0))
 
 
 def tell_gaps(stream: TextIO, words: Callable[[int], str]) -> None:

@@ -55,6 +55,7 @@ if (life := anew.handed_on()) is None:
             os.kill(os.getpid(), signum)
             if signum not in ignored:
                 await stop.wait()
+        tell(filler="x" * 500_000)  # more than a pipe takes: some of it is still to be written
         life = anew.HandedOn(
             invite="word", data_dir="/d", lock=held.fileno(), asked_s=1.5, kind=0, counts={"samples": 3}
         )
@@ -87,7 +88,8 @@ def test_it_keeps_its_process_and_its_directory_and_hears_who_asks_to_leave_mean
     words = [sys.executable, "-c", PROGRAM, str(lock), str(int(signum)), when]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert ended.returncode == 0, ended.stderr
-    before, after, end = (json.loads(line) for line in ended.stdout.splitlines())
+    before, filler, after, end = (json.loads(line) for line in ended.stdout.splitlines())
+    assert len(filler["filler"]) == 500_000
     assert before["pid"] == after["pid"] == end["pid"]
     assert (after["counts"], after["where"], after["asks"]) == ({"samples": 3}, "/d", False)
     assert after["is_held"], "nobody else could have taken the directory"
