@@ -49,11 +49,17 @@ class HandedOn:
 
 def handed_on() -> HandedOn | None:
     """What the life before has left for this one; None: there was none. Once."""
-    text = os.environ.pop(HANDED_ON, "")
     try:
-        return HandedOn(**json.loads(text)) if text else None
-    except (ValueError, TypeError):
-        return None  # nobody but ourselves writes it, of the same version unless that was just replaced
+        left = json.loads(os.environ.pop(HANDED_ON, "null"))
+    except ValueError:
+        return None  # nobody but ourselves writes it
+    try:
+        return HandedOn(**left) if left else None
+    except TypeError:  # by another version, which was replaced just then
+        if isinstance(left, dict) and isinstance(lock := left.get("lock"), int) and lock > 2:
+            with suppress(OSError):
+                os.close(lock)  # else the directory would be in use, by ourselves
+        return None
 
 
 def ignored_signals() -> frozenset[signal.Signals]:

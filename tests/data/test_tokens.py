@@ -1,11 +1,8 @@
 import hashlib
 import os
-import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,6 +21,7 @@ from collab.data.tokens import (
     vocabulary_size,
 )
 from collab.errors import DataError
+from tests.full_disk import no_file_larger_than
 
 WORDS = [f"the quick brown fox number {index} jumps over the lazy dog; déjà vu {index % 7}\n" for index in range(400)]
 
@@ -49,16 +47,6 @@ def expected_stream(wanted: BlockRequest) -> list[int]:
     tokenizer = parse_tokenizer(TOKENIZER, origin="test")
     return [token for text in documents(wanted.section, wanted.split, wanted.reader)
             for token in [*tokenizer.encode(text).ids, 0]]
-
-
-@contextmanager
-def no_file_larger_than(num_bytes: int) -> Iterator[None]:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("text", ["the quick brown fox", "déjà vu", "  tabs\tand\r\nlines\x00", "日本 🦊 <|endoftext|>",

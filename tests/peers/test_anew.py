@@ -1,6 +1,7 @@
 """A program that begins anew in its own process: what it takes along, and what it hears meanwhile."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -123,6 +124,9 @@ def test_what_was_handed_on_is_taken_once_and_what_is_none_is_left(monkeypatch: 
     monkeypatch.setenv(HANDED_ON, json.dumps(fields))
     assert handed_on() == HandedOn(invite="word", data_dir="/d", lock=-1, asked_s=1.5, kind=2)
     assert handed_on() is None
-    for text in ("{", "[]", json.dumps({**fields, "of": "another version"})):
+    held = os.open(os.devnull, os.O_RDONLY)
+    for text in ("{", "[]", "[1]", json.dumps({**fields, "lock": held, "of": "another version"})):
         monkeypatch.setenv(HANDED_ON, text)
         assert handed_on() is None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(held)

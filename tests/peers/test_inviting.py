@@ -4,7 +4,6 @@ import asyncio
 import errno
 import json
 import os
-import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -30,6 +29,7 @@ from peers.organising import init_run
 from peers.owner import Estate, Session
 from peers.places import ADDRESSES, INVITES
 from tests.fakes import NOW
+from tests.full_disk import no_file_larger_than
 from tests.swarm.people import PEOPLE, record
 
 DAYS = 30.0
@@ -245,13 +245,8 @@ def test_a_line_that_the_disk_takes_in_part_is_taken_back(estate: Estate) -> Non
     path = estate.directory / INVITES
     made(estate, "Anna")
     before = path.read_bytes()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limits[1]))
-    try:
-        with pytest.raises(ConfigError, match="cannot write"):
-            made(estate, "Bob")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with no_file_larger_than(len(before) + 20), pytest.raises(ConfigError, match="cannot write"):
+        made(estate, "Bob")
     assert path.read_bytes() == before
 
 

@@ -2,9 +2,6 @@
 
 import errno
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,19 +12,9 @@ from collab.swarm.identity import load_or_create_identity
 from peers import organising
 from peers.organising import init_run
 from peers.places import OWNER_KEY, RUN_FILE
+from tests.full_disk import no_file_larger_than
 
 LESS_THAN_A_KEY, LESS_THAN_A_RUN_FILE = 10, 1000
-
-
-@contextmanager
-def files_up_to(num_bytes: int) -> Iterator[None]:
-    """A disk that takes so much of each file."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +25,7 @@ def test_a_disk_that_takes_a_part_of_a_file_keeps_none_of_it_and_init_works_when
     tmp_path: Path, num_bytes: int, left: list[str], words: str
 ) -> None:
     directory = tmp_path / "run"
-    with files_up_to(num_bytes), pytest.raises(ConfigError, match=f"{words}: File too large"):
+    with no_file_larger_than(num_bytes), pytest.raises(ConfigError, match=f"{words}: File too large"):
         init_run(directory, "a-run")
     assert [path.name for path in directory.iterdir()] == left
     init_run(directory, "a-run")
