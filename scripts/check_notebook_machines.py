@@ -56,7 +56,7 @@ COMMON = {  # of Colab's published list of June 2026: what collab and its depend
     "tqdm": "4.67.3", "traitlets": "5.7.1", "typer": "0.25.1", "typing_extensions": "4.15.0", "urllib3": "2.5.0",
     "uvloop": "0.22.1", "xxhash": "3.7.0",
 }  # fmt: skip
-NOT_KNOWN = {"base58", "blake3", "cachetools", "hivemind", "starlette", "uvicorn"}
+NOT_KNOWN = {"base58", "blake3", "cachetools", "hivemind", "pynacl", "starlette", "uvicorn"}
 """What collab asks for, and these machines do not have, or in a version that is not known: the notebook adds it."""
 FOR_5_9 = {"transformers": "5.9.0", "safetensors": "0.7.0"}
 FOR_5_15 = {"transformers": "5.15.0", "safetensors": "0.8.0"}

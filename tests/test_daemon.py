@@ -1,13 +1,16 @@
 """How the libp2p daemon is started."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from uuid import UUID, uuid4
 
 import pytest
 
+from collab.net import daemon_messages
 from collab.net.daemon import _Daemon
-from collab.net.daemon_messages import Answering, Messages, _varint, write_at_once
-from collab.net.hivemind_parts import PeerID, control, p2pd_pb2, read_pbmsg_safe
+from collab.net.daemon_messages import AT_ONCE, Answering, _varint, write_at_once
+from collab.net.hivemind_parts import P2PDaemonError, PeerID, control, p2pd_pb2, read_pbmsg_safe
 
 
 def command() -> list[str]:
@@ -52,32 +55,76 @@ def test_a_message_to_the_daemon_is_one_piece_that_hivemind_reads(number: int) -
         assert not await stream.read()
 
     asyncio.run(main())
+    daemon_messages.mend()
     assert control.write_pbmsg is write_at_once
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 2, 3, 100, 1 << 20])
-def test_messages_of_the_daemon_are_taken_in_as_they_come_whatever_the_pieces(piece_bytes: int) -> None:
-    async def main() -> None:
-        sent = [p2pd_pb2.StreamInfo(peer=b"", addr=b"", proto="x" * length) for length in (0, 1, 130, 0, 20_000)]
-        written = b"".join(encode(message) for message in sent)
-        stream = asyncio.StreamReader()
+class Line(asyncio.Transport):
+    """To the daemon; what is said over it is kept."""
 
-        async def come() -> None:
-            for start in range(0, len(written), piece_bytes):
-                stream.feed_data(written[start : start + piece_bytes])
-                await asyncio.sleep(0)
-            stream.feed_eof()
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[bytes] = []
+        self.is_closed = False
+        self.hears: asyncio.BaseProtocol | None = None
 
-        coming, messages = asyncio.create_task(come()), Messages(stream)
-        for message in sent:
-            heard = p2pd_pb2.StreamInfo(peer=b"", addr=b"", proto="of the message before")
-            await control.read_pbmsg_safe(messages, heard)
-            assert heard == message
-        with pytest.raises(asyncio.IncompleteReadError):
-            await control.read_pbmsg_safe(messages, heard)
-        await coming
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.hears = protocol
 
-    asyncio.run(main())
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.is_closed:
+            raise RuntimeError("as uvloop's")
+        self.said.append(bytes(data))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+
+class Daemon:
+    """Where hivemind's client gets its lasting connection from."""
+
+    def __init__(self) -> None:
+        self.line = Line()
+
+    async def open_persistent_connection(self) -> tuple[None, asyncio.StreamWriter]:
+        loop = asyncio.get_running_loop()
+        unused = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+        return None, asyncio.StreamWriter(self.line, unused, None, loop)
+
+    def say(self, written: bytes, piece_bytes: int = 1 << 20) -> None:
+        """So many at a time."""
+        assert isinstance(self.line.hears, asyncio.Protocol)
+        for start in range(0, len(written), piece_bytes):
+            self.line.hears.data_received(written[start : start + piece_bytes])
+
+    def heard(self) -> list[p2pd_pb2.PersistentConnectionRequest]:
+        """What our side has said since it was asked last."""
+        said, self.line.said = self.line.said, []
+        return [p2pd_pb2.PersistentConnectionRequest.FromString(piece[2:]) for piece in map(one_byte_more, said)]
+
+
+def one_byte_more(piece: bytes) -> bytes:
+    """As if each length took two bytes."""
+    return piece if piece[0] & 0x80 else b"\0" + piece
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Daemon, control.ControlClient]]:
+    """hivemind's client, and the daemon's end of its lasting connection."""
+    daemon_messages.mend()
+    daemon = Daemon()
+    client = await control.ControlClient.create(daemon, "/unix/x")
+    await asyncio.sleep(0)
+    try:
+        yield daemon, client
+    finally:
+        client.close()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert daemon.line.is_closed
 
 
 def encode(message: p2pd_pb2.StreamInfo) -> bytes:
@@ -86,32 +133,173 @@ def encode(message: p2pd_pb2.StreamInfo) -> bytes:
     return _varint(len(content)) + content
 
 
-def test_a_daemon_that_ends_in_a_message_or_says_nonsense_is_told_as_such() -> None:
+def response(call: UUID, **what: object) -> bytes:
+    """A message of the daemon's."""
+    return encode(p2pd_pb2.PersistentConnectionResponse(callId=call.bytes, **what))
+
+
+def answer(**what: bytes) -> dict[str, object]:
+    return {"callUnaryResponse": p2pd_pb2.CallUnaryResponse(**what)}
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 2, 3, 100, 1 << 20])
+def test_messages_of_the_daemon_are_taken_in_as_they_come_whatever_the_pieces(piece_bytes: int) -> None:
     async def main() -> None:
-        for written, error in ((b"\x05ab", asyncio.IncompleteReadError), (b"\xff" * 9, ValueError)):
-            stream = asyncio.StreamReader()
-            stream.feed_data(written)
-            stream.feed_eof()
-            with pytest.raises(error):
-                await Messages(stream).take(p2pd_pb2.StreamInfo())
+        async with connected() as (daemon, client):
+            sizes = (0, 1, 100, 20_000)
+            asking = [asyncio.create_task(client.call_unary_handler(PEER, "talk", b"")) for _ in sizes]
+            await asyncio.sleep(0)
+            calls = [UUID(bytes=message.callId) for message in daemon.heard()]
+            said = (response(call, **answer(response=bytes(size))) for call, size in zip(calls, sizes, strict=True))
+            daemon.say(b"".join(said), piece_bytes)
+            assert await asyncio.gather(*asking) == [bytes(size) for size in sizes]
 
     asyncio.run(main())
 
 
-def test_the_lasting_connection_is_read_so_and_others_as_ever() -> None:
+PEER = PeerID(b"\0\1\2")
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        (answer(response=b"well"), b"well"),
+        (answer(error=b"no \xff"), control.P2PHandlerError("no ")),
+        ({"daemonError": p2pd_pb2.DaemonError(message="nobody there")}, P2PDaemonError("nobody there")),
+        ({}, None),
+    ],
+)
+def test_calls_end_as_the_daemon_says(what: dict[str, object], told: bytes | Exception | None) -> None:
+    async def main() -> None:
+        async with connected() as (daemon, client):
+            asking = asyncio.create_task(client.call_unary_handler(PEER, "talk", b"well?"))
+            await asyncio.sleep(0)
+            (asked,) = daemon.heard()
+            assert (asked.callUnary.peer, asked.callUnary.proto, asked.callUnary.data) == (b"\0\1\2", "talk", b"well?")
+            daemon.say(response(UUID(bytes=asked.callId), **what))
+            (ended,) = await asyncio.gather(asking, return_exceptions=True)
+            assert (type(ended), str(ended)) == (type(told), str(told))
+            assert not client._pending_calls
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_comes_when_nobody_waits_any_more_ends_nothing() -> None:
+    """hivemind's reader would end with the answer to a call that was cancelled in the same moment."""
+
+    async def main() -> None:
+        async with connected() as (daemon, client):
+            asking = asyncio.create_task(client.call_unary_handler(PEER, "talk", b""))
+            await asyncio.sleep(0)
+            (asked,) = daemon.heard()
+            asking.cancel()
+            daemon.say(response(UUID(bytes=asked.callId), **answer(response=b"late")) * 2)
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            daemon.say(response(uuid4(), **answer(response=b"nobody's")))
+            (gone,) = daemon.heard()
+            assert gone.HasField("cancel")
+            assert not daemon.line.is_closed
+
+    asyncio.run(main())
+
+
+def question(call: UUID, protocol: str, data: bytes = b"?") -> bytes:
+    """Of another peer."""
+    asked = p2pd_pb2.CallUnaryRequest(peer=b"\0\1\2", proto=protocol, data=data)
+    return response(call, requestHandling=asked)
+
+
+@pytest.mark.parametrize("protocol", ["talk", *AT_ONCE])
+def test_questions_of_others_are_answered_and_what_fails_is_told(protocol: str) -> None:
+    async def handler(data: bytes, peer: PeerID) -> bytes:
+        if data == b"bad":
+            raise ValueError("no")
+        return data + peer.to_bytes()
+
+    async def main() -> None:
+        async with connected() as (daemon, client):
+            client.unary_handlers[protocol] = handler
+            calls = [uuid4(), uuid4()]
+            daemon.say(question(calls[0], protocol) + question(calls[1], protocol, b"bad"))
+            is_there_at_once = bool(daemon.line.said)
+            await asyncio.sleep(0.01)
+            told = daemon.heard()
+            assert [UUID(bytes=message.callId) for message in told] == calls
+            assert [message.unaryResponse.response for message in told] == [b"?\0\1\2", b""]
+            assert [message.unaryResponse.error for message in told] == [b"", b"ValueError('no')"]
+            assert is_there_at_once == (protocol in AT_ONCE)
+            assert not client._handler_tasks
+
+    asyncio.run(main())
+
+
+def test_a_question_whose_asker_has_gone_is_not_answered() -> None:
+    async def main() -> None:
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def handler(_: bytes, __: PeerID) -> bytes:
+            begun.set()
+            try:
+                await asyncio.sleep(1000.0)
+            finally:
+                ended.set()
+            return b""
+
+        async with connected() as (daemon, client):
+            client.unary_handlers["talk"] = handler
+            call = uuid4()
+            daemon.say(question(call, "talk"))
+            await begun.wait()
+            daemon.say(response(call, cancel=p2pd_pb2.Cancel()))
+            await ended.wait()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not client._handler_tasks
+            assert not daemon.heard()
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_waits_is_none_to_be_asked_at_once() -> None:
+    async def handler(_: bytes, __: PeerID) -> bytes:
+        await asyncio.sleep(0)
+        return b""
+
+    async def main() -> None:
+        async with connected() as (daemon, client):
+            (protocol, *_) = AT_ONCE
+            client.unary_handlers[protocol] = handler
+            with pytest.raises(RuntimeError, match="waits for something"):
+                daemon.say(question(uuid4(), protocol))
+
+    asyncio.run(main())
+
+
+def test_a_daemon_that_says_nonsense_is_told_as_such_and_one_that_has_gone_is_noticed() -> None:
+    async def main() -> None:
+        async with connected() as (daemon, client):
+            with pytest.raises(ValueError, match="no message"):
+                daemon.say(b"\xff" * 9)
+            assert isinstance(daemon.line.hears, asyncio.Protocol)
+            daemon.line.hears.connection_lost(None)
+            await client._read_task
+            assert daemon.line.is_closed
+            asking = asyncio.create_task(client.call_unary_handler(PEER, "talk", b""))
+            await asyncio.sleep(0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert not daemon.heard()
+
+    asyncio.run(main())
+
+
+def test_other_connections_are_read_as_ever() -> None:
     """Behind a message on another connection there is a stream's own content, of which nothing may be taken."""
 
     async def main() -> None:
         message = p2pd_pb2.PersistentConnectionResponse(callId=bytes(16))
-        client = control.ControlClient(None, _initialized_with_create=True)
-        client._pending_calls[UUID(bytes=bytes(16))] = waiting = asyncio.get_running_loop().create_future()
-        stream = asyncio.StreamReader()
-        stream.feed_data(encode(message) * 2)
-        stream.feed_eof()
-        stream.readexactly = None  # type: ignore[method-assign,assignment]  # hivemind would call it for each byte
-        with pytest.raises(asyncio.InvalidStateError):  # the second answer to one call: both were taken in
-            await client._read_from_persistent_conn(stream)
-        assert waiting.done()
         other = asyncio.StreamReader()
         other.feed_data(encode(message) + b"content")
         await control.read_pbmsg_safe(other, p2pd_pb2.PersistentConnectionResponse())
@@ -121,6 +309,7 @@ def test_the_lasting_connection_is_read_so_and_others_as_ever() -> None:
 
 
 def test_a_peers_id_is_made_once() -> None:
+    daemon_messages.mend()
     assert control.PeerID(b"\0\1\2") is control.PeerID(b"\0\1\2") == PeerID(b"\0\1\2")
 
 

@@ -8,12 +8,12 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collab.data.blocks import MAX_BLOCKS, PAGE_BLOCKS, BlockPlan, Words, mixed, word_of
+from collab.lately import kept_lately
 from collab.types import PeerId
 
 PROVEN = 1.5
@@ -26,7 +26,8 @@ RUNS_EACH = 8
 """That a trainer has of a pass, about: with fewer, the shares of equals differ by more than a third."""
 
 DRAWS_REMEMBERED = 1024
-"""Of a trainer and a pass, 32 KB each for a pass of ``MAX_BLOCKS``: of as many trainers as are known by name."""
+"""Of a trainer and a pass, 32 KB each for a pass of ``MAX_BLOCKS``: of as many trainers as are known by name, and of
+those who have gone for a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ def distances(
     return _drawn(plan.block_words[numbers], pass_number, peer) / weight
 
 
-@lru_cache(maxsize=DRAWS_REMEMBERED)
+@kept_lately(DRAWS_REMEMBERED)
 def _drawn_for_all(plan: BlockPlan, pass_number: int, peer: PeerId) -> NDArray[np.float64]:
     """[plan.num_blocks]: whose blocks are whose is reckoned again whenever somebody comes or goes."""
     return _drawn(plan.block_words, pass_number, peer)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from collab.errors import NetworkError
-from collab.net.daemon_messages import Answering
+from collab.net import daemon_messages
 from collab.net.hivemind_parts import P2P, ControlFailure, Multiaddr, P2PDaemonError
 from collab.net.relaying import RelayLimits, Reservation, reserve
 from collab.swarm.identity import load_or_create_identity
@@ -100,7 +100,8 @@ async def _start(
     Args:
         reachability: public: a relay; private: one that gets through routers; None: neither.
     """
-    p2p = await kind.create(
+    daemon_messages.mend()
+    return await kind.create(
         identity_path=str(identity_path),
         host_maddrs=list(host_maddrs) or None,
         announce_maddrs=list(announce) or None,
@@ -111,8 +112,6 @@ async def _start(
         use_relay=reachability == "public",
         force_reachability=reachability,
     )
-    p2p._client.control._handler_tasks = Answering()
-    return p2p
 
 
 def _relaying(limits: RelayLimits) -> type[P2P]:

@@ -1,30 +1,36 @@
 """Messages between a peer and its libp2p daemon: what hivemind does with each of them, for less.
 
 A backbone that 64 peers talk to spends most of its processor time here (docs/benchmarks.md, "All of a backbone that 64
-peers talk to"). Importing this changes hivemind's client of the daemon for the whole process.
+peers talk to"): messages come one by one, and each turn of the event loop that one takes costs as much as half a look
+at a signature.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import lru_cache
+from contextlib import closing
+from functools import cache
 from typing import Any
 from uuid import UUID
 
-from collab.net.hivemind_parts import PeerID, control
+from collab.lately import kept_lately
+from collab.net.hivemind_parts import P2PDaemonError, PeerID, control, p2pd_pb2
 
-CHUNK_BYTES = 1 << 16
-"""Read at a time; most messages have some hundred."""
 LONGEST_LENGTH = 5
 """Bytes that say how long a message is."""
 KNOWN_PEERS = 256
 """Whose ids are kept as text, too: each is some hundred bytes, and takes as long to encode as to look at a record."""
+AT_ONCE = frozenset({"DHTProtocol.rpc_store", "DHTProtocol.rpc_find"})
+"""Questions whose answers wait for nothing (``kept_records``), so that they need no task."""
 
 
 async def write_at_once(daemon: asyncio.StreamWriter, message: Any) -> None:
     """In one piece; ``write_pbmsg`` of hivemind writes the length first, and the daemon wakes up for each piece."""
-    content = message.SerializeToString()
-    daemon.write(_varint(len(content)) + content)
+    daemon.write(_framed(message))
     await daemon.drain()
+
+
+def _framed(message: Any) -> bytes:
+    content: bytes = message.SerializeToString()
+    return _varint(len(content)) + content
 
 
 def _varint(number: int) -> bytes:
@@ -37,29 +43,14 @@ def _varint(number: int) -> bytes:
     return bytes(written)
 
 
-class Messages:
-    """Of the daemon, over the one connection that lasts, as they come; hivemind reads each one's length byte by byte.
-
-    Nobody else reads that connection: what has come of the next message is kept here.
+class Answering(dict[UUID, asyncio.Task[None]]):
+    """Tasks that answer questions of other peers, by the question. hivemind keeps for ever those that are cancelled,
+    as when whoever asked has gone: with the question, the error and all that its traceback holds, 10 KB each.
     """
 
-    def __init__(self, daemon: asyncio.StreamReader) -> None:
-        self._daemon, self._come = daemon, bytearray()
-
-    async def take(self, message: Any) -> None:
-        """Fill ``message`` with the next one.
-
-        Raises:
-            asyncio.IncompleteReadError: the connection has ended.
-            ValueError: what comes is no length of a message.
-        """
-        while (whole := _whole(self._come)) is None:
-            if not (piece := await self._daemon.read(CHUNK_BYTES)):
-                raise asyncio.IncompleteReadError(bytes(self._come), None)
-            self._come += piece
-        start, stop = whole
-        message.ParseFromString(bytes(self._come[start:stop]))
-        del self._come[:stop]
+    def __setitem__(self, question: UUID, task: asyncio.Task[None]) -> None:
+        super().__setitem__(question, task)
+        task.add_done_callback(lambda _: self.pop(question, None))
 
 
 def _whole(come: bytearray) -> tuple[int, int] | None:
@@ -74,31 +65,104 @@ def _whole(come: bytearray) -> tuple[int, int] | None:
     return None
 
 
-class Answering(dict[UUID, asyncio.Task[None]]):
-    """Tasks that answer questions of other peers, by the question. hivemind keeps for ever those that are cancelled,
-    as when whoever asked has gone: with the question, the error and all that its traceback holds, 10 KB each.
+class Connection(asyncio.Protocol):
+    """The one to the daemon that lasts: what both have to say goes over it, piece by piece.
+
+    hivemind reads each message's length byte by byte in one task, answers in another, and writes in a third one.
     """
 
-    def __setitem__(self, question: UUID, task: asyncio.Task[None]) -> None:
-        super().__setitem__(question, task)
-        task.add_done_callback(lambda _: self.pop(question, None))
+    def __init__(self, client: Any, daemon: asyncio.StreamWriter) -> None:
+        """
+        Args:
+            client: hivemind's ``ControlClient``, whose handlers answer, and whose calls wait for answers.
+            daemon: with the transport that is ours from now on; nothing of the daemon's may be unread.
+        """
+        self._client, self._daemon, self._come = client, daemon, bytearray()
+        self._has_ended = asyncio.get_running_loop().create_future()
+        daemon.transport.set_protocol(self)
+
+    async def stay(self) -> None:
+        """Until it ends, which it does with this."""
+        with closing(self._daemon):
+            await self._has_ended
+
+    async def put(self, message: Any) -> None:
+        """Say something. Waits for nothing: what a slow daemon has not taken is kept, as in a queue of hivemind's."""
+        self._say(message)
+
+    def _say(self, message: Any) -> None:
+        if not self._daemon.is_closing():  # else nobody hears it any more
+            self._daemon.write(_framed(message))
+
+    def data_received(self, data: bytes) -> None:
+        """
+        Raises:
+            ValueError: what comes is no message; the connection ends.
+        """
+        self._come += data
+        while (place := _whole(self._come)) is not None:
+            start, stop = place
+            message = p2pd_pb2.PersistentConnectionResponse.FromString(bytes(self._come[start:stop]))
+            del self._come[:stop]
+            self._hear(message)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if not self._has_ended.done():
+            self._has_ended.set_result(None)
+
+    def _hear(self, message: Any) -> None:
+        if message.HasField("requestHandling"):
+            self._answer(message.callId, message.requestHandling)
+            return
+        call = UUID(bytes=message.callId)
+        if message.HasField("cancel"):
+            if answering := self._client._handler_tasks.get(call):
+                answering.cancel()
+        elif (waiting := self._client._pending_calls.get(call)) is not None and not waiting.done():
+            _end(waiting, message)
+
+    def _answer(self, call: bytes, question: Any) -> None:
+        if question.proto in AT_ONCE and question.proto in self._client.unary_handlers:
+            self._say(p2pd_pb2.PersistentConnectionRequest(callId=call, unaryResponse=self._answered(question)))
+            return
+        answering = asyncio.create_task(self._client._handle_persistent_request(UUID(bytes=call), question))
+        self._client._handler_tasks[UUID(bytes=call)] = answering
+
+    def _answered(self, question: Any) -> Any:
+        """By a handler that does not wait: its first step is its last."""
+        try:
+            self._client.unary_handlers[question.proto](question.data, control.PeerID(question.peer)).send(None)
+        except StopIteration as answered:
+            return p2pd_pb2.CallUnaryResponse(response=answered.value)
+        except Exception as error:  # noqa: BLE001 - whoever asked is told, whatever it is
+            return p2pd_pb2.CallUnaryResponse(error=repr(error).encode())
+        raise RuntimeError(f"a handler of {question.proto} waits for something")
 
 
-def _taking(read: Callable[[Any, Any], Awaitable[None]]) -> Callable[[Any, Any], Awaitable[None]]:
-    async def take(stream: asyncio.StreamReader | Messages, message: Any) -> None:
-        await (stream.take(message) if isinstance(stream, Messages) else read(stream, message))
+def _end(waiting: asyncio.Future[bytes | None], message: Any) -> None:
+    """A call of ours, with what ``message`` says."""
+    answer = message.callUnaryResponse
+    if message.HasField("callUnaryResponse") and answer.HasField("error"):
+        waiting.set_exception(control.P2PHandlerError(answer.error.decode(errors="ignore")))
+    elif message.HasField("callUnaryResponse"):
+        waiting.set_result(answer.response)
+    elif message.HasField("daemonError"):
+        waiting.set_exception(P2PDaemonError(message.daemonError.message))
+    else:
+        waiting.set_result(None)
 
-    return take
+
+async def _connect(client: Any) -> None:
+    """The daemon says nothing until it is asked something, so there is nothing to read yet."""
+    _, daemon = await client.daemon_connector.open_persistent_connection()
+    client._pending_messages = connection = Connection(client, daemon)
+    client._handler_tasks = Answering()
+    client._read_task = asyncio.create_task(connection.stay())
 
 
-def _listening(listen: Callable[[Any, Any], Awaitable[None]]) -> Callable[[Any, Any], Awaitable[None]]:
-    async def listen_to_messages(client: Any, daemon: asyncio.StreamReader) -> None:
-        await listen(client, Messages(daemon))
-
-    return listen_to_messages
-
-
-control.write_pbmsg = write_at_once
-control.read_pbmsg_safe = _taking(control.read_pbmsg_safe)
-control.ControlClient._read_from_persistent_conn = _listening(control.ControlClient._read_from_persistent_conn)
-control.PeerID = lru_cache(KNOWN_PEERS)(PeerID)
+@cache
+def mend() -> None:
+    """Change hivemind's client of the daemon for the whole process. Before a daemon is started."""
+    control.write_pbmsg = write_at_once
+    control.ControlClient._ensure_persistent_conn = _connect
+    control.PeerID = kept_lately(KNOWN_PEERS)(PeerID)

@@ -16,6 +16,7 @@ from collab.concurrency import Background
 from collab.errors import NetworkError, PeerUnreachable, TimedOut
 from collab.net.base import Handler
 from collab.net.daemon import daemon_traffic, start_daemon
+from collab.net.daemon_messages import write_at_once
 from collab.net.dialling import connect
 from collab.net.fresh_dial import who_answers
 from collab.net.hivemind_parts import (
@@ -29,7 +30,6 @@ from collab.net.hivemind_parts import (
     p2pd_pb2,
     raise_if_failed,
     read_pbmsg_safe,
-    write_pbmsg,
 )
 from collab.net.hivemind_stream import HivemindStream
 from collab.net.listening import check_port, host_in
@@ -218,7 +218,7 @@ class HivemindTransport:
         reader, writer = await self._p2p._client.control.daemon_connector.open_connection()
         try:
             request = p2pd_pb2.StreamOpenRequest(peer=PeerID.from_base58(peer).to_bytes(), proto=[protocol])
-            await write_pbmsg(writer, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=request))
+            await write_at_once(writer, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=request))
             response = p2pd_pb2.Response()
             await read_pbmsg_safe(reader, response)
             raise_if_failed(response)

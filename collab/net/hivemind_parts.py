@@ -84,7 +84,6 @@ from hivemind.p2p.p2p_daemon_bindings.utils import (
     P2PDaemonError,
     raise_if_failed,
     read_pbmsg_safe,
-    write_pbmsg,
 )
 from hivemind.proto import dht_pb2, p2pd_pb2
 from hivemind.utils import MSGPackSerializer, timed_storage
@@ -93,5 +92,5 @@ from hivemind.utils.multiaddr import Multiaddr
 __all__ = [
     "P2P", "ControlFailure", "DHTNode", "DHTRecord", "MSGPackSerializer", "Multiaddr", "P2PDaemonError", "PeerID",
     "PeerInfo", "RecordValidatorBase", "StreamInfo", "control", "dht_pb2", "node", "p2pd_pb2", "protocol",
-    "raise_if_failed", "read_pbmsg_safe", "routing", "storage", "timed_storage", "write_pbmsg",
+    "raise_if_failed", "read_pbmsg_safe", "routing", "storage", "timed_storage",
 ]  # fmt: skip

@@ -2,18 +2,17 @@
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import cache, wraps
-from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
-from collab.net.hivemind_parts import dht_pb2, protocol, storage
+from collab.net.hivemind_parts import DHTRecord, dht_pb2, protocol, routing, storage
 
 OLD_ENDS = 16
 """And as many as there are records: ends of records that were replaced, which are remembered at most."""
 _UNDER_WAY: set[asyncio.Task[Any]] = set()
-"""Records that are handed over; asyncio itself would forget tasks that nobody holds."""
+"""What nobody waits for; asyncio itself would forget tasks that nobody holds."""
 
 
 @cache
@@ -31,12 +30,21 @@ def mend() -> None:
       only those of keys to which it is nearer than another keeper.
     - Who keeps nothing, as most of a swarm, is not greeted with each record and each question. hivemind's starts a task
       for that, which then finds that there is no node.
+    - Requests go without hivemind's signatures on them, which nobody here asks for, and without the code around each.
     """
+    protocol.AuthRPCWrapper = _wrapped_if_signed(protocol.AuthRPCWrapper)
     storage.DictionaryDHTValue.store = _newer_only(storage.DictionaryDHTValue.store)
     storage.DHTLocalStorage.store_subkey = _without_old_ends(storage.DHTLocalStorage.store_subkey)
-    protocol.DHTProtocol.rpc_store = _record_by_record(_greeting_nodes(protocol.DHTProtocol.rpc_store))
+    protocol.DHTProtocol.rpc_store = _record_by_record(protocol.DHTProtocol.rpc_store)
     protocol.DHTProtocol.rpc_find = _greeting_nodes(protocol.DHTProtocol.rpc_find)
     protocol.DHTProtocol.update_routing_table = _to_any_of_few(protocol.DHTProtocol.update_routing_table)
+
+
+def _wrapped_if_signed(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped_if_signed(requests: Any, role: Any, authorizer: Any, **options: Any) -> Any:
+        return requests if authorizer is None else wrapper(requests, role, authorizer, **options)
+
+    return wrapped_if_signed
 
 
 def _newer_only(store: Callable[..., bool]) -> Callable[..., bool]:
@@ -80,13 +88,12 @@ class _Nobody:
 NOBODY = _Nobody()
 
 
-def _greeting_nodes(answer: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    @wraps(answer)
+def _greeting_nodes(rpc_find: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @wraps(rpc_find)
     async def greeting_nodes(node: Any, request: Any, context: Any) -> Any:
         if not request.peer.node_id:
-            columns = {field.name: getattr(request, field.name) for field in request.DESCRIPTOR.fields}
-            request = SimpleNamespace(**columns | {"peer": NOBODY})
-        return await answer(node, request, context)
+            request = SimpleNamespace(keys=request.keys, peer=NOBODY)
+        return await rpc_find(node, request, context)
 
     return greeting_nodes
 
@@ -94,35 +101,31 @@ def _greeting_nodes(answer: Callable[..., Awaitable[Any]]) -> Callable[..., Awai
 def _record_by_record(rpc_store: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     @wraps(rpc_store)
     async def record_by_record(node: Any, request: Any, context: Any) -> Any:
-        if node.IS_DICTIONARY not in request.subkeys:  # nothing of them is a whole key
-            return await rpc_store(node, request, context)
-        records, sizes = _records_of(node, request)
-        response = await rpc_store(node, records, context)
-        taken = iter(list(response.store_ok))
-        response.ClearField("store_ok")
-        response.store_ok.extend(all(list(islice(taken, size))) for size in sizes)
-        return response
+        if request.peer.node_id:
+            _beside(node.rpc_ping(dht_pb2.PingRequest(peer=request.peer), context))
+        columns = request.keys, request.subkeys, request.values, request.expiration_time, request.in_cache
+        taken = [_is_taken(node, *row) for row in zip(*columns, strict=True)]
+        return dht_pb2.StoreResponse(store_ok=taken, peer=node.node_info)
 
     return record_by_record
 
 
-def _records_of(node: Any, request: Any) -> tuple[Any, list[int]]:
-    """A ``StoreRequest`` with the records of whole keys one by one, and how many each of its entries had."""
-    records, sizes = dht_pb2.StoreRequest(), []
-    records.CopyFrom(request)
-    columns = ("keys", "subkeys", "values", "expiration_time", "in_cache")
-    for column in columns:
-        records.ClearField(column)
-    for key, name, value, end_s, in_cache in zip(*(getattr(request, column) for column in columns), strict=True):
-        rows = [(name, value, end_s)]
-        if name == node.IS_DICTIONARY:
-            kept = node.serializer.loads(value)
-            rows = [(node.serializer.dumps(one), record.value, record.expiration_time) for one, record in kept.items()]
-        sizes.append(len(rows))
-        for row in rows:
-            for column, content in zip(columns, (key, *row, in_cache), strict=True):
-                getattr(records, column).append(content)
-    return records, sizes
+def _is_taken(node: Any, key: bytes, name: bytes, value: bytes, end_s: float, in_cache: bool) -> bool:
+    """Of a record, or of all that another keeper has under a key. What has no name is never kept (``OwnedRecords``)."""
+    if name == node.IS_DICTIONARY:
+        kept = node.serializer.loads(value)
+        rows = [(node.serializer.dumps(one), record.value, record.expiration_time) for one, record in kept.items()]
+        return min((_is_taken(node, key, *row, in_cache) for row in rows), default=True)  # ``all`` would stop early
+    if not node.record_validator.validate(DHTRecord(key, name, value, end_s)):
+        return False
+    kept = node.cache if in_cache else node.storage
+    return bool(kept.store_subkey(routing.DHTID.from_bytes(key), node.serializer.loads(name), value, end_s))
+
+
+def _beside(work: Coroutine[Any, Any, Any]) -> None:
+    task = asyncio.create_task(work)
+    _UNDER_WAY.add(task)
+    task.add_done_callback(_UNDER_WAY.discard)
 
 
 def _to_any_of_few(update: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
@@ -131,9 +134,7 @@ def _to_any_of_few(update: Callable[..., Awaitable[None]]) -> Callable[..., Awai
         met = node_id if node_id is not None else node.routing_table.get(peer_id=peer_id)
         is_new = responded and met is not None and met not in node.routing_table
         if is_new and (rows := _kept_for_any(node, met)):
-            handing_over = asyncio.create_task(node.call_store(peer_id, *zip(*rows, strict=True), in_cache=False))
-            _UNDER_WAY.add(handing_over)
-            handing_over.add_done_callback(_UNDER_WAY.discard)
+            _beside(node.call_store(peer_id, *zip(*rows, strict=True), in_cache=False))
         await update(node, node_id, peer_id, responded)
 
     return to_any_of_few

@@ -7,12 +7,12 @@ A pass is valid for minutes and its device renews it by itself; anybody can chec
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import msgpack
 
 from collab.errors import BadMessage
+from collab.lately import kept_lately
 from collab.net.wire import Message
 from collab.swarm.envelope import Envelope
 from collab.swarm.identity import Identity
@@ -26,6 +26,8 @@ PASS_LIFE_S = 600.0
 CLOCK_ERROR_S = 15.0
 """A pass may be from so far in the future: as far as a record."""
 MAX_PASS_BYTES = 1024
+PASSES_KEPT = 1024
+"""As they were read: each is looked at with each record of its peer."""
 MAX_DEVICES = 100
 MAX_PERSON_CHARACTERS = 40
 GRANT_ENVELOPE = Envelope(name=GRANT_TAG, max_bytes=MAX_PASS_BYTES)
@@ -102,7 +104,7 @@ def read_grant(data: bytes, fingerprint: str, owner: PeerId) -> Grant:
     )
 
 
-@lru_cache(maxsize=4096)
+@kept_lately(PASSES_KEPT)
 def read_pass(data: bytes, fingerprint: str, owner: PeerId) -> Pass:
     """A pass of this run, whether it is still valid or not.
 

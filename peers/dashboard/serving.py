@@ -21,7 +21,24 @@ logger = logging.getLogger(__name__)
 
 
 class QuietServer(uvicorn.Server):
-    """Leaves signals to the peer whose event loop it is in."""
+    """Leaves signals to the peer whose event loop it is in, and does nothing while nobody asks.
+
+    uvicorn's looks ten times a second whether it should end.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._end = asyncio.Event()
+
+    def end(self) -> None:
+        """Cut off what is under way."""
+        self.should_exit = self.force_exit = True
+        self._end.set()
+
+    async def main_loop(self) -> None:
+        """Until told to end."""
+        await self.on_tick(0)
+        await self._end.wait()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -60,5 +77,5 @@ async def serve_app(listening: socket.socket, app: Asgi) -> None:
     try:
         await asyncio.shield(serving)
     finally:
-        server.should_exit = server.force_exit = True
+        server.end()
         await serving
