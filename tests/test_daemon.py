@@ -210,7 +210,7 @@ def question(call: UUID, protocol: str, data: bytes = b"?") -> bytes:
     return response(call, requestHandling=asked)
 
 
-@pytest.mark.parametrize("protocol", ["talk", *AT_ONCE])
+@pytest.mark.parametrize("protocol", ["talk", *sorted(AT_ONCE)])
 def test_questions_of_others_are_answered_and_what_fails_is_told(protocol: str) -> None:
     async def handler(data: bytes, peer: PeerID) -> bytes:
         if data == b"bad":
@@ -268,7 +268,7 @@ def test_a_handler_that_waits_is_none_to_be_asked_at_once() -> None:
 
     async def main() -> None:
         async with connected() as (daemon, client):
-            (protocol, *_) = AT_ONCE
+            (protocol, *_) = sorted(AT_ONCE)
             client.unary_handlers[protocol] = handler
             with pytest.raises(RuntimeError, match="waits for something"):
                 daemon.say(question(uuid4(), protocol))
