@@ -34,7 +34,7 @@ from peers.hub_service import bring, bring_if_lost, place_for, service_at
 from peers.joining import Relay
 from peers.owner import Estate
 from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, DataDir, claim_data_dir
-from peers.process import set_up_heap
+from peers.process import set_up_heap, start_helpers
 from peers.run_size import state_bytes
 from peers.screen import Style
 from peers.served import note_served
@@ -94,6 +94,7 @@ class HostOptions:
 async def host(options: HostOptions, stop: asyncio.Event) -> None:
     """Serve the run of ``options.directory`` until stopped."""
     set_up_heap()
+    start_helpers()
     directory, begin_with = options.directory, None
     if not options.begin_with and (told := told_before(directory)):
         options = replace(options, begin_with=told, is_new_owner=True)

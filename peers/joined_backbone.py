@@ -19,7 +19,7 @@ from peers.backbone import Backbone
 from peers.hub_lookup import apart
 from peers.hub_service import bring_if_lost, place_named, service_at
 from peers.joining import JoinOptions, Relay
-from peers.process import set_up_heap
+from peers.process import set_up_heap, start_helpers
 from peers.role_options import check_role
 from peers.serving import Place, Serving, names_of, serve_backbone, task_of, worth_of
 from peers.switched_off import Wishes, announce_duties, check_duties
@@ -44,6 +44,7 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
     """
     _check(options)
     set_up_heap()
+    start_helpers()
     relay, invite, data_dir = Relay(), invite_from(options.invite), options.data_dir
     if invite.papers is None or invite.papers.role(invite.fingerprint, invite.owner) is not Role.BACKBONE:
         raise ConfigError(

@@ -9,8 +9,10 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TextIO, TypeVar
 
 import uvloop
@@ -37,6 +39,8 @@ M_ARENA_MAX, M_MMAP_THRESHOLD = -8, -3
 APART_BYTES = 128 << 10
 """What that is in glibc before anything was freed."""
 EXIT_ERROR = 1
+HELPERS, HELPER = 8, "collab-beside"
+"""Threads in which a backbone's work blocks, and the beginning of their names."""
 EXIT_DECLINED = 3
 """2 is of the command line that cannot be read."""
 EXIT_AT_ONCE = 130
@@ -176,6 +180,18 @@ def set_up_heap() -> None:
     set_option = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     set_option(M_ARENA_MAX, 1)
     set_option(M_MMAP_THRESHOLD, APART_BYTES)
+
+
+def start_helpers() -> None:
+    """Have the threads in which work blocks (disk, Hub) there from the beginning. In the event loop.
+
+    Else each starts when all others happen to be busy, the last ones after an hour, and what they hold looks like a
+    leak (docs/benchmarks.md, "A backbone for long").
+    """
+    helpers, all_there = ThreadPoolExecutor(HELPERS, HELPER), threading.Barrier(HELPERS)
+    asyncio.get_running_loop().set_default_executor(helpers)
+    for _ in range(HELPERS):
+        helpers.submit(all_there.wait)
 
 
 async def keep_heap_small(every_s: float = COLLECT_S) -> None:

@@ -6,6 +6,7 @@ to leave, and another one takes its place at once: a stranger, or the same one w
 paced, so that more trainers fit a machine than it has cores: 64 of them two cores with ``--pace-s 20 --step-s 30``. The
 backbone's memory, processor time, descriptors, tasks, threads and files are read every ``--every-s`` seconds; what is
 read before ``--warm-up-s`` is left out. At the end everybody goes, and what the backbone holds then is read once more.
+It has the environment that ``deploy/`` gives it.
 Prints one JSON line.
 
     python scripts/soak.py [--trainers 8] [--minutes 30] [--churn-s 15] [--warm-up-s 120] [--seed 0] \
@@ -15,6 +16,7 @@ Prints one JSON line.
 import argparse
 import json
 import math
+import os
 import queue
 import random
 import signal
@@ -45,6 +47,8 @@ optimizer: {{name: sgd, learning_rate: 0.1}}
 strategy: {{name: dedloc, target_batch_size: {target}}}
 checkpoints: {{every_epochs: 10, keep: 2}}
 """
+DEPLOYED = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+"""What ``deploy/`` has in a backbone's environment that counts here."""
 MICROBATCH = 8
 START_LIMIT_S = 120.0
 ARRIVING = 4
@@ -227,6 +231,7 @@ class Watched:
 
 def soak(setup: Setup) -> dict[str, Any]:
     """Run it, and say what was seen."""
+    os.environ |= DEPLOYED
     with tempfile.TemporaryDirectory(prefix="collab-soak-") as directory:
         folder = Path(directory)
         with closing(Household(folder)) as household:

@@ -1,7 +1,10 @@
 """The files under ``deploy`` name what the program takes and what there is; docker and systemd are not started."""
 
 import configparser
+import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,10 @@ import yaml
 from collab.checkpoints.hub_session import has_token
 from collab.metrics.services import service_for
 from tests.docs.commands import ROOT, complaint, options_of
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from soak import DEPLOYED
 
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "collab-backbone@.service"
@@ -139,6 +146,41 @@ def test_the_unit_writes_only_where_it_may_and_says_how_to_make_what_it_needs() 
     assert f"{program.removesuffix('/collab-peer')}/pip install '.[redis,wandb]'" in first_lines
     kept = service["EnvironmentFile"].removeprefix("-").replace("%i", "my-run")
     assert f"install -D -m 600 /dev/null {kept}" in first_lines, "it holds tokens"
+
+
+KEPT_BY_A_THREAD = """\
+import ctypes
+
+
+class Told(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+
+library = ctypes.CDLL(None)
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+library.mallinfo2.restype = Told
+taken = [library.malloc(1000) for _ in range(5)]
+before = library.mallinfo2().uordblks
+for place in taken:
+    library.free(place)
+print(before - library.mallinfo2().uordblks >= 5000)
+"""
+
+
+@pytest.mark.parametrize(("environment", "is_free"), [({}, False), (DEPLOYED, True)])
+def test_threads_keep_nothing_of_what_they_free_in_the_environment_that_a_backbone_gets(
+    environment: dict[str, str], is_free: bool
+) -> None:
+    """What a thread keeps counts as in use. The soak measures a backbone in that environment."""
+    program = [sys.executable, "-c", KEPT_BY_A_THREAD]
+    result = subprocess.run(
+        program, env={**os.environ, "GLIBC_TUNABLES": "", **environment}, capture_output=True, text=True, check=True
+    )
+    assert result.stdout == f"{is_free}\n"
+    told = {f"{name}={value}" for name, value in DEPLOYED.items()}
+    assert told <= set(variables())
+    assert told <= {word for words in instructions() if words[0] == "ENV" for word in words}
 
 
 def test_what_the_image_is_made_of_is_there() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
 from unittest.mock import patch
@@ -15,7 +16,18 @@ from unittest.mock import patch
 import pytest
 
 from collab.errors import ConfigError
-from peers.process import EXIT_DECLINED, EXIT_ERROR, LEAVE, Declined, ToStandardError, keep_heap_small, run_peer
+from peers.process import (
+    EXIT_DECLINED,
+    EXIT_ERROR,
+    HELPER,
+    HELPERS,
+    LEAVE,
+    Declined,
+    ToStandardError,
+    keep_heap_small,
+    run_peer,
+    start_helpers,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -171,6 +183,32 @@ def test_threads_share_a_heap_and_large_buffers_stay_apart_from_it(is_set_up: bo
     result = subprocess.run(words, capture_output=True, text=True, timeout=280, check=True)
     heaps, apart = map(int, result.stdout.split())
     assert (heaps <= 1, apart >= 1_000_000) == (is_set_up, is_set_up)
+
+
+def test_threads_of_work_that_blocks_are_there_from_the_beginning_and_no_more_come() -> None:
+    async def main() -> None:
+        start_helpers()
+        loop = asyncio.get_running_loop()
+        names, release = list[str](), threading.Event()
+
+        def busy() -> None:
+            names.append(threading.current_thread().name)
+            release.wait()
+
+        assert len(helpers()) == HELPERS
+        jobs = [loop.run_in_executor(None, busy) for _ in range(HELPERS + 3)]
+        while len(names) < HELPERS:
+            await asyncio.sleep(0.001)
+        assert len(helpers()) == HELPERS == len(set(names))
+        release.set()
+        await asyncio.gather(*jobs)
+
+    asyncio.run(main())
+    assert not helpers()
+
+
+def helpers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(HELPER)]
 
 
 def test_a_no_has_an_exit_code_of_its_own_and_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
