@@ -1,10 +1,13 @@
 """What holds for every test."""
 
+import signal
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
+
+from peers.process import LEAVE
 
 settings.register_profile("collab", deadline=None)
 settings.load_profile("collab")
@@ -33,3 +36,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     seconds = time.monotonic() - item.stash[BEGAN_S]
     if seconds > limit_s:
         pytest.fail(f"took {seconds:.1f} s of {limit_s:.1f} s, and something swallowed the interruption")
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """A peer that has ended hears of none any more, and programs that are started afterwards would inherit that."""
+    before = {signum: signal.getsignal(signum) for signum in LEAVE}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
 from unittest.mock import patch
 
 import pytest
@@ -21,23 +20,12 @@ from peers.process import (
     EXIT_ERROR,
     HELPER,
     HELPERS,
-    LEAVE,
     Declined,
     ToStandardError,
     keep_heap_small,
     run_peer,
     start_helpers,
 )
-
-
-@pytest.fixture(autouse=True)
-def _signals_as_before() -> Iterator[None]:
-    """A peer that has ended hears of none any more, and programs that are started afterwards would inherit that."""
-    before = {signum: signal.getsignal(signum) for signum in LEAVE}
-    yield
-    for signum, handler in before.items():
-        signal.signal(signum, handler)
-
 
 RINGS = """\
 import gc, sys, weakref
