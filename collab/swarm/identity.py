@@ -19,7 +19,7 @@ PRIVATE_PREFIX = bytes((0x08, 0x01, 0x12, 0x40))
 PUBLIC_PREFIX = bytes((0x00, 0x24, 0x08, 0x01, 0x12, 0x20))
 """Identity multihash of 36 bytes holding libp2p's protobuf for an Ed25519 public key of 32 bytes."""
 KNOWN_KEYS = 256
-"""Of peers, whose ids are not decoded anew for each signature: that takes as long as the look at it (decision 0049)."""
+"""Of peers, whose ids are not decoded anew for each signature: that costs about as much as to look at it."""
 
 
 @dataclass(frozen=True)  # without slots, which would leave no place for what is computed once
