@@ -112,7 +112,8 @@ class Backbone:
         tell = self._settings.tell_writing
         publisher = LocalPublisher(place.checkpoints, fingerprint, workshop.checkpoint_files, keep, tell)
         last_seen = LastSeen(place.last_seen, self._ports.compute)
-        company = Company(self.membership, self._engine.links, self.lease, mandate, last_seen, self._settings.off)
+        links, rounds = self._engine.links, self._engine.known_records
+        company = Company(self.membership, links, self.lease, mandate, last_seen, rounds, self._settings.off)
         if not isinstance(bundle.run.strategy, VcAsgd):
             return StateKeeper(self._ports, bundle, workshop, publisher, company)
         if self._settings.stores is None:

@@ -1,7 +1,9 @@
 """What a backbone's keeper has from its backbone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from collab.averaging.agreement import CommitRecord
 from collab.averaging.flow import Links
 from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.last_seen import LastSeen
@@ -19,5 +21,7 @@ class Company:
     lease: LeaseKeeper
     mandate: Mandate
     last_seen: LastSeen
+    rounds: Callable[[], list[CommitRecord]]
+    """The last ones that committed."""
     off: frozenset[Duty] = NOTHING_OFF
     """What the backbone does not do."""

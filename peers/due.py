@@ -1,12 +1,14 @@
 """Which snapshot a backbone should have on its disk now, and who can give it. Pure."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from collab.averaging.agreement import CommitRecord
 from collab.config import Checkpoints
 from collab.swarm.backbone_records import BackboneRecord, Publication
 from collab.swarm.progress import SwarmView
-from collab.types import PeerId, Role
+from collab.types import Lineage, PeerId, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,8 @@ class Due:
     donors: tuple[PeerId, ...]
     published: Publication | None = None
     """Whose bytes it should be, if a backbone has published it already."""
+    lineage: Lineage | None = None
+    """Of which history it must be; None: not known."""
 
 
 def due_snapshot(
@@ -52,3 +56,36 @@ def due_snapshot(
         donors += [record.peer for record in holders if record.epoch >= epoch and record.lineage]
     told = [r.published for r in records if r.published is not None and r.published.epoch == epoch]
     return epoch, Due(epoch, tuple(donors), max(told, key=lambda publication: publication.tenure, default=None))
+
+
+def offered_snapshot(
+    peer: PeerId, epoch: int, view: SwarmView, rounds: Sequence[CommitRecord], voice_of: Callable[[PeerId], PeerId]
+) -> Due | None:
+    """What a trainer offers that leaves, and who else may have it; None: only that peer says that the run is there.
+
+    It was in the round that made it, or most trainers stand there by their last words. One that nobody has been in a
+    round with could name any epoch, and what is saved of it would take the place of the run's own checkpoints.
+
+    Args:
+        rounds: the last ones that committed, as far as we know.
+        voice_of: under whom a peer counts.
+    """
+    there = tuple(record.peer for record in view.all_trainers() if record.epoch >= epoch and record.peer != peer)
+    for made in reversed(rounds):  # an earlier one may be of a history that was rolled back
+        if made.epoch + 1 == epoch and peer in {*made.members, *dict(made.contributors)}:
+            return Due(epoch, (peer, *there), lineage=made.next_lineage())
+    said = {record.peer: record.epoch for record in view.records if record.role is Role.TRAINER and record.lineage}
+    said |= view.left
+    is_known = peer in said and epoch <= _reached(view, said, voice_of)
+    newest = max((made.epoch + 1 for made in rounds), default=epoch)
+    return Due(epoch, (peer, *there)) if is_known and epoch <= newest + 1 else None
+
+
+def _reached(view: SwarmView, said: dict[PeerId, int], voice_of: Callable[[PeerId], PeerId]) -> int:
+    """Where trainers stand, or left: most of them; where nobody has gone on since it was started, the furthest."""
+    if view.crowd:
+        return (view.consensus() or (-1,))[0]
+    if view.is_at_rest():
+        return max(said.values())
+    votes = Counter(epoch for _, epoch in {(voice_of(peer), epoch) for peer, epoch in said.items()})
+    return max(votes, key=lambda epoch: (votes[epoch], epoch))

@@ -1,27 +1,37 @@
 """How a backbone gets the snapshot that it wants."""
 
+import asyncio
 import logging
 
-from collab.averaging.flow import Links
 from collab.errors import NoDonor
 from collab.metrics.records import StateFetched
 from collab.ports import Ports
-from collab.swarm.membership import Membership
-from collab.swarm.snapshots import PackedSnapshot
-from collab.swarm.state_transfer import Wanted, fetch_state
-from peers.due import Due
+from collab.swarm.handover import FINAL_HANDOVER_S
+from collab.swarm.snapshots import MAX_SNAPSHOT_BYTES, Manifest, PackedSnapshot
+from collab.swarm.state_transfer import MOST_FLOATS, MOST_MORE, Wanted, fetch_state
+from collab.swarm.vouching import contributors_of, steady_of
+from collab.types import PeerId
+from peers.company import Company
+from peers.due import Due, offered_snapshot
 
 logger = logging.getLogger(__name__)
 
 FAILURES_BEFORE_DOUBT = 3
 """In a row, until we believe no more that those who say so hold the newest state."""
+PATIENCE_S = 300.0
+"""For a donor that has other newcomers, or a microbatch, before us; then others are asked, and it again."""
+MOST_GROWTH = 2
+"""Of a state after the first step, when the optimiser has all that it keeps."""
 
 
 class Fetcher:
     """Of one backbone."""
 
-    def __init__(self, ports: Ports, fingerprint: str, membership: Membership, links: Links) -> None:
-        self._ports, self._fingerprint, self._membership, self._links = ports, fingerprint, membership, links
+    def __init__(self, ports: Ports, fingerprint: str, company: Company) -> None:
+        self._ports, self._fingerprint, self._company = ports, fingerprint, company
+        self._membership, self._links = company.membership, company.links
+        self.most_bytes = MAX_SNAPSHOT_BYTES
+        """That are fetched."""
         self._failures = 0
         self._failing_from_s = 0.0
         """When the first of these ended."""
@@ -31,18 +41,43 @@ class Fetcher:
         """For how long nobody has given us anything that we asked for; 0: somebody has."""
         return self._ports.clock.monotonic() - self._failing_from_s if self._failures else 0.0
 
+    def note_size(self, manifest: Manifest) -> None:
+        """How large the run's state is: whoever says that it has a far larger one has another."""
+        self.most_bytes = (MOST_GROWTH if manifest.epoch else MOST_FLOATS) * manifest.num_bytes + MOST_MORE
+
+    async def fetch_offered(self, peer: PeerId, epoch: int) -> PackedSnapshot | None:
+        """What a trainer that leaves says to hold, if the run has come to that; see ``fetch``."""
+        view, voice_of = self._membership.view, self._membership.voice_of
+        if (due := offered_snapshot(peer, epoch, view, self._company.rounds(), voice_of)) is None:
+            logger.warning("offer of a state that the run has not come to peer=%s epoch=%d", peer, epoch)
+            return None
+        try:
+            async with asyncio.timeout(FINAL_HANDOVER_S):  # who offers it waits no longer
+                return await self.fetch(due)
+        except TimeoutError:
+            return None
+
     async def fetch(self, due: Due) -> PackedSnapshot | None:
         """A snapshot, verified; None when nobody can give it now."""
         started_s = self._ports.clock.monotonic()
         digest = due.published.digest if due.published is not None else None
-        voices = frozenset(due.donors) - {record.peer for record in self._membership.backbones()}
+        trainers = frozenset(due.donors) - {record.peer for record in self._membership.backbones()}
+        wanted = Wanted(
+            epoch=due.epoch,
+            lineage=due.lineage,
+            digest=digest,
+            voices=trainers & steady_of(contributors_of(self._company.rounds())) or trainers,
+            voice_of=self._membership.voice_of,
+            most_bytes=self.most_bytes,
+            patience_s=PATIENCE_S,
+        )
         try:
             packed, gave = await fetch_state(
                 self._ports.transport,
                 self._links,
                 list(due.donors),
                 fingerprint=self._fingerprint,
-                wanted=Wanted(epoch=due.epoch, digest=digest, voices=voices),
+                wanted=wanted,
             )
         except NoDonor as error:
             logger.info("no snapshot of epoch %s yet: %s", due.epoch, error.message)

@@ -10,7 +10,7 @@ import math
 
 from collab.checkpoints.base import Order
 from collab.checkpoints.local_publisher import LocalPublisher
-from collab.errors import ConfigError, CorruptState, StateError
+from collab.errors import CheckpointFailed, ConfigError, CorruptState
 from collab.metrics.records import Notice
 from collab.ports import Ports
 from collab.swarm.backbone_records import BackboneRecord, Publication
@@ -41,7 +41,7 @@ class StateKeeper:
     ) -> None:
         self._ports, self._bundle, self._workshop = ports, bundle, workshop
         self._membership, self._lease, self._mandate = company.membership, company.lease, company.mandate
-        self.fetcher = Fetcher(ports, bundle.fingerprint, company.membership, company.links)
+        self.fetcher = Fetcher(ports, bundle.fingerprint, company)
         self.evaluations = Evaluations(ports, bundle.run, company.membership, workshop.evaluate)
         self._off = company.off
         self.shelf = MemoryShelf(ports, publisher) if Duty.CHECKPOINTS in self._off else Shelf(ports, publisher)
@@ -124,11 +124,10 @@ class StateKeeper:
     async def take(self, peer: PeerId, offer: Offer) -> bool:
         """A trainer that leaves offers its state; whether it is safe with us."""
         async with self._saving:
-            if offer.epoch > self.shelf.saved_epoch:
-                packed = await self.fetcher.fetch(Due(offer.epoch, (peer,)))
-                if packed is not None:
-                    told = offer.eval_loss if math.isfinite(offer.eval_loss) else self.evaluations.now(offer.epoch)
-                    await self._adopt(packed, told)
+            is_wanted = offer.epoch > self.shelf.saved_epoch and self.era == self._mandate.era
+            if is_wanted and (packed := await self.fetcher.fetch_offered(peer, offer.epoch)) is not None:
+                told = offer.eval_loss if math.isfinite(offer.eval_loss) else self.evaluations.now(offer.epoch)
+                await self._adopt(packed, told)
             return self.epoch >= offer.epoch
 
     async def _follow(self) -> None:
@@ -146,8 +145,7 @@ class StateKeeper:
             await self._follow_alone(epoch)
 
     async def _follow_alone(self, epoch: int) -> None:
-        """Nobody publishes, and we may not: have what would be due."""
-        await self._fetch_due(epoch)
+        await self._fetch_due(epoch)  # nobody publishes, and we may not: have what would be due
 
     async def _fetch_due(self, epoch: int) -> bool:
         """What is due beyond ``epoch``; whether anything is."""
@@ -206,12 +204,12 @@ class StateKeeper:
         if order is None or not isinstance(what := order.what, Rollback) or self.era == order.mark:
             return
         async with self._saving:
-            self.packed, self.era = None, order.mark  # nobody must go on from what we have
+            self.packed = None  # nobody must go on from what we have
             try:
                 begun = await self.shelf.begin_again(what, order.mark)
-            except StateError as error:
-                self._warn(error.message, error.hint)
-                return
+            except CheckpointFailed:
+                return  # it is tried again; until then nothing of the new history is written beside the old one
+            self.era = order.mark
             if begun is not None:
                 await self._adopt(await self._pack(begun), math.nan)
                 return
@@ -273,6 +271,7 @@ class StateKeeper:
         if snapshot.era != self._mandate.era:
             return None  # it was rolled back, and whoever gave it has not heard of that yet
         self.packed, self.era = packed, snapshot.era
+        self.fetcher.note_size(packed.manifest)
         return snapshot
 
     async def _told(self, is_saved: bool) -> None:
@@ -290,11 +289,12 @@ class StateKeeper:
         return list(self._lease.records.values())
 
     def _swarm_epoch(self) -> int:
-        consensus = self._membership.others().consensus()
-        return consensus[0] if consensus is not None else -1
+        return (self._membership.others().consensus() or (-1,))[0]
 
     async def _pack(self, snapshot: Snapshot) -> PackedSnapshot:
-        return await self._ports.compute.run(lambda: pack(snapshot, fingerprint=self._bundle.fingerprint))
+        packed = await self._ports.compute.run(lambda: pack(snapshot, fingerprint=self._bundle.fingerprint))
+        self.fetcher.note_size(packed.manifest)
+        return packed
 
     def _warn(self, text: str, hint: str) -> None:
         self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text, hint=hint, is_problem=True))

@@ -101,10 +101,18 @@ class Shelf:
         return await self._ports.compute.run(lambda: self._publisher.set_aside_after(epoch))
 
     async def begin_again(self, what: Rollback, mark: str) -> Snapshot | None:
-        """See the function of this name; the shelf is empty then."""
-        begun, self.epochs = await self._ports.compute.run(
-            lambda: (self._publisher.begin_again(what, mark), self._epochs_here())
-        )
+        """See the function of this name; the shelf is empty then.
+
+        Raises:
+            CheckpointFailed: not now; it is told of.
+        """
+        try:
+            begun, self.epochs = await self._ports.compute.run(
+                lambda: (self._publisher.begin_again(what, mark), self._epochs_here())
+            )
+        except CheckpointFailed as error:
+            self._fail(error)
+            raise
         self.publication, self.saved_epoch = None, -1
         return begun
 

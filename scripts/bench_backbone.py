@@ -8,10 +8,12 @@ of a crowd does, each 8 s. They train in name only, so there are no rounds. ``--
 a part of the directory; all others only dial, so what they say is kept by these and the backbone.
 
 Measured for ``--seconds`` each: the backbone alone, with the peers, and with ``--pages`` pages open as well, which ask
-as those of ``bench_dashboard.py``. The processor time of peers and pages does not count. Prints one JSON line.
+as those of ``bench_dashboard.py``. The processor time of peers and pages does not count, but they push the backbone out
+of a core's caches: ``--apart`` leaves the first core to it and its daemon, which is as near to a machine of its own as
+one machine comes, and peers and pages have the others. Prints one JSON line.
 
     python scripts/bench_backbone.py [--peers 64] [--every-s 1.0] [--direct 0] [--pages 1] [--seconds 30]
-        [--settle-s 20]
+        [--settle-s 20] [--apart]
 """
 
 import argparse
@@ -79,6 +81,8 @@ class Setup:
     seconds: float
     settle_s: float
     """Before each measurement: two heartbeats of a crowd, and what it costs to let peers in is over."""
+    apart: bool
+    """Whether the backbone has a core for itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +194,12 @@ class Bench:
     def __init__(self, setup: Setup, household: Household, folder: Path) -> None:
         self._setup, self._household, self._folder = setup, household, folder
         options = ("--json", "--track", "none", "--dashboard", "127.0.0.1:0")
+        cores = sorted(os.sched_getaffinity(0))
+        if setup.apart:
+            os.sched_setaffinity(0, cores[:1])  # whoever is started inherits it
         self._invite, backbone = household.start_backbone(RUN, *options, is_fresh=True)
+        if setup.apart:
+            os.sched_setaffinity(0, cores[1:])
         await_invite(self._invite, backbone, START_LIMIT_S)
         self._watched = Watched(backbone, folder / "run")
         self._companies: list[Child] = []
@@ -257,12 +266,15 @@ def main() -> int:
     parser.add_argument("--pages", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--settle-s", type=float, default=20.0)
+    parser.add_argument("--apart", action="store_true")
     parser.add_argument("--be", default="", help=argparse.SUPPRESS)
     chosen = vars(parser.parse_args())
     if company := chosen.pop("be"):
         uvloop.run(be(Company(**json.loads(company))))
         return 0
     setup = Setup(**chosen)
+    if setup.apart and len(os.sched_getaffinity(0)) == 1:
+        parser.error("--apart needs a second core, for the peers")
     try:
         with tempfile.TemporaryDirectory(prefix="collab-backbone-") as directory:
             folder = Path(directory)

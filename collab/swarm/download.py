@@ -2,6 +2,8 @@
 
 from collections import deque
 
+import numpy as np
+
 from collab.errors import BadMessage
 from collab.net.pieces import PIECE_BYTES
 from collab.swarm.snapshots import CHUNK_BYTES, Manifest, PackedSnapshot, check_chunk
@@ -15,8 +17,15 @@ class Download:
     """Chunks go to whoever asks for the next one, so that each donor brings as much as its link allows."""
 
     def __init__(self, manifest: Manifest) -> None:
+        """
+        Raises:
+            BadMessage: it is more than there can be memory for.
+        """
         self.manifest = manifest
-        self._data = bytearray(manifest.num_bytes)
+        try:
+            self._data = np.zeros(manifest.num_bytes, np.uint8).data  # takes memory where something is written
+        except MemoryError as error:
+            raise BadMessage(f"a state of {manifest.num_bytes} bytes is more than this machine can hold") from error
         self._missing = deque(range(len(manifest.chunk_digests)))
         self._asked: dict[int, list[PeerId]] = {}
         """Chunks under way, and from whom."""
@@ -99,11 +108,11 @@ class Download:
 
     def chunk(self, index: int) -> memoryview:
         """Of what is here."""
-        return memoryview(self._data)[index * CHUNK_BYTES : index * CHUNK_BYTES + self.manifest.chunk_bytes(index)]
+        return self._data[index * CHUNK_BYTES : index * CHUNK_BYTES + self.manifest.chunk_bytes(index)]
 
     def packed(self) -> PackedSnapshot:
         """All of it."""
-        return PackedSnapshot(self.manifest, bytes(self._data))
+        return PackedSnapshot(self.manifest, self._data.tobytes())
 
     def _is_here(self, index: int) -> bool:
         return 0 <= index < len(self.manifest.chunk_digests) and index not in self._asked and index not in self._missing

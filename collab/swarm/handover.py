@@ -16,6 +16,8 @@ from collab.types import PeerId
 logger = logging.getLogger(__name__)
 
 HANDOVER_PROTOCOL = "collab/handover/2"
+FINAL_HANDOVER_S = 120.0
+"""For a trainer to hand over its state when the run is finished, and nobody is in a hurry."""
 
 
 @dataclass(frozen=True, slots=True)

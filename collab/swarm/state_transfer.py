@@ -5,6 +5,7 @@ Donors are asked what they have; what most of them have is fetched, and each bri
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 MAX_ASKED = 8
 """Donors at a time; when one fails the next one is asked."""
+MOST_FLOATS, MOST_MORE = 16, 64 << 20
+"""Of a snapshot: float32 a parameter, for all that an optimiser may keep, and bytes beyond, for buffers and names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,9 @@ class Wanted:
     voice_of: Callable[[PeerId], PeerId] = lambda peer: peer
     """Under which a peer counts: those of one invite are one voice."""
     most_bytes: int = MAX_SNAPSHOT_BYTES
-    """More than our model can need; memory is taken for all of it at once."""
+    """More than our model can need."""
+    patience_s: float = math.inf
+    """For how long a donor may say that it has something to do first."""
     tell: Callable[[int, int], None] = lambda _brought, _whole: None
     """Hears how many bytes are here of how many."""
 
@@ -170,16 +175,17 @@ class _Fetch:
         counts = self._voices_for(deciding)
         best = max(counts, key=lambda manifest: (counts[manifest], manifest.epoch, manifest.digest))
         logger.info("taking the state of epoch=%d lineage=%s donors=%d", best.epoch, best.lineage, counts[best])
-        self._beginning = asyncio.create_task(self._begin(Download(best)))
+        self._beginning = asyncio.create_task(self._begin(best))
 
     def _voices_for(self, donors: Iterable[PeerId]) -> Counter[Manifest]:
         """How many voices each offer has."""
         return Counter(offer for offer, _ in {(self._offers[peer], self._wanted.voice_of(peer)) for peer in donors})
 
-    async def _begin(self, download: Download) -> None:
+    async def _begin(self, manifest: Manifest) -> None:
         try:
+            download = Download(manifest)
             if self._partial is not None:
-                for index, chunk in (await self._partial.begin(download.manifest)).items():
+                for index, chunk in (await self._partial.begin(manifest)).items():
                     download.restore(index, chunk)
         except BaseException as error:
             self._chosen.set_exception(error)  # for those who wait for it
@@ -226,8 +232,10 @@ class _Fetch:
 
     async def _offered(self, stream: Stream) -> Manifest:
         """What the donor has; it may have to finish a microbatch, or other newcomers, before it can say so."""
+        until_s = self._links.clock() + self._wanted.patience_s
         while (answer := await stream.receive(timeout_s=self._timeouts.part_s)).kind == "wait":
-            pass
+            if self._links.clock() > until_s:
+                raise TimedOut(f"{stream.remote} is there, and says only that we have to wait")
         if answer.kind == "refused":
             raise BadMessage(answer.get("text", str))
         manifest = Manifest.from_message(answer)

@@ -6,7 +6,7 @@ which the backbone has seen committed has at least worked for the run.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from collab.averaging.agreement import MAX_MEMBERS, CommitRecord
 from collab.errors import BadMessage, NetworkError
@@ -56,10 +56,14 @@ async def who_has_contributed(
         except NetworkError as error:
             logger.info("backbone does not say who has contributed peer=%s reason=%s", backbone, error)
             continue
-        steady = frozenset(peer for peer, rounds in counts.items() if rounds >= LEAST_ROUNDS)
         if counts:
-            return steady or frozenset(counts)
+            return steady_of(counts)
     return frozenset()
+
+
+def steady_of(counts: Mapping[PeerId, int]) -> frozenset[PeerId]:
+    """Those of them whose word counts."""
+    return frozenset(peer for peer, rounds in counts.items() if rounds >= LEAST_ROUNDS) or frozenset(counts)
 
 
 async def _ask(transport: Transport, backbone: PeerId, limit_s: float) -> dict[PeerId, int]:

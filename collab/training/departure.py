@@ -9,7 +9,7 @@ from collab.averaging.round import RoundEngine
 from collab.metrics.records import Notice
 from collab.ports import Ports
 from collab.swarm.duties import PUBLISHING
-from collab.swarm.handover import Offer, offer_state
+from collab.swarm.handover import FINAL_HANDOVER_S, Offer, offer_state
 from collab.swarm.mandate import Mandate
 from collab.swarm.membership import Membership
 from collab.swarm.progress import REFRESH_S
@@ -21,8 +21,6 @@ from collab.types import PeerId
 
 URGENT_HANDOVER_S = 2.0
 """For the last trainer to hand its state to a backbone when it is asked to leave."""
-FINAL_HANDOVER_S = 120.0
-"""The same when the run is finished and nobody is in a hurry."""
 GOODBYES = 3
 """A directory that did not answer has twice as long the next time (``Lookups``)."""
 BACKBONE_STARTS_S = 30.0

@@ -20,7 +20,7 @@ from collab.swarm.membership import Membership
 from collab.swarm.order_exchange import OrderExchange
 from collab.swarm.partial import Partial
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, unpack
-from collab.swarm.state_transfer import Wanted, fetch_state
+from collab.swarm.state_transfer import MOST_FLOATS, MOST_MORE, Wanted, fetch_state
 from collab.swarm.vouching import who_has_contributed
 from collab.training.gone_on import who_has_gone_on
 from collab.training.pursuit import Pursuit
@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 SYNC_PAUSE_S = 1.0
 """Between two attempts to find somebody who has the run's state."""
-MOST_FLOATS, MOST_MORE = 16, 64 << 20
-"""Of a snapshot: float32 a parameter, for all that an optimiser may keep, and bytes beyond, for buffers and names."""
 ATTEMPTS_BEFORE_DOUBT = 3
 """To get a newer state than ours, where nobody is here who has trained it; then we go on with ours."""
 ATTEMPTS_BEFORE_WORDS = (5, 60)

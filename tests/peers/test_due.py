@@ -1,15 +1,20 @@
 """Which snapshot a backbone should have now."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from collab.averaging.agreement import CommitRecord
 from collab.config import Checkpoints
 from collab.swarm.backbone_records import BackboneRecord, Publication
 from collab.swarm.lease import Claim
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
-from collab.types import Lineage
-from peers.due import Due, due_snapshot
+from collab.types import Lineage, PeerId
+from peers.due import Due, due_snapshot, offered_snapshot
+from tests.averaging.records import make_record
 from tests.fakes import NOW
 from tests.swarm.people import PEOPLE, backbone, record
 
@@ -69,3 +74,45 @@ def test_the_bytes_that_were_published_are_wanted_under_the_latest_tenure() -> N
 def test_without_anybody_nothing_is_due() -> None:
     assert due() is None
     assert due(backbone(7)) is None
+
+
+def offered(
+    epoch: int,
+    *others: PeerRecord,
+    rounds: Sequence[CommitRecord] = (),
+    left: dict[PeerId, int] | None = None,
+    one_person: tuple[int, ...] = (),
+) -> Due | None:
+    """Of the first peer."""
+    same = peers(*one_person)
+    view = SwarmView(others, NOW, left or {})
+    return offered_snapshot(PEOPLE[0].peer_id, epoch, view, rounds, lambda peer: same[0] if peer in same else peer)
+
+
+def test_who_was_in_the_round_that_made_a_state_may_hand_it_over_and_no_other_history() -> None:
+    made = make_record(contributors=((PEOPLE[0].peer_id, 8.0),), epoch=11)
+    undone = replace(made, lineage=Lineage("rolled back"))
+    found = offered(12, record(1, epoch=11), record(2, epoch=12), rounds=[undone, made])
+    assert found == Due(12, peers(0, 2), lineage=made.next_lineage())
+
+
+@pytest.mark.parametrize("epoch", [13, 10**9])
+def test_what_is_far_beyond_the_rounds_that_were_seen_is_not_taken_also_of_who_is_alone(epoch: int) -> None:
+    rounds = [make_record(contributors=((PEOPLE[0].peer_id, 8.0),), epoch=epoch) for epoch in (10, 11)]
+    alone = record(0, epoch=epoch, state=PeerState.LEAVING)
+    assert offered(epoch, alone, rounds=rounds) == (Due(13, peers(0)) if epoch == 13 else None)
+    assert offered(epoch, alone) == Due(epoch, peers(0)), "nobody knows better"
+
+
+def test_without_rounds_the_run_is_where_most_trainers_are_or_were_when_they_left() -> None:
+    others = record(0, epoch=12), record(1, epoch=12), record(2, epoch=11), record(3, epoch=11)
+    assert offered(12, *others) == Due(12, peers(0, 1))
+    assert offered(12, *others, record(4, epoch=11)) is None
+    assert offered(12, *others, record(4, epoch=11), one_person=(2, 3, 4)) == Due(12, peers(0, 1))
+    assert offered(12, *others[1:], left={PEOPLE[0].peer_id: 12}) == Due(12, peers(0, 1))
+    assert offered(12, *others[1:]) is None, "a stranger"
+
+
+def test_where_nobody_has_gone_on_the_newest_is_taken() -> None:
+    at_rest = [record(number, epoch=11, has_seat=False) for number in (1, 2, 3)]
+    assert offered(12, record(0, epoch=12, has_seat=False), *at_rest) == Due(12, peers(0))

@@ -5,15 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collab.checkpoints.local import list_checkpoints, load_checkpoint
+from collab.checkpoints.local_publisher import LocalPublisher
 from collab.checkpoints.rolled_back import checkpoints_to_go_back_to, hold
-from collab.errors import Dismissed
-from collab.metrics.records import EpochFinished
+from collab.errors import CheckpointFailed, Dismissed
+from collab.metrics.records import CheckpointSaved, EpochFinished, Notice
 from collab.simulation.links import Link
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
 from collab.swarm.identity import Identity
 from collab.swarm.progress import RECORD_LIFE_S
+from collab.swarm.snapshots import Snapshot
 from collab.swarm.statements import Amend, Ban, End, Rollback
+from peers.shelf import REST_AFTER_FAILURE_S
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_faults import assert_equal_ends
 
@@ -163,8 +167,6 @@ def test_after_a_rollback_everybody_goes_on_from_the_checkpoint_with_one_history
             swarm.world.call_at(now_s + 16.0, lambda: swarm.world.thaw(trainers[2].index))
 
     def go_back() -> None:
-        from collab.checkpoints.local import list_checkpoints, load_checkpoint
-
         path = next(p for p in list_checkpoints(tmp_path / "backbone-0" / "checkpoints") if p.name.endswith("10"))
         snapshot = load_checkpoint(path, fingerprint=swarm.bundle.fingerprint)
         gone_back.append(swarm.replicas[1].epoch)
@@ -222,3 +224,39 @@ def test_a_rollback_is_taken_back_and_the_swarm_goes_on_from_what_it_had_set_asi
     assert taken == set(range(11, 21)), "whoever was later has the first of them from the others"
     assert stood[0] > 13, "there was something to lose"
     assert len({swarm.replicas[peer.index].lineage for peer in trainers}) == 1
+
+
+def test_a_disk_that_takes_no_rollback_at_first_takes_it_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then nothing of the new history lies beside the old one."""
+    swarm = owned(tmp_path, until=20, every=5)
+    backbone, trainers = swarm.world.peers[0], [swarm.add_trainer() for _ in range(3)]
+    begins_again, refused_s = LocalPublisher.begin_again, list[float]()
+
+    def full_at_first(publisher: LocalPublisher, what: Rollback, mark: str) -> Snapshot | None:
+        if not refused_s:
+            refused_s.append(swarm.world.time_s)
+            raise CheckpointFailed("no space left", hint="free some")
+        return begins_again(publisher, what, mark)
+
+    def go_back() -> None:
+        path = next(p for p in list_checkpoints(tmp_path / "backbone-0" / "checkpoints") if p.name.endswith("10"))
+        snapshot = load_checkpoint(path, fingerprint=swarm.bundle.fingerprint)
+        swarm.order(Rollback(to_epoch=10, lineage=snapshot.lineage))
+
+    def watch(peer: SimPeer, event: object) -> None:
+        if peer is trainers[0] and isinstance(event, EpochFinished) and event.epoch == 14 and not refused_s:
+            swarm.world.call_at(event.at_s - EPOCH_S + 0.1, go_back)
+
+    monkeypatch.setattr(LocalPublisher, "begin_again", full_at_first)
+    swarm.world.subscribe(watch)
+    with swarm.world:
+        swarm.world.run(until_s=400.0)
+    assert_equal_ends(swarm, trainers, epoch=20)
+    assert refused_s
+    told = [event for event in swarm.events(backbone, Notice) if "no space left" in event.text]
+    assert len(told) == 1
+    assert "tried again" in told[0].hint
+    again_s = [event.at_s - EPOCH_S for event in swarm.events(backbone, CheckpointSaved) if event.epoch == 10][-1]
+    assert again_s >= refused_s[0] + REST_AFTER_FAILURE_S

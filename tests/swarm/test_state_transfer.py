@@ -1,18 +1,21 @@
 """Taking over state: from many donors at once, whatever some of them do."""
 
 import asyncio
+import resource
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from collab.averaging.flow import Links
-from collab.errors import NoDonor
+from collab.errors import BadMessage, NoDonor
 from collab.net.base import Stream
 from collab.net.errands import Errands
 from collab.net.pieces import PIECE_BYTES
 from collab.net.wire import Message
 from collab.swarm.donation import MAX_DONATIONS, STATE_PROTOCOL, StateServer
+from collab.swarm.download import Download
 from collab.swarm.snapshots import CHUNK_BYTES, Manifest, PackedSnapshot, Snapshot, pack, unpack
 from collab.swarm.state_transfer import Wanted, fetch_state
 from collab.swarm.vouching import serve_vouching, who_has_contributed
@@ -107,6 +110,44 @@ def test_who_has_never_contributed_has_no_voice() -> None:
             assert packed == GOOD
 
     run(main())
+
+
+def test_a_donor_that_only_says_wait_is_left_after_a_while() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+
+            async def stall(stream: Stream) -> None:
+                await stream.receive(timeout_s=1)
+                while True:
+                    await stream.send(Message("wait"), timeout_s=1)
+                    await asyncio.sleep(1.0)
+
+            await network.join(FIRST).serve(STATE_PROTOCOL, stall)
+            with pytest.raises(NoDonor, match="says only that we have to wait"):
+                await fetch(network.join("me"), FIRST, wanted=Wanted(patience_s=30.0))
+
+    run(main())
+
+
+def test_memory_is_taken_for_what_comes_and_not_for_what_is_promised() -> None:
+    num_bytes = 4 << 30
+    promised = Manifest(fingerprint="f", epoch=5, lineage=L, num_bytes=num_bytes, chunk_digests=(b"",) * (4 << 10))
+    before = resident_bytes()
+    download = Download(promised)
+    assert not download.is_complete
+    assert resident_bytes() - before < num_bytes / 8
+
+
+def test_more_than_there_can_be_memory_for_is_refused() -> None:
+    promised = Manifest(fingerprint="f", epoch=5, lineage=L, num_bytes=1 << 62, chunk_digests=(b"",))
+    with pytest.raises(BadMessage, match="more than this machine can hold"):
+        Download(promised)
+
+
+def resident_bytes() -> int:
+    """Of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 @pytest.mark.parametrize("fault", ["dies", "flips", "cuts", "another chunk", "nonsense", "stalls", "falls silent"])
