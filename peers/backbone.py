@@ -89,6 +89,7 @@ class Backbone:
         self.statutes = Statutes(ports, bundle)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.record)
+        self.membership.trusts = self.statutes.trusts_backbone
         self._reporter = Reporter(ports.observer, bundle.run, self.statutes.mandate, self.membership)
         self.assistant = Assistant(self.membership.knows)
         kept = settings.data_dir.coverage if self._does(Duty.CHECKPOINTS) else None

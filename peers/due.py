@@ -8,6 +8,7 @@ from collab.averaging.agreement import CommitRecord
 from collab.config import Checkpoints
 from collab.swarm.backbone_records import BackboneRecord, Publication
 from collab.swarm.progress import SwarmView
+from collab.swarm.vouching import contributors_of
 from collab.types import Lineage, PeerId, Role
 
 
@@ -25,18 +26,24 @@ class Due:
 
 
 def due_snapshot(
-    others: SwarmView, records: Collection[BackboneRecord], checkpoints: Checkpoints, until_epoch: int | None
-) -> tuple[int, Due] | None:
+    others: SwarmView, records: Collection[BackboneRecord], checkpoints: Checkpoints, until_epoch: int | None,
+    *, rounds: Sequence[CommitRecord] = (), trusts: Callable[[PeerId], bool] = lambda _: True,
+) -> tuple[int, Due] | None:  # fmt: skip
     """The newest snapshot that others have, and that is to be kept, with its epoch; None: nobody has any.
 
     While trainers go on that is one of every ``every_epochs``, and the last one. Where nobody has gone on since
     everybody was started it is whatever is newest: it may be all that is left.
 
+    What is beyond the rounds that were seen, as after a time without the others, counts if one of them says so whom we
+    trust, or have seen in a round: strangers that come when all have left could name any epoch.
+
     Args:
         others: the swarm without ourselves.
         records: of all backbones.
+        rounds: the last ones that committed, as far as we know.
+        trusts: whether the word of a backbone counts.
     """
-    backbones = [record for record in others.records if record.role is Role.BACKBONE]
+    backbones = [record for record in others.records if record.role is Role.BACKBONE and trusts(record.peer)]
     consensus, is_at_rest = others.consensus(), others.is_at_rest()
     holders = [record for record in others.records if record.role is Role.TRAINER and record.lineage]
     of_trainers = -1
@@ -54,6 +61,9 @@ def due_snapshot(
     donors = [record.peer for record in backbones if record.checkpoint_epoch == epoch]
     if epoch == of_trainers:
         donors += [record.peer for record in holders if record.epoch >= epoch and record.lineage]
+    known = {record.peer for record in backbones} | contributors_of(rounds).keys()
+    if epoch > _newest(rounds, epoch) + 1 and known.isdisjoint(donors):
+        return None
     told = [r.published for r in records if r.published is not None and r.published.epoch == epoch]
     return epoch, Due(epoch, tuple(donors), max(told, key=lambda publication: publication.tenure, default=None))
 
@@ -77,8 +87,12 @@ def offered_snapshot(
     said = {record.peer: record.epoch for record in view.records if record.role is Role.TRAINER and record.lineage}
     said |= view.left
     is_known = peer in said and epoch <= _reached(view, said, voice_of)
-    newest = max((made.epoch + 1 for made in rounds), default=epoch)
-    return Due(epoch, (peer, *there)) if is_known and epoch <= newest + 1 else None
+    return Due(epoch, (peer, *there)) if is_known and epoch <= _newest(rounds, epoch) + 1 else None
+
+
+def _newest(rounds: Sequence[CommitRecord], unless: int) -> int:
+    """Epoch that the last of these rounds led to; ``unless`` there is none."""
+    return max((made.epoch + 1 for made in rounds), default=unless)
 
 
 def _reached(view: SwarmView, said: dict[PeerId, int], voice_of: Callable[[PeerId], PeerId]) -> int:

@@ -45,7 +45,7 @@ class StateKeeper:
         self.evaluations = Evaluations(ports, bundle.run, company.membership, workshop.evaluate)
         self._off = company.off
         self.shelf = MemoryShelf(ports, publisher) if Duty.CHECKPOINTS in self._off else Shelf(ports, publisher)
-        self._last_seen = company.last_seen
+        self._last_seen, self._rounds = company.last_seen, company.rounds
         self.packed: PackedSnapshot | None = None
         """What newcomers get; None: nothing yet."""
         self.era = ""
@@ -150,7 +150,8 @@ class StateKeeper:
     async def _fetch_due(self, epoch: int) -> bool:
         """What is due beyond ``epoch``; whether anything is."""
         others, every = self._membership.others(), self._bundle.run.checkpoints
-        found = due_snapshot(others, self._records(), every, self._mandate.until_epoch)
+        until, trusts = self._mandate.until_epoch, self._membership.trusts
+        found = due_snapshot(others, self._records(), every, until, rounds=self._rounds(), trusts=trusts)
         if found is None or found[0] <= epoch:
             return False
         await self._fetch_and_adopt(found[1])
@@ -232,14 +233,11 @@ class StateKeeper:
         if tenure is None:
             await self._keep(packed, eval_loss)
             return
+        said = packed.manifest
         publication = Publication(
-            epoch=packed.manifest.epoch,
-            lineage=packed.manifest.lineage,
-            digest=packed.manifest.digest,
-            term=tenure.term,
-            holder=tenure.holder,
+            epoch=said.epoch, lineage=said.lineage, digest=said.digest, term=tenure.term, holder=tenure.holder,
             eval_loss=eval_loss,
-        )
+        )  # fmt: skip
 
         def still_holds() -> bool:
             return self._lease.tenure() == tenure

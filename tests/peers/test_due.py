@@ -116,3 +116,20 @@ def test_without_rounds_the_run_is_where_most_trainers_are_or_were_when_they_lef
 def test_where_nobody_has_gone_on_the_newest_is_taken() -> None:
     at_rest = [record(number, epoch=11, has_seat=False) for number in (1, 2, 3)]
     assert offered(12, record(0, epoch=12, has_seat=False), *at_rest) == Due(12, peers(0))
+
+
+def test_what_is_beyond_the_rounds_that_were_seen_is_due_if_somebody_known_has_it() -> None:
+    rounds = [make_record(contributors=((PEOPLE[0].peer_id, 8.0),), epoch=epoch) for epoch in (10, 11)]
+
+    def asked(*others: PeerRecord, trusted: tuple[int, ...] = ()) -> int | None:
+        named = peers(*trusted)
+        view = SwarmView(others, NOW)
+        found = due_snapshot(view, (), EVERY_5, None, rounds=rounds, trusts=lambda peer: peer in named)
+        return found[0] if found is not None else None
+
+    assert asked(record(0, epoch=27)) == 25, "we were away"
+    assert asked(record(1, epoch=10**9)) is None, "a stranger, when all others have left"
+    assert asked(record(1, epoch=10**9, has_seat=False)) is None
+    assert asked(backbone(7, checkpoint_epoch=10**9)) is None, "anybody may say to be one"
+    assert asked(backbone(7, checkpoint_epoch=30), trusted=(7,)) == 30
+    assert asked(record(1, epoch=12)) == 10, "who came later has what the others had"
