@@ -36,7 +36,8 @@ def kept_lately(most: int) -> Callable[[Callable[[*Args], T]], Callable[[*Args],
             try:
                 return newer[args]
             except KeyError:
-                newer[args] = found = older[args] if args in older else make(*args)
+                before = older  # another thread may put newer results in its place
+                newer[args] = found = before[args] if args in before else make(*args)
                 return found
 
         return kept

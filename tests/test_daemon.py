@@ -9,7 +9,7 @@ import pytest
 
 from collab.net import daemon_messages
 from collab.net.daemon import _Daemon
-from collab.net.daemon_messages import AT_ONCE, Answering, _varint, write_at_once
+from collab.net.daemon_messages import AT_ONCE, TOO_LONG, Answering, _varint, write_at_once
 from collab.net.hivemind_parts import P2PDaemonError, PeerID, control, p2pd_pb2, read_pbmsg_safe
 
 
@@ -230,6 +230,30 @@ def test_questions_of_others_are_answered_and_what_fails_is_told(protocol: str) 
             assert [message.unaryResponse.error for message in told] == [b"", b"ValueError('no')"]
             assert is_there_at_once == (protocol in AT_ONCE)
             assert not client._handler_tasks
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_answer_that_is_longer_than_the_daemon_takes_is_an_error(more: int) -> None:
+    """It would end the connection, and with it the peer."""
+
+    async def main() -> None:
+        async with connected() as (daemon, client):
+            call, room = uuid4(), client.persistent_conn_max_msg_size
+            frame = p2pd_pb2.PersistentConnectionRequest(
+                callId=call.bytes, unaryResponse=p2pd_pb2.CallUnaryResponse(response=bytes(room))
+            )
+            size = 2 * room - frame.ByteSize() + more
+
+            async def handler(_: bytes, __: PeerID) -> bytes:
+                return bytes(size)
+
+            client.unary_handlers[min(AT_ONCE)] = handler
+            daemon.say(question(call, min(AT_ONCE)))
+            (said,) = daemon.line.said
+            assert (len(said) <= 1000) == bool(more)
+            assert (TOO_LONG in said) == bool(more)
 
     asyncio.run(main())
 

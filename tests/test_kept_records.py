@@ -15,7 +15,7 @@ from collab.net.hivemind_parts import (
     storage,
     timed_storage,
 )
-from collab.net.kept_records import OLD_ENDS, mend
+from collab.net.kept_records import KEYS_ASKED, OLD_ENDS, PAGE_BYTES, mend
 
 KEY, NAME, OTHER = "key", "name", "other"
 
@@ -177,6 +177,36 @@ def test_who_is_no_node_is_not_greeted_when_it_asks_or_tells_and_all_others_are(
         return greeted
 
     assert asyncio.run(main()) == ([node_id, node_id] if node_id else [])
+
+
+def asked(keeper: protocol.DHTProtocol, *keys: str) -> dht_pb2.FindResponse:
+    request = dht_pb2.FindRequest(keys=[routing.DHTID.generate(key).to_bytes() for key in keys])
+    return asyncio.run(keeper.rpc_find(request, None))
+
+
+def test_of_a_page_that_anybody_has_filled_others_are_told_each_time_and_never_more_than_fits(now: Now) -> None:
+    keeper = a_keeper()
+    keeper.routing_table, keeper.bucket_size = routing.RoutingTable(routing.DHTID(1), 20, 5), 20
+    names = [f"name {number}" for number in range(5 * PAGE_BYTES // 32_000)]
+    rows = [(KEY, MSGPackSerializer.dumps(name), bytes(32_000), now.s + 60.0) for name in names]
+    assert all(stored(keeper, *rows[:2]))
+    few = MSGPackSerializer.loads(asked(keeper, KEY).results[0].value)
+    assert {name for name, _ in few.items()} == set(names[:2])
+    assert all(stored(keeper, *rows))
+    told = set[str]()
+    for _ in range(60):
+        answer = asked(keeper, KEY)
+        assert PAGE_BYTES * 0.9 < answer.ByteSize() < PAGE_BYTES * 1.1
+        told |= {name for name, _ in MSGPackSerializer.loads(answer.results[0].value).items()}
+    assert told == set(names)
+
+
+def test_more_keys_than_any_node_asks_for_are_refused(now: Now) -> None:
+    keeper = a_keeper()
+    keeper.routing_table, keeper.bucket_size = routing.RoutingTable(routing.DHTID(1), 20, 5), 20
+    assert len(asked(keeper, *map(str, range(KEYS_ASKED))).results) == KEYS_ASKED
+    with pytest.raises(ValueError, match="keys in one question"):
+        asked(keeper, *map(str, range(KEYS_ASKED + 1)))
 
 
 REPLICAS = 3

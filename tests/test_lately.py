@@ -78,3 +78,26 @@ def test_what_fails_is_tried_again(made: Made) -> None:
             twice("bad")
     assert made.anew == 2
     assert twice("good") == "goodgood"
+
+
+def test_results_that_another_thread_puts_away_meanwhile_are_made_anew() -> None:
+    """Whoever looks for one of the older half may find it gone a moment later."""
+    doubled = kept_lately(MOST)(lambda asked: str(asked) * 2)
+    others = iter(range(1 << 20))
+
+    class Asked(str):
+        looked = 0
+
+        def __eq__(self, other: object) -> bool:  # while it is looked for among the older ones
+            self.looked += 1
+            if self.looked == 1:
+                for _ in range(2 * MOST):
+                    doubled(f"other {next(others)}")
+            return str(self) == str(other)
+
+        __hash__ = str.__hash__
+
+    doubled("it")
+    for _ in range(MOST):
+        doubled(f"other {next(others)}")
+    assert doubled(Asked("it")) == "itit"

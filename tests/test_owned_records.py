@@ -7,7 +7,7 @@ import pytest
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
 
-from collab.net.base import LONGEST_RECORD_S
+from collab.net.base import LARGEST_RECORD_BYTES, LONGEST_RECORD_S
 from collab.net.owned_records import SIGNATURE_BYTES, OwnedRecords
 from collab.swarm.identity import Identity
 
@@ -82,3 +82,15 @@ def test_a_name_that_cannot_be_read_is_no_name(subkey: bytes) -> None:
 def test_a_record_that_ends_too_late_or_never_is_refused(ends_s: float) -> None:
     assert not RULES.validate(signed(record(ends_s=ends_s)))
     assert RULES.validate(signed(record(ends_s=LONGEST_RECORD_S - 1.0)))
+
+
+@pytest.mark.parametrize("large", ["name", "value"])
+def test_what_is_larger_than_any_record_of_ours_is_refused(large: str) -> None:
+    """Two of two megabytes under one key would be more than a message may have, and nobody could read the others."""
+
+    def of(more: int) -> DHTRecord:
+        name = f"{'n' * more}:{ME.peer_id}" if large == "name" else ME.peer_id
+        return signed(record(name, value=bytes(more if large == "value" else 0)))
+
+    assert RULES.validate(of(32 << 10))
+    assert not RULES.validate(of(LARGEST_RECORD_BYTES))

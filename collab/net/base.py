@@ -117,6 +117,8 @@ class Entry:
 
 LONGEST_RECORD_S = 3 * 3600.0
 """From now until a record's end: what was trained of a page is kept for two hours. Nobody fills the table for ever."""
+LARGEST_RECORD_BYTES = 40 << 10
+"""Name, value and signature of a record; a summary of a crowd has 32 KB."""
 
 
 def owner_of(subkey: str) -> PeerId:

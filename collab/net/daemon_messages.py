@@ -20,6 +20,7 @@ KNOWN_PEERS = 256
 """Whose ids are kept as text, too: each is some hundred bytes, and takes as long to encode as to look at a record."""
 AT_ONCE = frozenset({"DHTProtocol.rpc_store", "DHTProtocol.rpc_find"})
 """Questions whose answers wait for nothing (``kept_records``), so that they need no task."""
+TOO_LONG = b"the answer is longer than a message may be: ask for less at once"
 
 
 async def write_at_once(daemon: asyncio.StreamWriter, message: Any) -> None:
@@ -123,7 +124,10 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, call: bytes, question: Any) -> None:
         if question.proto in AT_ONCE and question.proto in self._client.unary_handlers:
-            self._say(p2pd_pb2.PersistentConnectionRequest(callId=call, unaryResponse=self._answered(question)))
+            answer = p2pd_pb2.PersistentConnectionRequest(callId=call, unaryResponse=self._answered(question))
+            if answer.ByteSize() > self._client.persistent_conn_max_msg_size:  # the daemon would end the connection
+                answer.unaryResponse.CopyFrom(p2pd_pb2.CallUnaryResponse(error=TOO_LONG))
+            self._say(answer)
             return
         answering = asyncio.create_task(self._client._handle_persistent_request(UUID(bytes=call), question))
         self._client._handler_tasks[UUID(bytes=call)] = answering

@@ -2,13 +2,19 @@
 
 import asyncio
 import heapq
+import random
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import cache, wraps
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
-from collab.net.hivemind_parts import DHTRecord, dht_pb2, protocol, routing, storage
+from collab.net.hivemind_parts import DHTRecord, MSGPackSerializer, dht_pb2, protocol, routing, storage
 
+PAGE_BYTES = 1 << 20
+"""Of values under one key that are told at once, some three times what an honest swarm has there."""
+KEYS_ASKED = 64
+"""In one question at most; hivemind's nodes ask for sixteen."""
 OLD_ENDS = 16
 """And as many as there are records: ends of records that were replaced, which are remembered at most."""
 _UNDER_WAY: set[asyncio.Task[Any]] = set()
@@ -26,6 +32,8 @@ def mend() -> None:
     - Ends of records that were replaced are not remembered until then, which may be hours.
     - All that another keeper hands over is looked at, record by record. hivemind's takes nothing of a key after the
       first record of which it knows a newer one, and nothing at all where one is not right.
+    - Of what is kept under a key no more is told than fits a message, and of more other records than the last time.
+      hivemind's gives no answer at all then, and anybody may fill a page.
     - Where there are no more keepers than each record should have, each newcomer is handed all of them. hivemind's gets
       only those of keys to which it is nearer than another keeper.
     - Who keeps nothing, as most of a swarm, is not greeted with each record and each question. hivemind's starts a task
@@ -34,6 +42,7 @@ def mend() -> None:
     """
     protocol.AuthRPCWrapper = _wrapped_if_signed(protocol.AuthRPCWrapper)
     storage.DictionaryDHTValue.store = _newer_only(storage.DictionaryDHTValue.store)
+    storage.DictionaryDHTValue.packb = _packed_as_fits
     storage.DHTLocalStorage.store_subkey = _without_old_ends(storage.DHTLocalStorage.store_subkey)
     protocol.DHTProtocol.rpc_store = _record_by_record(protocol.DHTProtocol.rpc_store)
     protocol.DHTProtocol.rpc_find = _greeting_nodes(protocol.DHTProtocol.rpc_find)
@@ -76,6 +85,17 @@ def _forget_old_ends(timed: Any) -> None:
         heapq.heapify(timed.expiration_heap)
 
 
+def _packed_as_fits(records: Any) -> bytes:
+    """In the place of ``DictionaryDHTValue.packb``."""
+    rows = [[name, value, end_s] for name, (value, end_s) in records.items()]
+    if sum(len(value) for _, value, _ in rows) > PAGE_BYTES:
+        random.shuffle(rows)
+        ends = accumulate(len(value) for _, value, _ in rows)
+        rows = rows[: sum(end <= PAGE_BYTES for end in ends)]
+    packed: bytes = MSGPackSerializer.dumps([records.maxsize, records.latest_expiration_time, rows])
+    return packed
+
+
 class _Nobody:
     """In the place of the node that a request comes from."""
 
@@ -91,6 +111,8 @@ NOBODY = _Nobody()
 def _greeting_nodes(rpc_find: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     @wraps(rpc_find)
     async def greeting_nodes(node: Any, request: Any, context: Any) -> Any:
+        if len(request.keys) > KEYS_ASKED:
+            raise ValueError(f"{len(request.keys)} keys in one question are more than {KEYS_ASKED}")
         if not request.peer.node_id:
             request = SimpleNamespace(keys=request.keys, peer=NOBODY)
         return await rpc_find(node, request, context)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgpack
 
-from collab.net.base import LONGEST_RECORD_S, owner_of
+from collab.net.base import LARGEST_RECORD_BYTES, LONGEST_RECORD_S, owner_of
 from collab.net.hivemind_parts import DHTRecord, MSGPackSerializer, RecordValidatorBase
 from collab.newest import Newest
 from collab.ports import Keys
@@ -39,11 +39,12 @@ class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
         return bytes(record.value) + self._keys.sign(_signed_content(record, record.value))
 
     def validate(self, record: DHTRecord) -> bool:
-        """Whether its owner made it, of bytes as all of ours are, and it ends in time."""
+        """Whether its owner made it, of bytes as all of ours are, it is no larger than they are, and ends in time."""
         value, signature = record.value[:-SIGNATURE_BYTES], record.value[-SIGNATURE_BYTES:]
         name = _name(record.subkey)
         ends_in_time = record.expiration_time <= self.now() + LONGEST_RECORD_S  # NaN does not
-        if name is None or len(signature) < SIGNATURE_BYTES or not ends_in_time:
+        is_large = len(record.subkey) + len(record.value) > LARGEST_RECORD_BYTES
+        if name is None or len(signature) < SIGNATURE_BYTES or is_large or not ends_in_time:
             return False
         content, place = _signed_content(record, value), (bytes(record.key), name)
         version = hashlib.sha256(content + bytes(signature)).digest()

@@ -128,6 +128,25 @@ def test_whoever_replaces_a_record_is_not_sent_what_is_kept_with_it() -> None:
     asyncio.run(main())
 
 
+def test_no_question_has_an_answer_that_ends_the_daemon_of_whoever_is_asked() -> None:
+    async def main() -> None:
+        async with connected(2, clients=1) as peers:
+            (asked, keeper), (_, asker) = peers
+            pages = [routing.DHTID.generate(f"page {number}") for number in range(6)]
+            for page in pages:
+                for number in range(40):
+                    end_s = SystemClock().now() + LIMIT_S
+                    assert keeper._node.protocol.storage.store(page, bytes(30_000), end_s, subkey=f"name {number}")
+            peer, find = keeper._node.protocol.p2p.peer_id, asker._node.protocol.call_find
+            assert await find(peer, [routing.DHTID(number) for number in range(60_000)]) is None
+            assert await find(peer, pages) is None, "all of them are more than a message"
+            assert asked._p2p._child.returncode is None
+            assert await find(peer, pages[:2]) is not None
+            assert await asker.store("key", asker.me, b"1", expires_at=SystemClock().now() + 60.0, timeout_s=LIMIT_S)
+
+    asyncio.run(main())
+
+
 def test_whoever_replaces_a_record_each_second_asks_once_where_and_again_when_a_keeper_has_gone() -> None:
     async def main() -> None:
         async with connected(2, clients=1) as peers:
