@@ -34,7 +34,7 @@ from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time
-from collab.swarm.vouching import serve_vouching
+from collab.swarm.vouching import contributors_of, serve_vouching
 from collab.types import Lineage, PeerId, Role
 from peers.company import Company
 from peers.evaluations import FOLLOW_S
@@ -283,6 +283,10 @@ class Backbone:
         history = self._reporter.report(view)
         if history is not None:
             self._goal.note_epoch(history[0], len(view.all_trainers()))
+
+    def contributors(self) -> frozenset[PeerId]:
+        """To the last rounds that we know of."""
+        return frozenset(contributors_of(self._engine.known_records()))
 
     def _note_round(self, record: CommitRecord) -> None:
         self._coverage.note_round(record)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 NOTE_S, SAVE_S = 1.0, 10.0
 """How often it is noted who has given how much, and how often that is written down."""
 MOST_PEERS = 5000
-"""Identities are free to make; of more, those who gave least are forgotten first."""
+"""Identities are free to make; of more, those that were in no round are forgotten first, then those who gave least."""
 
 
 @dataclass(slots=True)
@@ -35,6 +35,8 @@ class Credit:
     """Of this life."""
     invite: str = ""
     """Id of the one that it has shown last; empty: none, as far as we have seen."""
+    is_seen: bool = False
+    """Whether this backbone has seen it in a round that committed."""
 
     @property
     def total(self) -> int:
@@ -61,11 +63,17 @@ class CreditBook:
             )  # fmt: skip
             self._is_kept = False
 
-    def note(self, records: Iterable[PeerRecord], voice_of: Callable[[PeerId], PeerId] = PeerId) -> None:
+    def note(
+        self,
+        records: Iterable[PeerRecord],
+        voice_of: Callable[[PeerId], PeerId] = PeerId,
+        contributors: Container[PeerId] = (),
+    ) -> None:
         """What trainers say now. A total that has gone down is that of a new life.
 
         Args:
             voice_of: the id of a peer's invite; its own, if it has shown none.
+            contributors: to the last rounds.
         """
         for record in records:
             if record.role is not Role.TRAINER or record.total_samples <= 0:
@@ -76,13 +84,14 @@ class CreditBook:
             name = record.name if record.wants_credit else ""
             voice = voice_of(record.peer)
             invite = voice if voice != record.peer else credit.invite  # whose ban it is under, whatever it shows now
-            told = name, record.total_samples, invite
-            self._is_changed |= told != (credit.name, credit.samples, credit.invite)
+            told = name, record.total_samples, invite, credit.is_seen or record.peer in contributors
+            self._is_changed |= told != (credit.name, credit.samples, credit.invite, credit.is_seen)
             if record.total_samples != credit.samples:
                 self.grew_at_s[record.peer] = record.said_at
-            credit.name, credit.samples, credit.invite = told
+            credit.name, credit.samples, credit.invite, credit.is_seen = told
         if len(self._credits) > MOST_PEERS:
-            self._credits = dict(sorted(self._credits.items(), key=lambda item: -item[1].total)[:MOST_PEERS])
+            ranked = sorted(self._credits.items(), key=lambda item: (not item[1].is_seen, -item[1].total))
+            self._credits = dict(ranked[:MOST_PEERS])
             self.grew_at_s = {peer: at_s for peer, at_s in self.grew_at_s.items() if peer in self._credits}
 
     def all(self) -> tuple[Credit, ...]:
@@ -94,18 +103,22 @@ class CreditBook:
         return sorted(self._credits.items(), key=lambda item: (-item[1].total, item[0]))
 
     async def keep(
-        self, ports: Ports, view: Callable[[], SwarmView], voice_of: Callable[[PeerId], PeerId]
+        self,
+        ports: Ports,
+        view: Callable[[], SwarmView],
+        voice_of: Callable[[PeerId], PeerId],
+        contributors: Callable[[], Container[PeerId]],
     ) -> None:
         """Note what trainers say, and write it down now and then, until cancelled.
 
         Args:
-            voice_of: as for ``note``.
+            voice_of, contributors: as for ``note``.
         """
         clock = ports.clock
         saved_s = clock.monotonic()
         try:
             while True:
-                self.note(view().records, voice_of)
+                self.note(view().records, voice_of, contributors())
                 if clock.monotonic() >= saved_s + SAVE_S:
                     saved_s = clock.monotonic()
                     await ports.compute.beside(self.save)  # a busy disk takes its time
@@ -136,8 +149,9 @@ def _read(path: Path) -> dict[PeerId, Credit]:
         content = json.loads(path.read_bytes())
         return {
             PeerId(str(peer)): Credit(
-                str(one["name"]), int(one["earlier"]), int(one["samples"]), str(one.get("invite", ""))
-            )
+                str(one["name"]), int(one["earlier"]), int(one["samples"]), str(one.get("invite", "")),
+                bool(one.get("is_seen", True)),  # an earlier version did not look
+            )  # fmt: skip
             for peer, one in content.items()
         }
     except FileNotFoundError:

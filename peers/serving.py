@@ -15,13 +15,14 @@ from collab.metrics.records import Notice
 from collab.metrics.sinks import Fanout, Sink
 from collab.metrics.tracking import Service
 from collab.net.startup import Started
+from collab.ports import Ports
 from collab.swarm.bundle import Bundle
 from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import Identity
 from collab.types import Role
 from peers.backbone import Backbone, BackboneSettings
 from peers.dashboard.address import NOWHERE, listen, url_of
-from peers.exhibiting import TRACKING_LIMIT_S, all_is_well, keep_record, show, start_tracking
+from peers.exhibiting import TRACKING_LIMIT_S, Kept, all_is_well, keep_record, show, start_tracking
 from peers.hub_service import HubService, serve_hub
 from peers.joining import Relay
 from peers.panel import LivePanel, Watched
@@ -69,6 +70,11 @@ class Serving:
     stop: asyncio.Event
     welcome: Callable[[Backbone], Awaitable[None]]
     """Called when it serves: tells a person what to do now."""
+
+
+async def _note_credits(kept: Kept, ports: Ports, backbone: Backbone) -> None:
+    members = backbone.membership
+    await kept.book.keep(ports, lambda: members.view, members.voice_of, backbone.contributors)
 
 
 async def serve_backbone(
@@ -120,7 +126,7 @@ async def serve_backbone(
             tasks.create_task(steps.run())
             if kept is not None:
                 tasks.create_task(kept.recorder.run())
-                tasks.create_task(kept.book.keep(ports, lambda: backbone.membership.view, backbone.membership.voice_of))
+                tasks.create_task(_note_credits(kept, ports, backbone))
                 if listening is not None:
                     tasks.create_task(show(listening, ports, backbone, place.data_dir, kept))
                     serving.relay.observe(DashboardServed(at_s=ports.clock.now(), url=url))

@@ -21,6 +21,7 @@ from collab.checkpoints.local import (
     path_of,
     prune,
     save_checkpoint,
+    verified_state,
 )
 from collab.checkpoints.rolled_back import begin_again
 from collab.errors import CheckpointFailed, CollabError, CorruptState
@@ -99,11 +100,11 @@ class LocalPublisher:
         return None
 
     def publish(self, snapshot: Snapshot, order: Order) -> Checkpoint:
-        """See ``Publisher``. What is here already with the same bytes only gets its new tenure."""
+        """See ``Publisher``. What is here already, whole and with the same bytes, only gets its new tenure."""
         self._fence.pass_through(order.authority)
         publication, path = order.publication, path_of(self.root, snapshot.epoch)
-        here = metrics_of(path)
-        if here.get("published", {}).get("digest") == publication.digest and order.may_finish():
+        is_same = metrics_of(path).get("published", {}).get("digest") == publication.digest
+        if is_same and _is_whole(path) and order.may_finish():
             change_metrics(path, _metrics(publication))
             num_bytes = sum(file.stat().st_size for file in path.iterdir())
             return Checkpoint(path, snapshot.epoch, num_bytes, is_new=False)
@@ -195,6 +196,14 @@ def _metrics(publication: Publication) -> dict[str, Any]:
     }
     measured = {"eval_loss": publication.eval_loss} if math.isfinite(publication.eval_loss) else {}
     return {**measured, "published": published}
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        verified_state(path)
+    except CorruptState:
+        return False
+    return True
 
 
 def _publication(path: Path) -> Publication | None:

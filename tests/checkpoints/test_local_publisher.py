@@ -138,6 +138,18 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_said(tmp_path: Path) -> 
     assert not held.is_newest
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "config.json"])
+def test_a_damaged_checkpoint_that_comes_again_is_written_anew(tmp_path: Path, name: str) -> None:
+    """Somebody else has had it, and gives it back: its state file still says that it is here."""
+    ours = publisher(tmp_path)
+    ours.publish(snapshot(10), order(10, Tenure(1, A)))
+    (tmp_path / "epoch-00000010" / name).write_bytes(b"torn")
+    assert ours.publish(snapshot(10), order(10, Tenure(2, B))).is_new
+    check_equal(ours.newest().snapshot, snapshot(10))
+    assert (tmp_path / "epoch-00000010" / "config.json").read_bytes() == FILES["config.json"]
+    assert not ours.publish(snapshot(10), order(10, Tenure(3, A))).is_new
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"term": "x", "holder": 1}', '{"term": -1, "holder": "a"}'])
 def test_a_fence_that_cannot_be_read_is_made_anew_from_the_checkpoints(tmp_path: Path, content: str) -> None:
     publisher(tmp_path).publish(snapshot(10), order(10, Tenure(3, A)))

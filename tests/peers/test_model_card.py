@@ -18,7 +18,7 @@ from collab.config import About, Run, parse_run
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
 from collab.types import PeerId
-from peers.credits import SAVE_S, Credit, CreditBook
+from peers.credits import MOST_PEERS, SAVE_S, Credit, CreditBook
 from peers.licences import KNOWN, licence_metadata
 from peers.model_card import MOST_POINTS, Amended, Facts, Point, model_card, picture, pictures, plain
 from peers.run_file import template
@@ -212,6 +212,26 @@ def test_what_a_machine_gave_in_earlier_lives_counts_also_after_our_own_restart(
     assert [(one.name, one.total) for one in again.all()] == [("", 100), ("person 0", 38)]
 
 
+def test_strangers_that_boast_push_nobody_out_who_was_in_a_round_also_after_our_restart(tmp_path: Path) -> None:
+    book = CreditBook(tmp_path / "credits.json")
+    book.note([told(10), told(20, person=1)], contributors=(told(1).peer,))
+    book.save()
+    again = CreditBook(tmp_path / "credits.json")
+    boasts = [replace(told(10**9), peer=PeerId(f"stranger {number}")) for number in range(MOST_PEERS + 5)]
+    for at_once in (boasts[: MOST_PEERS // 2], boasts[MOST_PEERS // 2 :]):
+        again.note([told(12), *at_once])
+    known = dict(again.by_peer())
+    assert len(known) == MOST_PEERS
+    assert known[told(1).peer].total == 12
+    assert told(1, person=1).peer not in known, "of those nobody has seen in a round who gave most stays"
+
+
+def test_who_is_in_a_book_of_an_earlier_version_counts_as_seen(tmp_path: Path) -> None:
+    path = tmp_path / "credits.json"
+    path.write_text('{"a": {"name": "Anna", "earlier": 0, "samples": 3, "invite": ""}}')
+    assert [one.is_seen for one in CreditBook(path).all()] == [True]
+
+
 def test_when_somebody_gave_last_is_when_it_first_said_so(tmp_path: Path) -> None:
     book = CreditBook(tmp_path / "credits.json")
     for said_at, samples in ((5.0, 10), (9.0, 10), (13.0, 12), (17.0, 12)):
@@ -318,9 +338,10 @@ def test_a_book_is_written_beside_the_event_loop_and_once_more_at_the_end(tmp_pa
                     replace(ports, compute=Beside()),
                     lambda: SwarmView(at_s=0.0, records=(told(next(samples)),)),
                     lambda _: PeerId("an invite"),
+                    lambda: (told(1).peer,),
                 )
 
     run(main())
     assert len(kept) == 1
-    assert [one.invite for one in CreditBook(path).all()] == ["an invite"]
+    assert [(one.invite, one.is_seen) for one in CreditBook(path).all()] == [("an invite", True)]
     assert [one.total for one in CreditBook(path).all()] == [one.total for one in book.all()] > kept[0]
