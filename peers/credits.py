@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from collab.durable import replace_file
 from collab.ports import Ports
@@ -140,6 +141,12 @@ class CreditBook:
                 logger.warning("who gave how much cannot be written to %s: %s; free some space", self._path, error)
 
 
+def _credit(one: dict[str, Any]) -> Credit:
+    """What an earlier version has written has no mark, and was in the book before anybody looked for it."""
+    name, earlier, samples = str(one["name"]), int(one["earlier"]), int(one["samples"])
+    return Credit(name, earlier, samples, str(one.get("invite", "")), bool(one.get("is_seen", True)))
+
+
 def _read(path: Path) -> dict[PeerId, Credit]:
     """
     Raises:
@@ -147,13 +154,7 @@ def _read(path: Path) -> dict[PeerId, Credit]:
     """
     try:
         content = json.loads(path.read_bytes())
-        return {
-            PeerId(str(peer)): Credit(
-                str(one["name"]), int(one["earlier"]), int(one["samples"]), str(one.get("invite", "")),
-                bool(one.get("is_seen", True)),  # an earlier version did not look
-            )  # fmt: skip
-            for peer, one in content.items()
-        }
+        return {PeerId(str(peer)): _credit(one) for peer, one in content.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
