@@ -95,18 +95,22 @@ class Overview:
         """Whether trainers go on together; else the newest of them says how far the run is."""
         return not isinstance(self.sources.run.strategy, VcAsgd)
 
+    @property
+    def _rolled_back_at_s(self) -> float | None:
+        told = self.sources.recent.newest(RolledBack)
+        return float(told[0]["at_s"]) if told else None
+
     # -- the parts ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> dict[str, Any]:
         run, mandate = self.sources.run, self.sources.mandate
-        rolled_back = next(iter(self.sources.recent.newest(RolledBack)), None)
         return {
             "id": run.run_id,
             "strategy": run.strategy.name,
             "task": run.task.name,
             "is_open": run.access == "open",
             "until_epoch": mandate.until_epoch,
-            "rolled_back_at_s": rolled_back["at_s"] if rolled_back else None,
+            "rolled_back_at_s": self._rolled_back_at_s,
             "version": VERSION,
         }
 
@@ -192,15 +196,17 @@ class Overview:
         recent, home = self.sources.recent, self.sources.home
         shares = {told["round_id"]: told for told in recent.newest(RoundShared)}
         expected_s = {told["round_id"]: told["expected_s"] or math.nan for told in recent.newest(RoundPlanned)}
-        refused: dict[tuple[int, str], str] = {}
+        back_s = self._rolled_back_at_s or -math.inf  # epochs from before a rollback come again
+        refused: dict[tuple[bool, int], dict[str, str]] = {}
         for told in reversed(recent.newest(PeerRefused)):
-            refused[told["epoch"], told["peer"]] = told["reason"]
+            refused.setdefault((told["at_s"] < back_s, told["epoch"]), {})[told["peer"]] = told["reason"]
         rounds = []
         for told in recent.newest(RoundEnded)[:MOST_ROUNDS]:
             share = shares.get(told["round_id"], {"brought": [], "reduced": [], "left_out": []})
             whom = dict(share["left_out"])
             here = {peer for peer, _ in share["brought"]}
-            whom |= {p: reason for (epoch, p), reason in refused.items() if epoch == told["epoch"] and p not in here}
+            because = refused.get((told["at_s"] < back_s, told["epoch"]), {})
+            whom |= {peer: reason for peer, reason in because.items() if peer not in here}
             rounds.append(
                 {
                     "epoch": told["epoch"],

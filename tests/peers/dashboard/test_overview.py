@@ -167,6 +167,33 @@ def test_who_was_left_out_of_a_round_is_said_with_the_reason(swarm: InventedSwar
     assert aborted["reason"] == "leader at (an address) vanished"
 
 
+def test_rounds_of_before_and_after_a_rollback_have_their_own_refusals_also_after_a_restart(tmp_path: Path) -> None:
+    swarm = InventedSwarm(tmp_path, 4)
+    first, second = (PeerId(name) for name in sorted(swarm.names)[:2])
+    ended = RoundEnded(
+        at_s=5.0, epoch=3, round_id="r", committed=True, contributors=1, samples=9.0, seconds=1.0, reason=""
+    )
+    refused = PeerRefused(at_s=5.0, epoch=3, peer=first, reason="late", text="")
+    swarm.sink.observe(refused)
+    swarm.sink.observe(ended)
+    swarm.sink.observe(RolledBack(at_s=10.0, epoch=2, era="back"))
+    swarm.sink.observe(replace(ended, at_s=11.0, round_id="s"))
+    swarm.sink.observe(replace(refused, at_s=12.0, epoch=4, peer=second))
+    swarm.sink.observe(replace(ended, at_s=13.0, epoch=4, round_id="t"))
+    swarm.sink.observe(replace(refused, at_s=14.0, peer=second))
+
+    def left_out(rounds: list[dict]) -> list[list[str]]:  # type: ignore[type-arg]
+        return [[one["name"] for one in told["left_out"]] for told in rounds]
+
+    expected = [["trainer-2"], ["trainer-2"], ["trainer-1"]]
+    assert left_out(state(swarm)["rounds"]) == expected
+    swarm.recorder.write()
+    swarm.close()
+    later = InventedSwarm(tmp_path, 4)
+    assert left_out(state(later)["rounds"]) == expected
+    later.close()
+
+
 def test_that_nothing_is_saved_is_in_the_first_line_and_names_no_place_of_this_machine(swarm: InventedSwarm) -> None:
     swarm.step()
     assert state(swarm)["health"]["level"] == "good"
