@@ -30,6 +30,7 @@ from collab.sections import (
     Whole as Whole,
     placement_of as placement_of,
 )
+from collab.types import RUN_ID
 
 # -- optimisation ----------------------------------------------------------------------------------------------------
 
@@ -176,7 +177,7 @@ def waits_for_rounds(strategy: Strategy) -> bool:
 class Run(Section):
     """One run file."""
 
-    run_id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{2,39}$")
+    run_id: str = Field(pattern=RUN_ID)
     about: About = About()
     """What volunteers read before they take part."""
     access: Literal["open", "invite_only"] = "open"

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 PeerId = NewType("PeerId", str)
 """A libp2p peer id in base58. It contains the peer's Ed25519 public key."""
 
+RUN_ID = r"^[a-z0-9][a-z0-9-]{2,39}$"
+"""What a run may be called: directories have its name, too."""
+
 Lineage = NewType("Lineage", str)
 """Digest chain of all committed rounds, 64 hex digits; equal lineages mean equal histories."""
 

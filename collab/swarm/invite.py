@@ -7,6 +7,7 @@ key, too: keep it like a password.
 import base64
 import binascii
 import hashlib
+import re
 from dataclasses import dataclass
 
 import msgpack
@@ -14,7 +15,7 @@ import msgpack
 from collab.errors import BadMessage, InviteError
 from collab.swarm.access import Papers, read_grant
 from collab.swarm.identity import Identity, is_signed_by
-from collab.types import PeerId
+from collab.types import RUN_ID, PeerId
 
 PREFIX = "collab2-"
 OLDER_PREFIXES = ("collab1-",)
@@ -55,7 +56,8 @@ def read_invite(text: str) -> Invite:
     """Invite from what a person pasted.
 
     Raises:
-        InviteError: it is cut, garbled, of another version, or not signed by the owner it names.
+        InviteError: it is cut, garbled, of another version, not signed by the owner it names, or of a run that has no
+            run's name.
     """
     word = "".join(text.split())
     if word.startswith(OLDER_PREFIXES):
@@ -89,4 +91,6 @@ def read_invite(text: str) -> Invite:
         raise InviteError("the invite's content is malformed", hint=ASK_AGAIN) from error
     if not is_signed:
         raise InviteError("the invite is not signed by the owner it names", hint="do not use it; ask the organiser")
+    if re.fullmatch(RUN_ID, invite.run_id) is None:  # directories of this machine get this name
+        raise InviteError(f"no run can be called {invite.run_id!r:.60}", hint="do not use it; ask the organiser")
     return invite

@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from collab.errors import InviteError
 from collab.swarm.identity import Identity
 from collab.swarm.invite import PREFIX, Invite, read_invite, write_invite
+from collab.types import RUN_ID
 
 OWNER, STRANGER = Identity.from_seed(b"o" * 32), Identity.from_seed(b"s" * 32)
 INVITE = Invite(
@@ -41,7 +42,9 @@ def test_an_invite_is_read_as_it_was_written() -> None:
 
 
 @given(
-    run_id=st.text(max_size=20), fingerprint=st.text(max_size=10), addresses=st.lists(st.text(max_size=30), max_size=4)
+    run_id=st.from_regex(RUN_ID, fullmatch=True),
+    fingerprint=st.text(max_size=10),
+    addresses=st.lists(st.text(max_size=30), max_size=4),
 )
 def test_any_invite_is_read_as_it_was_written(run_id: str, fingerprint: str, addresses: list[str]) -> None:
     invite = Invite(run_id=run_id, fingerprint=fingerprint, owner=OWNER.peer_id, addresses=tuple(addresses))
@@ -97,6 +100,13 @@ def test_an_invite_that_its_owner_did_not_sign_is_refused() -> None:
     assert read_invite(forged(content)) == INVITE
     with pytest.raises(InviteError, match="not signed"):
         read_invite(forged(content, STRANGER))
+
+
+@pytest.mark.parametrize("run_id", ["../../x", "/abs/path", "..", "", "a/b", "my-run\n", "\x1b[2J", "x" * 41])
+def test_an_invite_to_what_no_run_is_called_names_no_directory(run_id: str) -> None:
+    content = [run_id, INVITE.fingerprint, INVITE.owner, list(INVITE.addresses), []]
+    with pytest.raises(InviteError, match="no run can be called"):
+        read_invite(forged(content))
 
 
 @pytest.mark.parametrize(
