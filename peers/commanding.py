@@ -19,6 +19,8 @@ from peers.process import announce
 from peers.whom import find_bans, find_keys
 
 DAY_S = 86400.0
+MOST_DAYS = 36_500
+"""Of a ban that ends. Peers of earlier versions know no year after 9999, and end where they are to name one."""
 NOTICE_EPOCHS = 10
 """Before an amendment counts, if the organiser names no epoch: orders take seconds to be heard."""
 
@@ -40,8 +42,11 @@ async def ban(directory: Path, who: str, *, reason: str, days: float | None) -> 
         days: None: for good.
 
     Raises:
-        ConfigError: nobody is meant, or more than one; or the backbone of this very directory.
+        ConfigError: nobody is meant, or more than one; or the backbone of this very directory; or it is not to end in
+            anybody's life.
     """
+    if days is not None and days > MOST_DAYS:
+        raise ConfigError(f"--days {days:g}: expected {MOST_DAYS} at most", hint="a ban without --days never ends")
     async with open_to_order(directory) as session:
         until_s = FOREVER if days is None else session.now() + days * DAY_S
         for one, name in _whom(session, who.strip()).items():

@@ -16,6 +16,7 @@ from collab.durable import sync_directory
 from collab.errors import BadMessage, ConfigError
 from collab.swarm.access import MAX_DEVICES, MAX_PERSON_CHARACTERS, read_pass
 from collab.swarm.bundle import Bundle
+from collab.swarm.dates import utc
 from collab.swarm.identity import Identity, is_peer_id
 from collab.swarm.invite import Invite, write_invite
 from collab.swarm.mandate import Mandate
@@ -24,7 +25,7 @@ from collab.swarm.statements import FOREVER, Ban
 from collab.types import Role
 from peers.disk_remedy import remedy
 from peers.event_words import count
-from peers.ordered import plain, until_words, utc
+from peers.ordered import plain, until_words
 from peers.owner import Estate, open_session, open_to_order
 from peers.places import INVITES
 from peers.process import announce

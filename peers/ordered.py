@@ -1,12 +1,12 @@
 """What the organiser of a run has ordered, as ``collab-peer status`` shows it to whoever asks."""
 
-import time
 from dataclasses import asdict
 from typing import Any
 
 from collab.config import Run
 from collab.errors import NetworkError
 from collab.net.startup import Started
+from collab.swarm.dates import utc
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import exchange
 from collab.swarm.orders import Order
@@ -123,14 +123,6 @@ def _named(ban: dict[str, Any]) -> str:
 def until_words(until: float | None) -> str:
     """When a ban ends; None: never."""
     return GOOD if until is None else f"until {utc(until)}"
-
-
-def utc(at_s: float) -> str:
-    """Swarm time in words, the same for everybody."""
-    try:
-        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at_s))
-    except (ValueError, OverflowError, OSError):
-        return "an unknown time"
 
 
 def plain(text: str, longest: int = SHOWN) -> str:

@@ -1,12 +1,12 @@
 """Who may take part in a run: everybody, or whoever the owner has invited; and nobody whom it has banned."""
 
-import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from collab.errors import BadMessage
 from collab.net.base import Barred
 from collab.swarm.access import CLOCK_ERROR_S, MAX_DEVICES, PASS_LIFE_S, Pass, read_pass
+from collab.swarm.dates import utc
 from collab.swarm.statements import FOREVER, Ban
 from collab.types import PeerId, Role
 
@@ -77,7 +77,7 @@ class Admission:
         if (ban := self._house.ban_of(grant.key, now)) is not None:
             return banned(ban)
         if now >= grant.expires_at:
-            text = f"the invite of {grant.person or 'yours'} ended on {_day(grant.expires_at)}"
+            text = f"the invite of {grant.person or 'yours'} ended on {utc(grant.expires_at)}"
             return Barred("invite_expired", text)
         if not known.since - CLOCK_ERROR_S <= now < known.expires_at <= now + PASS_LIFE_S + CLOCK_ERROR_S:
             return Barred("pass_expired", "your pass is out of date: is your clock right?")
@@ -141,11 +141,7 @@ def _rank(held: Pass) -> tuple[float, PeerId]:
     return held.since, held.device
 
 
-def _day(at: float) -> str:
-    return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
 def banned(ban: Ban) -> Barred:
     """What the banned are told."""
-    until = "for good" if ban.until_s == FOREVER else f"until {_day(ban.until_s)}"
+    until = "for good" if ban.until_s == FOREVER else f"until {utc(ban.until_s)}"
     return Barred("banned", f"the organiser has banned you {until}: {ban.reason or 'no reason was given'}")

@@ -183,6 +183,14 @@ def test_nobody_is_banned_by_what_is_no_id(run_directory: Path, text: str) -> No
     assert ordered(run_directory).book.orders == ()
 
 
+@pytest.mark.parametrize("days", [9_999_999.0, float("inf")])
+def test_a_ban_ends_in_somebody_s_life_or_never(run_directory: Path, days: float) -> None:
+    with pytest.raises(ConfigError, match="36500 at most") as refused:
+        asyncio.run(ban(run_directory, PEOPLE[3].peer_id, reason="noise", days=days))
+    assert "without --days" in refused.value.hint
+    assert ordered(run_directory).book.orders == ()
+
+
 def test_a_long_reason_leaves_room_for_the_name(run_directory: Path) -> None:
     """In any of the alphabets whose letters take two bytes."""
     invite(run_directory, "я" * 40, devices=1, days=1.0, role=Role.TRAINER)

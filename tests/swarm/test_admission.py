@@ -70,6 +70,13 @@ def test_in_an_open_run_everybody_comes_in_but_who_is_banned() -> None:
     assert gate.reason(DEVICES[0]) == "banned"
 
 
+@pytest.mark.parametrize("until_s", [1e12, 1e300])
+def test_a_ban_until_a_year_that_no_calendar_has_bans_and_breaks_nothing(until_s: float) -> None:
+    gate = Gate(is_open=True)
+    gate.bans[DEVICES[0]] = Ban(who=DEVICES[0], reason="spam", until_s=until_s)
+    assert gate.reason(DEVICES[0]) == "banned"
+
+
 def test_a_pass_is_its_own_devices_and_nobody_elses() -> None:
     gate = Gate()
     stolen = pack_pass(papers(), DEVICES[0], since=NOW, now=NOW)
