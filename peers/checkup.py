@@ -20,6 +20,7 @@ LEAST_DISK_GB, ENOUGH_DISK_GB = 0.5, 5.0
 """Two copies of a small model's state, and encoded text; then of one with a hundred million parameters."""
 ALARMING_OFFSET_S = 3.0
 """From here on the DHT of others would refuse what this machine says, without the correction."""
+OTHER_DATA, OTHER_CACHE = "set XDG_DATA_HOME, or name a --data-dir", "set XDG_CACHE_HOME to a directory"
 SLOW_BYTES_PER_S = 1e6 / 8
 BYTES_PER_MBIT = 1e6 / 8
 SAMPLE_ELEMENTS = 1 << 16
@@ -143,13 +144,16 @@ def memory(available_bytes: int | None) -> Finding:
     return _enough("memory", free_gb, LEAST_MEMORY_GB, ENOUGH_MEMORY_GB, ("of memory are free", "end other programs"))
 
 
-def disk(place: str, free_bytes: int | None, error: str = "") -> Finding:
-    """Where a peer keeps its things."""
+def disk(place: str, elsewhere: str, free_bytes: int | None, error: str = "") -> Finding:
+    """Where a peer keeps its things.
+
+    Args:
+        elsewhere: how another place is named.
+    """
     if error:
-        remedy = "name a writable --data-dir, or set XDG_DATA_HOME"
-        return _problem("disk", f"{place} cannot be written: {error}", remedy)
+        return _problem("disk", f"{place} cannot be written: {error}", f"{elsewhere} that can be written")
     free_gb = (free_bytes or 0) / BYTES_PER_GB
-    words = f"are free at {place}", "make room, or name a --data-dir on another disk"
+    words = f"are free at {place}", f"make room, or {elsewhere} on another disk"
     return _enough("disk", free_gb, LEAST_DISK_GB, ENOUGH_DISK_GB, words)
 
 

@@ -84,8 +84,8 @@ def local_checks(examination: Examination) -> list[tuple[str, Callable[[], Findi
         ("versions", look_at_versions),
         ("device", look_at_device),
         ("memory", lambda: checkup.memory(available_memory())),
-        ("disk", lambda: look_at_disk(examination.data_dir or data_home())),
-        ("disk", lambda: look_at_disk(cache_dir())),
+        ("disk", lambda: look_at_disk(examination.data_dir or data_home(), checkup.OTHER_DATA)),
+        ("disk", lambda: look_at_disk(cache_dir(), checkup.OTHER_CACHE)),
         ("ports", lambda: look_at_port(examination.port)),
         ("codecs", lambda: checkup.codecs(all_codecs())),
     ]
@@ -139,15 +139,19 @@ def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
         return None
 
 
-def look_at_disk(place: Path) -> Finding:
-    """The nearest directory that is there already is where it would be made."""
+def look_at_disk(place: Path, elsewhere: str) -> Finding:
+    """The nearest directory that is there already is where it would be made.
+
+    Args:
+        elsewhere: see ``checkup.disk``.
+    """
     nearest = next(folder for folder in (place, *place.absolute().parents) if folder.is_dir())
     try:
         with tempfile.TemporaryFile(dir=nearest):
             free_bytes = shutil.disk_usage(nearest).free
     except OSError as error:
-        return checkup.disk(str(place), None, error.strerror or str(error))
-    return checkup.disk(str(place), free_bytes)
+        return checkup.disk(str(place), elsewhere, None, error.strerror or str(error))
+    return checkup.disk(str(place), elsewhere, free_bytes)
 
 
 def look_at_port(port: int) -> Finding:

@@ -70,13 +70,13 @@ def test_too_little_memory_is_a_problem(free: float | None, outcome: str) -> Non
 
 @pytest.mark.parametrize(("free", "outcome"), [(0.1, "problem"), (1.0, "note"), (50.0, "ok")])
 def test_a_full_disk_is_a_problem(free: float, outcome: str) -> None:
-    finding = checkup.disk("/data", int(free * GB))
+    finding = checkup.disk("/data", checkup.OTHER_DATA, int(free * GB))
     assert outcome_of(finding) == outcome
     assert "/data" in finding.text
 
 
 def test_a_disk_that_cannot_be_written_is_a_problem() -> None:
-    assert outcome_of(checkup.disk("/data", None, "Read-only file system")) == "problem"
+    assert outcome_of(checkup.disk("/data", checkup.OTHER_DATA, None, "Read-only file system")) == "problem"
 
 
 def test_a_clock_that_is_off_is_corrected_and_told_of() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -94,7 +95,7 @@ def test_a_port_that_somebody_listens_on_is_a_problem_and_a_free_one_is_not() ->
 
 
 def test_a_disk_is_looked_at_where_the_directory_would_be_made(tmp_path: Path) -> None:
-    assert doctor.look_at_disk(tmp_path / "not" / "there" / "yet").outcome is not Outcome.PROBLEM
+    assert doctor.look_at_disk(tmp_path / "not" / "there" / "yet", "").outcome is not Outcome.PROBLEM
     assert not (tmp_path / "not").exists()
 
 
@@ -103,9 +104,31 @@ def test_a_disk_that_takes_nothing_is_a_problem(tmp_path: Path, monkeypatch: pyt
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
-    finding = doctor.look_at_disk(tmp_path)
+    finding = doctor.look_at_disk(tmp_path, "name a directory")
     assert finding.outcome is Outcome.PROBLEM
     assert "Read-only file system" in finding.text
+    assert finding.remedy == "name a directory that can be written"
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_each_place_is_mended_by_what_names_it(
+    is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if is_full:
+        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    else:
+        monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
+    data, cache = (look() for check, look in doctor.local_checks(doctor.Examination()) if check == "disk")
+    assert str(tmp_path / "data") in data.text
+    assert "--data-dir" in data.remedy
+    assert str(tmp_path / "cache") in cache.text
+    assert "XDG_CACHE_HOME" in cache.remedy
+    assert "--data-dir" not in cache.remedy
 
 
 def test_free_memory_is_what_programs_can_still_have(tmp_path: Path) -> None:
