@@ -3,10 +3,9 @@
 import asyncio
 import json
 import math
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,15 +27,18 @@ from collab.swarm.order_exchange import UNHEARD, make_way, restore_orders, write
 from collab.swarm.orders import OrderBook
 from collab.swarm.progress import HEARTBEAT_S, SwarmView
 from collab.swarm.statements import Statement, check
+from collab.swarm.statutes import Statutes
 from collab.types import Role
 from peers.assets import load_assets
 from peers.disk_remedy import remedy
 from peers.joining import Relay
 from peers.one_command import alone_at
 from peers.ordered import trade
+from peers.passing_key import passing_key
 from peers.places import ADDRESSES, ORDERS, OWNER_KEY, RUN_FILE, DataDir
 from peers.process import announce
 from peers.served import check_is_served
+from peers.summary import history_of
 
 SESSION_S = 3600.0
 """For which an organiser's command may take part in the swarm."""
@@ -124,6 +126,8 @@ class Session:
     """As ``started``."""
     seen_epoch: int = -1
     """How far the swarm was when the backbone of this directory saw it last; -1: not known."""
+    statutes: Statutes | None = None
+    """As ``started``: whose word counts."""
 
     def now(self) -> float:
         """Swarm time; this machine's, if nobody is there."""
@@ -131,18 +135,20 @@ class Session:
 
     def epoch(self) -> int:
         """Where the swarm stands."""
-        consensus = self.view.consensus()
-        if consensus is not None:
-            return consensus[0]
-        return max((self.seen_epoch, *(r.epoch for r in self.view.helpers()), 0))
+        history = history_of(self.estate.bundle.run, self.view)
+        return history[0] if history is not None else max(self.seen_epoch, self._kept_epoch(), 0)
+
+    def _kept_epoch(self) -> int:
+        """Of the newest state that the run's backbones hold; -1: none is here."""
+        trusts = self.statutes.trusts_backbone if self.statutes is not None else lambda _: True
+        return max((record.epoch for record in self.view.backbones() if trusts(record.peer)), default=-1)
 
     async def find_trainers(self) -> None:
         """Wait for the word of those who were there before the backbone was started again, if it was.
 
         What it holds itself is of its last checkpoint, and the swarm has gone on since.
         """
-        held_epoch = max((record.epoch for record in self.view.helpers()), default=-1)
-        if self.board is None or self.view.consensus() is not None or self.seen_epoch <= held_epoch:
+        if self.board is None or self.view.consensus() is not None or self.seen_epoch <= self._kept_epoch():
             return
         announce(f"the swarm was at epoch {self.seen_epoch}; looking for its trainers ...")
         with suppress(TimeoutError):
@@ -234,24 +240,6 @@ class Session:
             announce(f"problem: {text}; the swarm has the order\n  -> {hint}")
 
 
-@contextmanager
-def _passing_key() -> Iterator[tuple[Path, Identity]]:
-    """Of a peer that is there for one command, with the file that it lies in.
-
-    Raises:
-        ConfigError: no directory for temporary files takes it.
-    """
-    with ExitStack() as stack:
-        try:
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collab-owner-"))) / "identity.key"
-            key = load_or_create_identity(path)
-        except (OSError, ConfigError) as error:
-            why = error.message if isinstance(error, ConfigError) else error
-            text = f"there is no room for a temporary file: {why}"
-            raise ConfigError(text, hint="free some space, or set TMPDIR to a directory on another disk") from error
-        yield path, key
-
-
 @asynccontextmanager
 async def open_to_order(directory: Path) -> AsyncIterator[Session]:
     """As ``open_session``, with nobody else who gives orders from this directory: two would sign the same number.
@@ -274,7 +262,7 @@ async def open_session(estate: Estate) -> AsyncIterator[Session]:
         if trouble := restore_orders(path, mandate):
             announce(f"problem: {trouble}\n  -> {UNHEARD}")
     seen_epoch = seen_in(DataDir(directory / "backbone").last_seen)
-    with _passing_key() as (path, key):
+    with passing_key() as (path, key):
         papers = estate.papers("organiser", Role.TRAINER, time.time() + SESSION_S, key=key)
         addresses = estate.addresses()
         host = "127.0.0.1" if all(is_loopback(address) for address in addresses) else "0.0.0.0"  # noqa: S104
@@ -293,7 +281,10 @@ async def open_session(estate: Estate) -> AsyncIterator[Session]:
             if started is None:
                 yield Session(estate, mandate, SwarmView((), 0.0), seen_epoch=seen_epoch)
                 return
+            statutes = Statutes(started.ports, estate.bundle)
+            statutes.mandate.take(0, mandate.book.packed)
             for peer in started.bootstrap_peers:
-                await trade(started, mandate, peer)
-            board = ProgressBoard(started.ports, started.identity, estate.bundle.fingerprint)
-            yield Session(estate, mandate, await board.refresh(), started, board, seen_epoch)
+                await trade(started, statutes.mandate, peer)
+            board = ProgressBoard(started.ports, started.identity, estate.bundle.fingerprint, statutes)
+            view = await board.refresh()
+            yield Session(estate, statutes.mandate, view, started, board, seen_epoch, statutes)

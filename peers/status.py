@@ -22,6 +22,7 @@ from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
 from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
+from collab.swarm.statutes import Statutes
 from collab.types import PeerId, Reachability, Role
 from peers.event_words import pace_words, trained_words
 from peers.invites import is_invite
@@ -56,10 +57,11 @@ async def _look_as_guest(invite_text: str) -> dict[str, Any]:
     with claim_data_dir(None, invite.run_id, "guest") as place:  # one key for all looks
         reach = Reach(asked_for=Reachability.CLIENT)
         async with start_from_invite(invite, place, reach, Relay(), is_guest=True) as (started, bundle):
-            view = await ProgressBoard(started.ports, started.identity, bundle.fingerprint).refresh()
-            mandate = Mandate(bundle)
-            is_told = await learn_orders(started, mandate, view)
-            return await _look(started.ports.transport, bundle, view, mandate if is_told else None)
+            statutes = Statutes(started.ports, bundle)
+            board = ProgressBoard(started.ports, started.identity, bundle.fingerprint, statutes)
+            is_told = await learn_orders(started, statutes.mandate, await board.refresh())
+            view = await board.refresh()  # without those whom the orders ban
+            return await _look(started.ports.transport, bundle, view, statutes.mandate if is_told else None)
 
 
 async def _look(transport: Transport, bundle: Bundle, view: SwarmView, mandate: Mandate | None) -> dict[str, Any]:

@@ -114,7 +114,7 @@ async def _ask(started: Started, bundle: Bundle, joiner: Joiner, tell: Tell) -> 
     tell(checkup.bandwidth(up, down, is_asked=True))
     is_told = await learn_orders(started, statutes.mandate, membership.view)
     mandate = statutes.mandate if is_told else None
-    tell(can_join(bundle, membership.view, joiner, mandate))
+    tell(can_join(bundle, await membership.look(), joiner, mandate))
 
 
 def can_join(bundle: Bundle, view: SwarmView, joiner: Joiner, mandate: Mandate | None) -> Finding:

@@ -163,7 +163,8 @@ def _checked(values: Any, peer: PeerId) -> PeerRecord:
     record = PeerRecord(**converted)
     counts = (record.samples, record.total_samples, record.epochs_contributed, record.orders, record.data_pass)
     speeds = (record.samples_per_s, record.microbatch_s, record.said_at, record.life_s, record.period, record.delay)
-    is_sound = record.epoch >= 0 and all(0 <= figure <= MOST_CLAIMED for figure in (*counts, *speeds))
+    is_sound = all(0 <= figure <= MOST_CLAIMED for figure in (record.epoch, *counts, *speeds))
+    is_sound &= max(record.checkpoint_epoch, record.eval_epoch) <= MOST_CLAIMED
     if not is_sound or record.life_s > LONGEST_LIFE_S:
         raise BadMessage("record holds impossible values")
     if len(record.data) > MAX_DATA_CHARACTERS or record.data_pass > MAX_PASS:

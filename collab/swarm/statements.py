@@ -10,6 +10,8 @@ from collab.errors import BadMessage
 from collab.net.wire import Message
 
 MAX_TEXT_CHARACTERS = 200
+MOST = 2**64 - 1
+"""That a whole number on its way can be."""
 FOREVER = 0.0
 """End of what has none."""
 
@@ -105,6 +107,8 @@ def check(what: Statement) -> None:
     for name, value in asdict(what).items():
         if isinstance(value, str) and len(value) > MAX_TEXT_CHARACTERS:
             raise BadMessage(f"{name} of {len(value)} characters is over the limit of {MAX_TEXT_CHARACTERS}")
+        if isinstance(value, int) and value > MOST:
+            raise BadMessage(f"{name} should be {MOST} at most, got {value}")
         if isinstance(value, int | float) and not (math.isfinite(value) and value >= 0):
             raise BadMessage(f"{name} should be finite and not negative, got {value}")
     if isinstance(what, Amend) and not (what.learning_rate != 0 and what.target_batch_size != 0):

@@ -23,7 +23,7 @@ from collab.swarm.orders import OrderBook
 from collab.swarm.progress import SwarmView
 from collab.swarm.statements import Ban, End, Statement
 from collab.types import PeerId, Role
-from peers import owner
+from peers import owner, passing_key
 from peers.commanding import ban
 from peers.organising import init_run
 from peers.owner import Estate, Session, open_to_order
@@ -225,7 +225,7 @@ def test_an_order_that_nobody_has_and_no_disk_takes_is_an_error(
 
 
 def test_where_no_temporary_file_can_be_written_that_is_said(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner, "tempfile", SimpleNamespace(TemporaryDirectory=full))
+    monkeypatch.setattr(passing_key, "tempfile", SimpleNamespace(TemporaryDirectory=full))
     with pytest.raises(ConfigError, match="No space left") as refused:
         run(ban(directory, EVE, reason="noise", days=None))
     assert "TMPDIR" in refused.value.hint

@@ -16,13 +16,14 @@ from tests.fakes import NOW, run
 from tests.swarm.people import backbone, record
 
 TARGET = 120
+ESTATE = cast(Any, SimpleNamespace(bundle=SimpleNamespace(run=SimpleNamespace(strategy=None))))
 
 
 @pytest.mark.parametrize(("samples_per_s", "epochs"), [(240.0, 20), (2.0, 1), (0.0, 1)])
 def test_so_many_steps_a_swarm_takes_in_ten_seconds(samples_per_s: float, epochs: int) -> None:
     mandate = cast(Any, SimpleNamespace(target_batch_size=lambda _: TARGET))
     swarm = SwarmView((record(0, samples_per_s=samples_per_s, said_at=time.time()),), NOW)
-    session = Session(estate=cast(Any, None), mandate=mandate, view=swarm)
+    session = Session(estate=ESTATE, mandate=mandate, view=swarm)
     assert run(session.epochs_in(10.0)) == epochs
 
 
@@ -35,7 +36,7 @@ def test_where_rounds_take_most_of_the_time_twice_the_steps_that_are_seen_count(
         async def refresh(self) -> SwarmView:
             return after
 
-    session = Session(estate=cast(Any, None), mandate=mandate, view=before, board=cast(Any, Board()))
+    session = Session(estate=ESTATE, mandate=mandate, view=before, board=cast(Any, Board()))
     assert run(session.epochs_in(10.0)) == epochs
     assert session.epoch() == 7 + seen
 
@@ -53,7 +54,7 @@ def test_a_crowd_is_watched_for_longer_and_told_earlier(trainers: int, watched_s
             return swarm(10)
 
     async def main() -> tuple[int, float]:
-        session = Session(estate=cast(Any, None), mandate=mandate, view=swarm(7), board=cast(Any, Board()))
+        session = Session(estate=ESTATE, mandate=mandate, view=swarm(7), board=cast(Any, Board()))
         began_s = asyncio.get_running_loop().time()
         return await session.epochs_in(notice_s(session.trainers)), asyncio.get_running_loop().time() - began_s
 
@@ -65,7 +66,7 @@ def test_a_crowd_is_watched_for_longer_and_told_earlier(trainers: int, watched_s
 def test_a_long_step_that_may_be_under_way_counts(samples: float, epochs: int) -> None:
     mandate = cast(Any, SimpleNamespace(target_batch_size=lambda _: TARGET))
     swarm = SwarmView((record(0, samples_per_s=2.0, samples=samples, said_at=time.time()),), NOW)
-    session = Session(estate=cast(Any, None), mandate=mandate, view=swarm)
+    session = Session(estate=ESTATE, mandate=mandate, view=swarm)
     assert run(session.epochs_in(10.0)) == epochs
 
 
@@ -83,7 +84,7 @@ def session_after_a_restart(seen_epoch: int, *later: SwarmView) -> Session:
     """The backbone holds its checkpoint of epoch 5, and knows of no trainer yet."""
     here = SwarmView((backbone(7, epoch=5),), NOW)
     board = cast(Any, Returning(*later or (here,)))
-    return Session(cast(Any, None), cast(Any, None), here, board=board, seen_epoch=seen_epoch)
+    return Session(ESTATE, cast(Any, None), here, board=board, seen_epoch=seen_epoch)
 
 
 def test_after_a_restart_the_epoch_is_that_of_the_trainers_and_not_of_the_checkpoint() -> None:

@@ -61,7 +61,7 @@ def test_a_loss_that_is_not_known_yet_travels() -> None:
 
 def test_a_record_with_the_longest_words_fits() -> None:
     long = record(
-        0, name="ü" * MAX_NAME_CHARACTERS, lineage="a" * 64, epoch=2**60, samples=2**53, loss=1 / 3, eval_loss=1 / 3
+        0, name="ü" * MAX_NAME_CHARACTERS, lineage="a" * 64, epoch=2**53, samples=2**53, loss=1 / 3, eval_loss=1 / 3
     )
     assert len(pack_record(long, ME)) < MAX_RECORD_BYTES
     assert unpack_record(pack_record(long, ME), ME.peer_id) == long
@@ -134,7 +134,8 @@ def test_a_truth_value_is_no_number_and_no_text(name: str) -> None:
         ("life_s", -1.0), ("life_s", 121.0), ("life_s", math.nan),
         ("fingerprint", 5), ("lineage", 0), ("loss", "low"), ("eval_epoch", 1.0),
         ("has_seat", 1), ("has_seat", ""),
-        ("samples", 2**64 - 1), ("total_samples", 2**64 - 1), ("samples_per_s", 1.7e308),
+        ("samples", 2**64 - 1), ("total_samples", 2**64 - 1), ("samples_per_s", 1.7e308), ("epoch", 2**64 - 1),
+        ("checkpoint_epoch", 2**64 - 1), ("eval_epoch", 2**64 - 1),
     ],
 )  # fmt: skip
 def test_an_impossible_value_is_refused(name: str, value: Any) -> None:
