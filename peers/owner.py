@@ -24,7 +24,7 @@ from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.last_seen import seen_in
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import UNHEARD, make_way, restore_orders, write_orders
-from collab.swarm.orders import OrderBook
+from collab.swarm.orders import MAX_ORDER_BYTES, MAX_ORDERS, OrderBook
 from collab.swarm.progress import HEARTBEAT_S, SwarmView
 from collab.swarm.statements import Statement, check
 from collab.swarm.statutes import Statutes
@@ -52,6 +52,9 @@ AGAIN_S = 0.5
 """Between two looks for trainers."""
 MOST_TIMES = 5
 """That one order is signed, when others come between: whoever gives them so fast is no person."""
+MANY = 900
+"""Orders: from then on each command says that they run out."""
+FULL = "carry it on as another run: collab-peer backbone NEW_DIR --from CHECKPOINT --new-owner"
 FOUND_S = RECONNECT_S + HEARTBEAT_S + 1.0
 """In which trainers find a backbone that was started again, and it has their word: they look for it so often, and speak
 so often; and a second for all messages."""
@@ -207,12 +210,18 @@ class Session:
         raise ConfigError("this order is lost: another one came between each time", hint=hint)
 
     def _signed(self, what: Statement) -> OrderBook:
+        book = self.mandate.book
+        if len(book.orders) >= MAX_ORDERS:
+            raise ConfigError(f"this run has had {MAX_ORDERS} orders, and can have no more", hint=FULL)
         try:
             check(what)
         except (BadMessage, ValueError) as error:
             raise ConfigError(f"this order cannot be given: {error}", hint="see collab-peer --help") from error
-        book = self.mandate.book
-        return book.extended([book.signed(what, self.estate.owner, self.now())])
+        packed = book.signed(what, self.estate.owner, self.now())
+        if (over_bytes := len(packed) - MAX_ORDER_BYTES) > 0:
+            hint = f"shorten --reason by {over_bytes} bytes: a letter has one to four, a Japanese one three"
+            raise ConfigError(f"this order is too long: {MAX_ORDER_BYTES} bytes are the most", hint=hint)
+        return book.extended([packed])
 
     async def _hand_on(self) -> bool:
         """Give our orders to whoever is there, and take what they have heard; whether somebody has answered."""
@@ -228,7 +237,9 @@ class Session:
         return bool(heard)
 
     def _keep(self, *, is_heard: bool) -> None:
-        path = self.estate.directory / ORDERS
+        path, number = self.estate.directory / ORDERS, len(self.mandate.book.orders)
+        if number >= MANY:
+            announce(f"problem: this run has had {number} orders; it can have {MAX_ORDERS}\n  -> {FULL}")
         try:
             if moved := make_way(path, self.mandate.book):
                 announce(moved)
@@ -267,8 +278,7 @@ async def open_session(estate: Estate) -> AsyncIterator[Session]:
         addresses = estate.addresses()
         host = "127.0.0.1" if all(is_loopback(address) for address in addresses) else "0.0.0.0"  # noqa: S104
         network = NetworkSettings(identity_path=path, host=host, is_client=True)
-        here = filter(None, map(at_home, addresses))  # not every router leads back to a machine behind it
-        bootstrap = tuple(dict.fromkeys((*addresses, *here)))
+        bootstrap = tuple(dict.fromkeys((*addresses, *filter(None, map(at_home, addresses)))))  # few routers lead back
         settings = StartupSettings(
             network=network, bootstrap=bootstrap, papers=papers, bootstrap_timeout_s=BOOTSTRAP_S
         )

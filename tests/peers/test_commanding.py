@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -16,8 +17,9 @@ from collab.net.startup import Started, StartupSettings
 from collab.ports import Observer
 from collab.swarm.identity import load_or_create_identity
 from collab.swarm.mandate import Mandate
-from collab.swarm.order_exchange import read_orders
-from collab.swarm.statements import Ban, Rollback
+from collab.swarm.order_exchange import read_orders, write_orders
+from collab.swarm.orders import MAX_ORDERS
+from collab.swarm.statements import Ban, Pardon, Rollback
 from collab.types import Role
 from peers import commanding, owner
 from peers.commanding import ban, pardon, rollback
@@ -196,6 +198,42 @@ def test_a_long_reason_leaves_room_for_the_name(run_directory: Path) -> None:
     invite(run_directory, "я" * 40, devices=1, days=1.0, role=Role.TRAINER)
     asyncio.run(ban(run_directory, "я" * 40, reason="я" * 200, days=None))
     assert len(ordered(run_directory).book.bans()) == 1
+
+
+def test_a_reason_that_does_not_fit_is_refused_with_what_to_do(run_directory: Path) -> None:
+    """In an alphabet whose letters take three bytes."""
+    invite(run_directory, "あ" * 40, devices=1, days=1.0, role=Role.TRAINER)
+    with pytest.raises(ConfigError, match="768 bytes are the most") as refused:
+        asyncio.run(ban(run_directory, "あ" * 40, reason="あ" * 180, days=None))
+    over_bytes = int(re.findall(r"shorten --reason by (\d+) bytes", refused.value.hint)[0])
+    assert ordered(run_directory).book.orders == ()
+    asyncio.run(ban(run_directory, "あ" * 40, reason="あ" * (180 - -(-over_bytes // 3)), days=None))
+    assert len(ordered(run_directory).book.bans()) == 1
+
+
+def test_that_orders_run_out_is_said_in_time_and_with_what_to_do(
+    run_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    estate = Estate.at(run_directory)
+    book = ordered(run_directory).book
+
+    def give_until(number: int) -> None:
+        nonlocal book
+        while len(book.orders) < number:
+            book = book.extended([book.signed(Pardon(who="x"), estate.owner, 1.0)])
+        write_orders(run_directory / ORDERS, book)
+
+    change = commanding.Change(learning_rate=0.5)
+    give_until(898)
+    asyncio.run(commanding.amend(run_directory, change, 12))
+    assert "can have" not in capsys.readouterr().err
+    asyncio.run(commanding.amend(run_directory, change, 13))
+    assert "this run has had 900 orders; it can have 1000\n  -> " in capsys.readouterr().err
+    book = ordered(run_directory).book
+    give_until(MAX_ORDERS)
+    with pytest.raises(ConfigError, match="can have no more") as refused:
+        asyncio.run(commanding.amend(run_directory, change, 14))
+    assert "--new-owner" in refused.value.hint
 
 
 @contextmanager
