@@ -4,6 +4,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 from collab.checkpoints.rolled_back import checkpoints_to_go_back_to, hold
 from collab.config import VcAsgd
 from collab.errors import ConfigError, CorruptState
@@ -11,6 +13,7 @@ from collab.swarm.crowd import notice_s
 from collab.swarm.identity import load_or_create_identity
 from collab.swarm.orders import OrderBook
 from collab.swarm.statements import FOREVER, Amend, Ban, End, Pardon, Statement
+from collab.version import VERSION
 from peers.inviting import invited_for, users_of
 from peers.ordered import plain
 from peers.owner import Estate, Session, open_to_order
@@ -71,20 +74,22 @@ async def pardon(directory: Path, who: str) -> None:
 
 
 async def amend(directory: Path, change: Change, at_epoch: int | None) -> None:
-    """Change the run from an epoch on; None: soon.
+    """Change the run from an epoch on; None: soon. A minimum version that was too high is lowered from its own epoch
+    on: whoever has stopped for it, or will, would never reach a later one.
 
     Raises:
-        ConfigError: the epoch is past, or nothing changes.
+        ConfigError: the epoch is past, or nothing changes; this machine is too old itself.
     """
+    _check_version(change)
     run = Estate.at(directory).bundle.run
     if change.target_batch_size is not None and isinstance(run.strategy, VcAsgd):
         text = "--target-batch: in a run with vc_asgd there is no batch, each push of a unit of work is a step"
         raise ConfigError(text, hint="--learning-rate can be changed")
     async with open_to_order(directory) as session:
         await session.find_trainers()
-        present = session.epoch()
-        first = present + NOTICE_EPOCHS if at_epoch is None else at_epoch
-        if first <= present:
+        present, corrected = session.epoch(), _ask_too_much(change, session.mandate.book)
+        first = min(corrected, default=present + NOTICE_EPOCHS) if at_epoch is None else at_epoch
+        if first <= present and not corrected:
             raise ConfigError(f"the swarm has reached epoch {present} already, not {first}", hint="name a later epoch")
         order = Amend(
             from_epoch=first,
@@ -93,6 +98,31 @@ async def amend(directory: Path, change: Change, at_epoch: int | None) -> None:
             minimum_version=change.minimum_version,
         )
         await _say(session, order, f"from epoch {first} on (it is {present}): {_words(change)}")
+
+
+def _check_version(change: Change) -> None:
+    if change.minimum_version is None:
+        return
+    text = f"--minimum-version {change.minimum_version}"
+    try:
+        is_newer = Version(change.minimum_version) > Version(VERSION)
+    except InvalidVersion as error:
+        raise ConfigError(f"{text} is no version", hint=f"this machine has {VERSION}") from error
+    if is_newer:
+        hint = "every peer would stop; upgrade this machine and its backbone first, or name a version that there is"
+        raise ConfigError(f"{text}: this machine has {VERSION} itself", hint=hint)
+
+
+def _ask_too_much(change: Change, book: OrderBook) -> list[int]:
+    """First epochs of the amendments for whose version alone this one is given: they ask for a later one than it does.
+
+    From the first of them on it counts instead, past or not: it changes no step.
+    """
+    if change.minimum_version is None or change.learning_rate is not None or change.target_batch_size is not None:
+        return []
+    asked = {what.from_epoch: book.terms_at(what.from_epoch).minimum_version for what in book.amendments()}
+    needed = Version(change.minimum_version)
+    return [epoch for epoch, version in asked.items() if version is not None and Version(version) > needed]
 
 
 async def rollback(directory: Path, epoch: int) -> None:

@@ -19,8 +19,9 @@ from collab.swarm.identity import load_or_create_identity
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import read_orders, write_orders
 from collab.swarm.orders import MAX_ORDERS
-from collab.swarm.statements import Ban, Pardon, Rollback
+from collab.swarm.statements import Amend, Ban, Pardon, Rollback
 from collab.types import Role
+from collab.version import VERSION
 from peers import commanding, owner
 from peers.commanding import ban, pardon, rollback
 from peers.inviting import invite, list_invites, revoke
@@ -234,6 +235,35 @@ def test_that_orders_run_out_is_said_in_time_and_with_what_to_do(
     with pytest.raises(ConfigError, match="can have no more") as refused:
         asyncio.run(commanding.amend(run_directory, change, 14))
     assert "--new-owner" in refused.value.hint
+
+
+@pytest.mark.parametrize(("version", "said"), [("2.0", "this machine has"), ("soon", "is no version")])
+def test_nobody_orders_a_version_that_its_own_machine_has_not(run_directory: Path, version: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        asyncio.run(commanding.amend(run_directory, commanding.Change(minimum_version=version), 12))
+    assert ordered(run_directory).book.orders == ()
+
+
+@pytest.mark.parametrize("at_epoch", [None, 8])
+@pytest.mark.parametrize("seen_epoch", [5, 8, 9])
+def test_a_version_that_was_too_high_is_lowered_from_its_own_epoch_on(
+    run_directory: Path, at_epoch: int | None, seen_epoch: int
+) -> None:
+    """The trainers have stopped there, or will, and would never reach a later one."""
+    place, book = DataDir(run_directory / "backbone"), ordered(run_directory).book
+    place.last_seen.write_text(json.dumps({"epoch": seen_epoch}))
+    packed = book.signed(Amend(from_epoch=8, minimum_version="99.0"), Estate.at(run_directory).owner, 1.0)
+    write_orders(run_directory / ORDERS, book.extended([packed]))
+    assert ordered(run_directory).needed_version(8) == "99.0"
+    asyncio.run(commanding.amend(run_directory, commanding.Change(minimum_version="0.0.1"), at_epoch))
+    assert ordered(run_directory).needed_version(8) is None
+    assert ordered(run_directory).needed_version(20) is None
+    # what was corrected lowers nothing any more, and what changes the step keeps its notice
+    for change in (commanding.Change(minimum_version=VERSION), commanding.Change(learning_rate=0.5)):
+        with pytest.raises(ConfigError, match="has reached epoch"):
+            asyncio.run(commanding.amend(run_directory, change, 5))
+        asyncio.run(commanding.amend(run_directory, change, None))
+        assert ordered(run_directory).book.amendments()[-1].from_epoch == seen_epoch + 10
 
 
 @contextmanager
