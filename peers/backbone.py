@@ -153,9 +153,9 @@ class Backbone:
         await self.membership.report()
         await self.lease.turn()
 
-    def take_orders(self, path: Path) -> None:
-        """Follow the organiser's orders that lie at ``path``, beside those that we have heard."""
-        self._orders.take_kept(path)
+    async def follow_orders(self, path: Path) -> None:
+        """Take what the organiser leaves at ``path``, beside what we hear, until cancelled."""
+        await self._orders.follow(path)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``; ``begin`` comes first."""

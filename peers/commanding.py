@@ -208,5 +208,5 @@ async def _say(session: Session, what: Statement, words: str) -> None:
 
 
 def _tell(taken: bool, words: str) -> None:
-    told = "the swarm knows" if taken else "no backbone answers: it is kept, and counts as soon as the backbone runs"
+    told = "the swarm knows" if taken else "no backbone answers: it is kept, and this directory's backbone takes it"
     announce(f"{words}; {told}")

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 ORDERS_PROTOCOL = "collab/orders/1"
 LOOK_S = 0.5
 """How often the swarm as last seen is searched for somebody who knows more."""
+FILE_S = 3.0
+"""How often a backbone looks whether its organiser has left orders on its disk."""
 REST_S = 30.0
 """For which a peer that promised orders and had none is not asked again."""
 MAX_REMEMBERED = 1024
@@ -52,13 +54,23 @@ class OrderExchange:
 
     def restore(self) -> None:
         """What an earlier life knew, as far as it proves itself."""
-        if self._path is not None:
-            self.take_kept(self._path, "they come from the swarm again, and this file is put aside with the first one")
+        if self._path is not None and (trouble := restore_orders(self._path, self._mandate)):
+            self._say(trouble, "they come from the swarm again, and this file is put aside with the first one")
 
-    def take_kept(self, path: Path, hint: str = UNHEARD) -> None:
-        """What lies at ``path``, as far as it proves itself; if it does not, that is said."""
-        if trouble := restore_orders(path, self._mandate):
-            self._say(trouble, hint)
+    async def follow(self, path: Path) -> None:
+        """Take what a command of the organiser leaves at ``path``, as far as it proves itself, until cancelled.
+
+        What cannot be used is told of once, and looked at again: somebody may be copying the file just now.
+        """
+        taken: tuple[int, ...] | None = None
+        said = ""
+        while True:
+            if (stamp := await self._ports.compute.beside(lambda: _stamp(path))) != taken:
+                trouble = restore_orders(path, self._mandate)
+                if trouble and trouble != said:
+                    self._say(trouble, UNHEARD)
+                taken, said = None if trouble else stamp, trouble
+            await asyncio.sleep(FILE_S)
 
     def _write(self) -> None:
         if self._path is None:
@@ -136,6 +148,15 @@ def read_orders(path: Path) -> list[bytes]:
     if not isinstance(packed, list):
         raise BadMessage(f"{path} holds no list of orders")
     return packed
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """Another one whenever something else lies there; None: nothing does."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def restore_orders(path: Path, mandate: Mandate) -> str:

@@ -1,5 +1,6 @@
 """The owner's orders on a disk: whole, damaged, and of somebody else."""
 
+import asyncio
 import errno
 import os
 from pathlib import Path
@@ -8,10 +9,12 @@ import msgpack
 import pytest
 
 from collab.config import parse_run
+from collab.errors import BadMessage
 from collab.metrics.records import Event, Notice
+from collab.swarm import order_exchange
 from collab.swarm.bundle import Bundle
 from collab.swarm.mandate import Mandate
-from collab.swarm.order_exchange import OrderExchange, make_way, read_orders, restore_orders, write_orders
+from collab.swarm.order_exchange import FILE_S, OrderExchange, make_way, read_orders, restore_orders, write_orders
 from collab.swarm.orders import OrderBook
 from collab.swarm.progress import SwarmView
 from collab.swarm.statements import Amend, End
@@ -123,6 +126,59 @@ def test_a_peer_says_so_and_goes_on(tmp_path: Path) -> None:
     assert isinstance(told, Notice)
     assert told.is_problem
     assert "come from the swarm again" in told.hint
+
+
+def test_a_backbone_that_runs_takes_what_a_command_leaves_on_its_disk(tmp_path: Path) -> None:
+    """The command could not reach it, and said that the order is kept."""
+    path, whole = tmp_path / "orders", tmp_path / "whole"
+    write_orders(whole, book())
+
+    async def main() -> list[Event]:
+        ports, ours = make_ports(FakeNetwork().join("a")), mandate()
+        following = asyncio.create_task(OrderExchange(ports, ours, lambda: SwarmView((), NOW), None).follow(path))
+        try:
+            await asyncio.sleep(2 * FILE_S)
+            assert ours.book.orders == ()
+            path.write_bytes(whole.read_bytes()[:-20])  # a part, of somebody who copies it
+            await asyncio.sleep(3 * FILE_S)
+            assert ours.book.orders == ()
+            path.write_bytes(whole.read_bytes())
+            await asyncio.sleep(2 * FILE_S)
+            assert ours.book == book()
+            longer = book().extended([book().signed(End(at_epoch=8), OWNER, NOW)])
+            write_orders(path, longer)
+            await asyncio.sleep(2 * FILE_S)
+            assert ours.book == longer
+        finally:
+            following.cancel()
+        assert isinstance(ports.observer, FakeObserver)
+        return ports.observer.events
+
+    told = [event for event in run(main()) if isinstance(event, Notice)]
+    assert ["cannot be used" in event.text for event in told] == [True], "once"
+
+
+def test_what_could_not_be_read_is_looked_at_again_though_nobody_has_touched_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "orders"
+    write_orders(path, book())
+
+    def fails(_: Path) -> list[bytes]:
+        raise BadMessage("Input/output error")
+
+    async def main() -> None:
+        ours = mandate()
+        exchange = OrderExchange(make_ports(FakeNetwork().join("a")), ours, lambda: SwarmView((), NOW), None)
+        with monkeypatch.context() as broken:
+            broken.setattr(order_exchange, "read_orders", fails)
+            following = asyncio.create_task(exchange.follow(path))
+            await asyncio.sleep(2 * FILE_S)
+        await asyncio.sleep(2 * FILE_S)
+        following.cancel()
+        assert ours.book == book()
+
+    run(main())
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
