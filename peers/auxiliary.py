@@ -1,6 +1,7 @@
 """The auxiliary role: lends bandwidth to rounds, holds no model."""
 
 import asyncio
+import math
 from dataclasses import dataclass
 
 from collab.averaging.assistant import Assistant, assisting_engine
@@ -15,7 +16,7 @@ from collab.swarm.order_exchange import OrderExchange
 from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time
-from collab.training.dismissal import dismissal
+from collab.training.dismissal import LOOK_S, dismissal, tell_of_end
 from collab.types import Role
 from peers.reporting import Reporter
 
@@ -48,7 +49,7 @@ class Auxiliary:
         """Serve until ``stop`` or until the run is finished.
 
         Raises:
-            Dismissed: we are banned or too old, or nobody runs the run any more.
+            Dismissed: we are banned, not invited any more, or too old, or nobody runs the run any more.
         """
         await self._orders.serve()
         await serve_time(self._ports.transport, self._ports.clock)
@@ -70,6 +71,7 @@ class Auxiliary:
 
     async def _watch(self) -> None:
         """Report where the swarm stands; returns when the run has reached its last epoch, or wants us no more."""
+        told_at = -math.inf
         while True:
             until, history = self.statutes.mandate.until_epoch, self._reporter.report(self.membership.view)
             if until is not None and self.membership.view.is_over(until):
@@ -78,7 +80,8 @@ class Auxiliary:
             self.dismissed = dismissal(self._ports, self.statutes, self.membership, epoch)
             if self.dismissed is not None:
                 return
-            await asyncio.sleep(1.0)
+            told_at = tell_of_end(self._ports, self.statutes, told_at)
+            await asyncio.sleep(LOOK_S)
 
     def record(self) -> PeerRecord:
         """Our word to the swarm, as of now."""

@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assistant import Assistant, assisting_engine
@@ -13,6 +12,7 @@ from collab.checkpoints.local_publisher import LocalPublisher
 from collab.concurrency import run_until_first
 from collab.config import VcAsgd
 from collab.data.coverage_keeper import CoverageKeeper
+from collab.errors import Dismissed
 from collab.metrics.backbone_events import RolledBack
 from collab.metrics.records import Notice
 from collab.ports import Ports
@@ -35,6 +35,7 @@ from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time
 from collab.swarm.vouching import contributors_of, serve_vouching
+from collab.training.dismissal import turned_away, until_dismissed
 from collab.types import Lineage, PeerId, Role
 from peers.company import Company
 from peers.evaluations import FOLLOW_S
@@ -99,7 +100,7 @@ class Backbone:
             ports, self.statutes, self.membership, self.assistant, can_reduce=self._does(Duty.REDUCER)
         )
         mandate, orders = self.statutes.mandate, settings.data_dir.orders
-        self._orders = OrderExchange(ports, mandate, lambda: self.membership.view, orders)
+        self.orders = OrderExchange(ports, mandate, lambda: self.membership.view, orders)
         self.lease = LeaseKeeper(ports, identity, bundle.fingerprint, self, self._is_vouched)
         self.keeper = self._keeper(workshop)
         self._ungiven = Ungiven(ports, self.keeper, bundle.run.checkpoints.every_epochs)
@@ -133,8 +134,8 @@ class Backbone:
 
     async def begin(self) -> None:
         """Restore or make the run's state and begin to answer."""
-        self._orders.restore()
-        await self._orders.serve()
+        self.orders.restore()
+        await self.orders.serve()
         self.lease.begin(await self.keeper.restore())
         noted = self._settings.noted_era
         self._told_era = noted if noted is not None else self.keeper.era
@@ -153,20 +154,21 @@ class Backbone:
         await self.membership.report()
         await self.lease.turn()
 
-    async def follow_orders(self, path: Path) -> None:
-        """Take what the organiser leaves at ``path``, beside what we hear, until cancelled."""
-        await self._orders.follow(path)
-
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop``; ``begin`` comes first."""
+        """Serve until ``stop``; ``begin`` comes first.
+
+        Raises:
+            Dismissed: we are banned, or not invited any more.
+        """
         await run_until_first(
             self.membership.keep_alive(),
             self.assistant.run(self._engine),
             self.lease.run(),
             self.keeper.run(),
-            self._orders.run(),
+            self.orders.run(),
             self._coverage.run(),
             self._watch(),
+            until_dismissed(self._unwanted, self._ports, self.statutes, is_backbone=True),
             stop.wait(),
         )
         asked_s = self._ports.clock.monotonic()
@@ -178,6 +180,12 @@ class Backbone:
         self._state = PeerState.LEAVING if self._free_from is None else PeerState.LEFT
         await self.membership.report()
         await self.lease.leave()
+        if (why := self._unwanted()) is not None:
+            raise why
+
+    def _unwanted(self) -> Dismissed | None:
+        """Why we must stop; None: we may go on, as the owner's own backbone always may."""
+        return None if self._settings.owner is not None else turned_away(self._ports, self.statutes, is_backbone=True)
 
     # -- what others hear of us --------------------------------------------------------------------------------------
 

@@ -143,7 +143,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
             )
 
             async def welcome(backbone: Backbone) -> None:
-                tasks.create_task(backbone.follow_orders(options.directory / ORDERS))
+                tasks.create_task(backbone.orders.follow(options.directory / ORDERS))
                 addresses = _dialable_first(backbone.all_addresses())
                 _tell_commands(options.directory, bundle.fingerprint, addresses)
                 options.say(f"checkpoints and metrics: {data_dir.path}")

@@ -15,6 +15,8 @@ MAX_HOLDERS = MAX_DEVICES + 28
 MAX_PASSES = 8192
 MAX_GUESTS = 8
 """Of one invite at a time: who looks has a place of its own, for as long as its pass lasts."""
+ENDED = ("invite_expired", "pass_expired")
+"""Why a pass is worth nothing any more."""
 GUEST = "guest"
 """Why a stream of who looks only is refused."""
 
@@ -70,7 +72,9 @@ class Admission:
         known = self._passes.get(peer)
         if known is None:
             return None if self._house.is_open else Barred("not_invited", "this run is for those who were invited")
-        return self._barred(known, now)
+        barred = self._barred(known, now)
+        has_ended = barred is not None and barred.reason in ENDED
+        return None if has_ended and self._house.is_open else barred  # no worse than who was never invited
 
     def _barred(self, known: Pass, now: float) -> Barred | None:
         grant = known.grant

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from collab.errors import BadMessage
 from collab.ports import Ports
+from collab.swarm.access import Grant, read_pass
 from collab.swarm.admission import Admission, House
 from collab.swarm.bundle import Bundle
 from collab.swarm.mandate import Mandate
@@ -38,6 +40,15 @@ class Statutes:
         """Our record with what everybody says."""
         credential, orders = self._ports.entrance.credential(), len(self.mandate.book.orders)
         return replace(record, credential=credential, orders=orders, version=VERSION)
+
+    def own_grant(self) -> Grant | None:
+        """What the owner has said of the invite with which we are here; None: we have none."""
+        if not (credential := self._ports.entrance.credential()):
+            return None
+        try:
+            return read_pass(credential, self.bundle.fingerprint, self.bundle.owner).grant
+        except BadMessage:
+            return None
 
     def trusts_backbone(self, peer: PeerId) -> bool:
         """Whether the owner has named a backbone; where nobody owns the run, everybody is as good."""

@@ -30,7 +30,7 @@ from collab.swarm.time_sync import serve_time
 from collab.training.beside import Beside, Patience
 from collab.training.departure import Departure
 from collab.training.disk_copy import DiskCopy
-from collab.training.dismissal import dismissal
+from collab.training.dismissal import dismissal, until_dismissed
 from collab.training.fresh_epoch import FreshEpoch
 from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import MicrobatchReport, Replica
@@ -43,8 +43,6 @@ from collab.types import Lineage, PeerId, Reachability
 
 logger = logging.getLogger(__name__)
 
-DISMISSAL_LOOK_S = 1.0
-"""How soon a peer stops that is not wanted any more."""
 STALE_EPOCHS = 4
 """Whoever is further behind the swarm computes nothing until it has its state: such gradients lead nowhere."""
 
@@ -289,8 +287,7 @@ class Participant:
 
     async def dismissed(self) -> None:
         """Returns when this peer must stop, whatever it is waiting for."""
-        while self.unwanted() is None:
-            await asyncio.sleep(DISMISSAL_LOOK_S)
+        await until_dismissed(self.unwanted, self.ports, self.statutes)
 
     @property
     def is_finished(self) -> bool:

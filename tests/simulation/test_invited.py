@@ -1,23 +1,31 @@
 """A run for those who were invited: everybody else is refused by everybody, whatever they call."""
 
+import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from collab.errors import AccessDenied, Dismissed, NetworkError
-from collab.metrics.records import EpochFinished, PeerRefused
+from collab.metrics.records import EpochFinished, Notice, PeerRefused
 from collab.net.quotas import HELLO_PROTOCOL, QUOTAS, REACH_PROTOCOL, REPORT_PROTOCOL
 from collab.net.wire import Message
 from collab.ports import Ports
 from collab.simulation.peer import SimPeer
+from collab.simulation.virtual_time import EPOCH_S
 from collab.swarm.access import PASS_LIFE_S, Papers
 from collab.swarm.handover import HANDOVER_PROTOCOL
 from collab.swarm.identity import Identity
 from collab.swarm.statements import Ban
+from collab.swarm.statutes import Statutes
 from collab.swarm.unit_leases import PARAMETERS_PROTOCOL, UNITS_PROTOCOL
 from collab.swarm.vouching import VOUCH_PROTOCOL
+from collab.training.dismissal import DAY_S, GOODBYE_S, NOTICE_DAYS, tell_of_end, turned_away
 from collab.types import PeerId
+from peers.auxiliary import Auxiliary, AuxiliarySettings
+from peers.simulated_roles import show
+from tests.fakes import NOW, FakeNetwork, FakeObserver, make_ports, run
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_faults import assert_equal_ends
 
@@ -164,7 +172,9 @@ def test_a_revoked_invite_ends_its_peers_and_an_expired_one_is_refused(tmp_path:
     assert all(peer.exception is None for peer in trainers)
 
 
-def test_an_expired_invite_is_refused_with_its_date(tmp_path: Path) -> None:
+def test_an_expired_invite_is_refused_with_its_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by those who would go on."""
+    monkeypatch.setattr("collab.training.participant.dismissal", lambda *_: None)
     swarm = closed(tmp_path, until=40)
     trainer = swarm.add_trainer(papers=invited(swarm, BOB))
     late = swarm.add_trainer(papers=invited(swarm, ANNA, ends_s=4.0))
@@ -173,6 +183,98 @@ def test_an_expired_invite_is_refused_with_its_date(tmp_path: Path) -> None:
     assert swarm.replicas[trainer.index].epoch == 40
     assert swarm.replicas[late.index].epoch < 40
     assert "invite_expired" in reasons(swarm, swarm.world.peers[0], late.peer_id)
+
+
+def ends_of(swarm: SimSwarm, peer: SimPeer) -> list[float]:
+    """When its person was told that its invite ends."""
+    return [event.at_s - EPOCH_S for event in swarm.events(peer, Notice) if "of Anna ends on" in event.text]
+
+
+def test_whoever_s_invite_ends_is_told_before_and_stops_then_with_the_next_step(tmp_path: Path) -> None:
+    swarm = closed(tmp_path, until=40)
+    trainer = swarm.add_trainer(papers=invited(swarm, BOB))
+    late = swarm.add_trainer(papers=invited(swarm, ANNA, ends_s=GOODBYE_S + 4.0))
+    with swarm.world, pytest.raises(Dismissed, match=r"the invite of Anna has run out: it ends on .* UTC") as told:
+        swarm.world.run()
+    assert "ask the organiser for a new invite" in told.value.hint
+    assert late.exception is not None
+    assert trainer.exception is None
+    assert len(ends_of(swarm, late)) == 1
+    assert not reasons(swarm, swarm.world.peers[0], late.peer_id), "it has left before anybody sent it away"
+
+
+def test_of_an_invite_that_ends_one_hears_once_a_day_for_some_days(tmp_path: Path) -> None:
+    swarm, days = SimSwarm(tmp_path, owner=OWNER, access="invite_only"), 30
+
+    async def main() -> list[int]:
+        ports, told_at = make_ports(FakeNetwork().join(ANNA.peer_id)), -math.inf
+        show(ports, invited(swarm, ANNA, ends_s=NOW - EPOCH_S + days * DAY_S))
+        statutes, heard = Statutes(ports, swarm.bundle), []
+        assert isinstance(ports.observer, FakeObserver)
+        for _ in range(2 * days):
+            told_at = tell_of_end(ports, statutes, told_at)
+            heard.append(len(ports.observer.events))
+            assert turned_away(ports, statutes) is None
+            await asyncio.sleep(DAY_S / 2)
+        assert turned_away(ports, statutes) is not None
+        return heard
+
+    with swarm.world:
+        assert run(main()) == [*[0] * (2 * (days - NOTICE_DAYS)), *sorted(2 * [1, 2, 3, 4, 5])]
+
+
+def test_an_auxiliary_peer_stops_with_its_invite(tmp_path: Path) -> None:
+    swarm = closed(tmp_path, until=40)
+    swarm.add_trainer(papers=invited(swarm, BOB))
+    index = len(swarm.world.peers)
+
+    async def main(ports: Ports) -> None:
+        show(ports, invited(swarm, ANNA, ends_s=GOODBYE_S + 4.0))
+        identity = swarm.world.peers[index].identity
+        await Auxiliary(ports, identity, swarm.bundle, AuxiliarySettings("lent")).run(asyncio.Event())
+
+    peer = swarm.world.add_peer(main)
+    with swarm.world, pytest.raises(Dismissed, match=r"the invite of Anna has run out: it ends on"):
+        swarm.world.run()
+    assert peer.exception is not None
+    assert len(ends_of(swarm, peer)) == 1
+
+
+@pytest.mark.parametrize("access", ["open", "invite_only"])
+def test_a_second_backbone_stops_with_its_invite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, access: str
+) -> None:
+    """In an open run, too: its word counts no more, and it would not know."""
+    swarm = SimSwarm(tmp_path, owner=OWNER, access=access, until=40)
+    given, ends = swarm.roles.papers, iter([1e9, GOODBYE_S + 6.0])
+    monkeypatch.setattr(swarm.roles, "papers", lambda *names, **said: given(*names, **said, ends_s=next(ends)))
+    first, second = swarm.add_backbone(), swarm.add_backbone(has_joined=True)
+    swarm.add_trainer(papers=given("Bob", key=BOB))
+    with swarm.world, pytest.raises(Dismissed, match=r"the invite of backbone has run out: it ends on"):
+        swarm.world.run()
+    assert second.exception is not None
+    assert first.exception is None
+
+
+def test_a_second_backbone_that_is_banned_hears_why_and_stops(tmp_path: Path) -> None:
+    swarm = closed(tmp_path, until=40)
+    second = swarm.add_backbone(has_joined=True)
+    swarm.add_trainer(papers=invited(swarm, BOB))
+    swarm.world.call_at(5.0, lambda: swarm.order(Ban(who=second.peer_id, reason="it is not needed")))
+    with swarm.world, pytest.raises(Dismissed, match="it is not needed"):
+        swarm.world.run()
+    assert second.exception is not None
+
+
+def test_in_an_open_run_a_trainer_goes_on_when_its_invite_has_ended(tmp_path: Path) -> None:
+    swarm = SimSwarm(tmp_path, owner=OWNER, until=40)
+    backbone = swarm.add_backbone()
+    trainers = [swarm.add_trainer(papers=invited(swarm, key, ends_s=4.0)) for key in (ANNA, BOB)]
+    with swarm.world:
+        swarm.world.run()
+    assert {swarm.replicas[peer.index].epoch for peer in trainers} == {40}
+    assert not reasons(swarm, backbone, trainers[0].peer_id)
+    assert ends_of(swarm, trainers[0]) == []
 
 
 def test_only_whom_the_owner_named_is_taken_for_a_backbone(tmp_path: Path) -> None:

@@ -70,6 +70,18 @@ def test_in_an_open_run_everybody_comes_in_but_who_is_banned() -> None:
     assert gate.reason(DEVICES[0]) == "banned"
 
 
+def test_in_an_open_run_a_pass_that_has_ended_is_no_worse_than_none() -> None:
+    gate, grant = Gate(is_open=True), replace(GRANT, role=Role.BACKBONE)
+    assert gate.shows(DEVICES[0], grant=grant) == ""
+    gate.now += PASS_LIFE_S
+    assert gate.reason(DEVICES[0]) == ""
+    gate.now = GRANT.expires_at
+    assert gate.shows(DEVICES[0], grant=grant) == ""
+    assert not gate.admission.is_vouched_backbone(DEVICES[0])
+    gate.bans[INVITE.peer_id] = Ban(who=INVITE.peer_id, reason="revoked")
+    assert gate.reason(DEVICES[0]) == "banned"
+
+
 @pytest.mark.parametrize("until_s", [1e12, 1e300])
 def test_a_ban_until_a_year_that_no_calendar_has_bans_and_breaks_nothing(until_s: float) -> None:
     gate = Gate(is_open=True)
