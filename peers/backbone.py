@@ -3,11 +3,9 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.assistant import Assistant, assisting_engine
-from collab.checkpoints.base import Listener, nobody
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.concurrency import run_until_first
 from collab.config import VcAsgd
@@ -21,7 +19,7 @@ from collab.swarm.backbone_records import MAX_ADDRESSES, BackboneRecord
 from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle, serve_bundle
 from collab.swarm.donation import StateServer
-from collab.swarm.duties import NOTHING_OFF, PUBLISHING, Duty, duties_in_words
+from collab.swarm.duties import PUBLISHING, Duty, duties_in_words
 from collab.swarm.handover import Offer, serve_handover
 from collab.swarm.identity import Identity
 from collab.swarm.last_seen import LastSeen
@@ -29,7 +27,6 @@ from collab.swarm.lease import Claim, Tenure
 from collab.swarm.lease_keeper import LeaseKeeper
 from collab.swarm.membership import Membership
 from collab.swarm.order_exchange import OrderExchange
-from collab.swarm.parameter_store.eras import EraStores
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.swarm.statutes import Statutes
@@ -37,12 +34,12 @@ from collab.swarm.time_sync import serve_time
 from collab.swarm.vouching import contributors_of, serve_vouching
 from collab.training.dismissal import turned_away, until_dismissed
 from collab.types import Lineage, PeerId, Role
+from peers.backbone_settings import BackboneSettings
 from peers.company import Company
 from peers.evaluations import FOLLOW_S
 from peers.goal import Goal
 from peers.keeping import StateKeeper
 from peers.parameter_keeping import ParameterKeeper, StorelessKeeper, Storeroom
-from peers.places import DataDir
 from peers.reporting import Reporter
 from peers.summary import history_of, shares_of
 from peers.ungiven import Ungiven
@@ -50,25 +47,6 @@ from peers.workshop import Workshop
 
 LAST_ERRAND_S = 2.5
 """From when it is asked to leave: after 4.5 s the process ends in any case, and there is a goodbye to say."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackboneSettings:
-    """What the organiser decides on the machine."""
-
-    name: str
-    data_dir: DataDir
-    """Where it keeps its checkpoints, and what belongs to them."""
-    stores: EraStores | None = None
-    """Where the parameters of a run with parameter servers are; None: this backbone is none."""
-    owner: Identity | None = None
-    """Whose word ends a run that has reached its goal; None: another machine has the owner's key."""
-    off: frozenset[Duty] = NOTHING_OFF
-    """What it does not do. Relaying and metrics are not made here."""
-    noted_era: str | None = None
-    """Mark of the last rollback that its curves know of; None: they know what its newest checkpoint does."""
-    tell_writing: Listener = nobody
-    """How much of a checkpoint is on the disk."""
 
 
 class Backbone:

@@ -20,7 +20,8 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import Identity
 from collab.types import Role
-from peers.backbone import Backbone, BackboneSettings
+from peers.backbone import Backbone
+from peers.backbone_settings import BackboneSettings
 from peers.dashboard.address import NOWHERE, listen, url_of
 from peers.exhibiting import TRACKING_LIMIT_S, Kept, all_is_well, keep_record, show, start_tracking
 from peers.hub_service import HubService, serve_hub

@@ -28,7 +28,8 @@ from collab.training.replica import Replica
 from collab.training.trainer import Trainer
 from collab.types import Role
 from peers.auxiliary import Auxiliary, AuxiliarySettings
-from peers.backbone import Backbone, BackboneSettings
+from peers.backbone import Backbone
+from peers.backbone_settings import BackboneSettings
 from peers.places import DataDir
 from peers.workshop import Workshop
 

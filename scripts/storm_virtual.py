@@ -35,7 +35,8 @@ from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
 from collab.training.replica import Replica
 from collab.training.trainer import Trainer
-from peers.backbone import Backbone, BackboneSettings
+from peers.backbone import Backbone
+from peers.backbone_settings import BackboneSettings
 from peers.places import DataDir
 from peers.workshop import Workshop
 

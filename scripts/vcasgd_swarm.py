@@ -32,7 +32,8 @@ from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
 from collab.training.trainer import Trainer
 from collab.types import PeerId, Reachability
-from peers.backbone import Backbone, BackboneSettings
+from peers.backbone import Backbone
+from peers.backbone_settings import BackboneSettings
 from peers.places import DataDir
 from peers.workshop import Workshop
 
