@@ -40,9 +40,10 @@ class Auxiliary:
         self.statutes = Statutes(ports, bundle)
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.record)
-        self._reporter = Reporter(ports.observer, bundle.run, self.statutes.mandate, self.membership)
         self.assistant = Assistant(self.membership.knows)
         self._engine = assisting_engine(ports, self.statutes, self.membership, self.assistant)
+        mandate, rounds = self.statutes.mandate, self._engine.known_records
+        self._reporter = Reporter(ports.observer, bundle.run, mandate, self.membership, rounds)
         self._orders = OrderExchange(ports, self.statutes.mandate, lambda: self.membership.view, None)
 
     async def run(self, stop: asyncio.Event) -> None:

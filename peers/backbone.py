@@ -41,7 +41,7 @@ from peers.goal import Goal
 from peers.keeping import StateKeeper
 from peers.parameter_keeping import ParameterKeeper, StorelessKeeper, Storeroom
 from peers.reporting import Reporter
-from peers.summary import history_of, shares_of
+from peers.summary import shares_of
 from peers.ungiven import Ungiven
 from peers.workshop import Workshop
 
@@ -69,7 +69,6 @@ class Backbone:
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.record)
         self.membership.trusts = self.statutes.trusts_backbone
-        self._reporter = Reporter(ports.observer, bundle.run, self.statutes.mandate, self.membership)
         self.assistant = Assistant(self.membership.knows)
         kept = settings.data_dir.coverage if self._does(Duty.CHECKPOINTS) else None
         self._coverage = CoverageKeeper(ports, bundle, lambda: self.membership.view, kept)
@@ -77,7 +76,8 @@ class Backbone:
         self._engine = assisting_engine(
             ports, self.statutes, self.membership, self.assistant, can_reduce=self._does(Duty.REDUCER)
         )
-        mandate, orders = self.statutes.mandate, settings.data_dir.orders
+        mandate, orders, rounds = self.statutes.mandate, settings.data_dir.orders, self._engine.known_records
+        self._reporter = Reporter(ports.observer, bundle.run, mandate, self.membership, rounds, self._version)
         self.orders = OrderExchange(ports, mandate, lambda: self.membership.view, orders)
         self.lease = LeaseKeeper(ports, identity, bundle.fingerprint, self, self._is_vouched)
         self.keeper = self._keeper(workshop)
@@ -199,8 +199,7 @@ class Backbone:
 
     def _epoch_of(self, view: SwarmView) -> int:
         """That trainers are at; -1: none is here."""
-        history = history_of(self._bundle.run, view)
-        return history[0] if history is not None else -1
+        return self._reporter.epoch(view)
 
     def all_addresses(self) -> tuple[str, ...]:
         """Of all backbones that are alive, our own first; for an invite."""
@@ -269,6 +268,10 @@ class Backbone:
         history = self._reporter.report(view)
         if history is not None:
             self._goal.note_epoch(history[0], len(view.all_trainers()))
+
+    def _version(self) -> int | None:
+        """That is stored of the present history, where parameters are."""
+        return self.keeper.version if self.keeper.era == self.statutes.mandate.era else None
 
     def contributors(self) -> frozenset[PeerId]:
         """To the last rounds that we know of."""

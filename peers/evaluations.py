@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -61,10 +62,10 @@ class Evaluations:
         return (known.epoch, known.found) if known is not None and known.era == era else None
 
     def now(self, epoch: int) -> float:
-        """The loss of the state of ``epoch`` since the last rollback; NaN: nobody has said."""
+        """The loss of the state of ``epoch`` since the last rollback, the middle one that is said; NaN: nobody has."""
         told = [r for r in self._membership.view.records if r.era == self._membership.era]
-        losses = [record.eval_loss for record in told if record.eval_epoch == epoch]
-        return losses[0] if losses else math.nan
+        losses = [r.eval_loss for r in told if r.eval_epoch == epoch and math.isfinite(r.eval_loss)]
+        return statistics.median(losses or [math.nan])
 
     async def of(self, packed: PackedSnapshot) -> float:
         """The loss of a state that is about to be published: measured here, or by the trainer that is at it."""

@@ -48,6 +48,8 @@ class StateKeeper:
         self._last_seen, self._rounds = company.last_seen, company.rounds
         self.packed: PackedSnapshot | None = None
         """What newcomers get; None: nothing yet."""
+        self.version: int | None = None
+        """That the run is at, where it is no trainer's word; see ``ParameterKeeper``."""
         self.era = ""
         """Of that: mark of the rollback that it comes from."""
         self._waits_until_s, self._seen_epoch = -math.inf, -1
@@ -210,7 +212,7 @@ class StateKeeper:
                 begun = await self.shelf.begin_again(what, order.mark)
             except CheckpointFailed:
                 return  # it is tried again; until then nothing of the new history is written beside the old one
-            self.era = order.mark
+            self.era, self.version = order.mark, None
             if begun is not None:
                 await self._adopt(await self._pack(begun), math.nan)
                 return

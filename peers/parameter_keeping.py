@@ -67,6 +67,8 @@ class ParameterKeeper(StateKeeper):
             max_staleness=section.max_staleness,
             is_scheduler=storeroom.is_vouched,
         )
+        self.version: int | None = None
+        """Of what is stored, as we last looked; None: nothing is, or we have not looked yet."""
         self._trouble = ""
         """What the store complained of last."""
         self._stores, self._names, self._shards = stores, storeroom.copied_names, section.shards
@@ -96,24 +98,25 @@ class ParameterKeeper(StateKeeper):
 
     async def _follow(self) -> None:
         """See ``StateKeeper``; trainers have nothing that is not in the store."""
-        if self._lease.tenure() is None:
-            await super()._follow()
-            return
+        is_ours = self._lease.tenure() is not None
         try:
-            await self._follow_store()
+            ledger, self.version = await self._ports.compute.beside(lambda: self._kept_since(self.era))
+            if is_ours:
+                await self._follow_store(ledger, self.version)
         except StateError as error:
             if error.message != self._trouble:
                 self._warn(error.message, error.hint)
             self._trouble = error.message
         else:
             self._trouble = ""
+        if not is_ours:
+            await super()._follow()
 
-    async def _follow_store(self) -> None:
+    async def _follow_store(self, ledger: UnitLedger, version: int | None) -> None:
         packed = self.packed
         if packed is None:  # the checkpoint of a rollback is not here
             await self._fetch_and_adopt(Due(None, tuple(self._membership.donors())))
             return
-        ledger, version = await self._ports.compute.beside(lambda: self._kept_since(self.era))
         if version is None:
             await self._begin(ledger, packed)
         elif self._is_due(version):

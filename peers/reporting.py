@@ -1,22 +1,39 @@
 """Where the swarm stands, told by a peer that trains nothing itself whenever the swarm has gone on."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
+from collab.averaging.agreement import CommitRecord
 from collab.config import Run
 from collab.metrics.records import EvaluationDone, SwarmReport
 from collab.ports import Observer
 from collab.swarm.mandate import Mandate
 from collab.swarm.membership import Membership
+from collab.swarm.parameter_store.base import lineage_of
 from collab.swarm.progress import SwarmView
 from collab.types import Lineage, Role
-from peers.summary import history_of, learning_rate, newest_evaluation, swarm_loss
+from peers.summary import history_of, learning_rate, newest_evaluation, swarm_loss, without_impossible
 
 
 class Reporter:
     """Of one backbone or auxiliary peer."""
 
-    def __init__(self, observer: Observer, run: Run, mandate: Mandate, membership: Membership) -> None:
+    def __init__(
+        self,
+        observer: Observer,
+        run: Run,
+        mandate: Mandate,
+        membership: Membership,
+        rounds: Callable[[], list[CommitRecord]],
+        version: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            rounds: the last ones that committed, as far as we know.
+            version: of what is stored in a run with parameter servers, where we have the store.
+        """
+        self._rounds, self._version = rounds, version
         self._observer, self._run, self._mandate, self._membership = observer, run, mandate, membership
         self._reported: tuple[int, Lineage] | None = None
         self._evaluated: tuple[str, int] = "", -1
@@ -27,17 +44,15 @@ class Reporter:
 
         Of what was rolled back, and of what follows a rollback that we have not heard of yet, nothing is told.
         """
-        era = self._membership.era
-        counted = tuple(one for one in view.records if one.era == era or one.role is Role.AUXILIARY)
-        view = replace(view, records=counted)
-        history = history_of(self._run, view)
+        view = self._counted(view)
+        history = self._history(view)
         if history is None or history == self._reported:
             self._tell_evaluation(view)
             return history
         self._reported = history
         epoch, lineage = history
-        most = epoch + 1  # some may be a step ahead
-        eval_epoch, eval_loss, eval_accuracy = newest_evaluation(view, self._membership.era, most)
+        me = self._membership.our_record().peer
+        eval_epoch, eval_loss, eval_accuracy = newest_evaluation(view, self._membership.era, epoch, me)
         self._evaluated = self._membership.era, eval_epoch
         self._observer.observe(
             SwarmReport(
@@ -56,16 +71,31 @@ class Reporter:
         )
         return history
 
+    def epoch(self, view: SwarmView) -> int:
+        """That the swarm is at; -1: no trainer is here."""
+        history = self._history(self._counted(view))
+        return history[0] if history is not None else -1
+
+    def _counted(self, view: SwarmView) -> SwarmView:
+        era = self._membership.era
+        here = [one for one in view.records if one.era == era or one.role is Role.AUXILIARY]
+        return replace(view, records=without_impossible(here, self._rounds()))
+
+    def _history(self, view: SwarmView) -> tuple[int, Lineage] | None:
+        """The store knows better than any client, who may say anything."""
+        history, version = history_of(self._run, view), self._version()
+        return history if history is None or version is None else (version, lineage_of(version, self._membership.era))
+
     def _tell_evaluation(self, view: SwarmView) -> None:
         """Tell of one that came after the report of its step: after that of the last step no other follows.
 
         Of what this peer has measured itself it has told.
         """
-        if self._reported is None:
+        era, ours = self._membership.era, self._membership.our_record()
+        if self._reported is None or ours.eval_epoch >= 0:
             return
-        era, me = self._membership.era, self._membership.our_record().peer
-        others = replace(view, records=tuple(record for record in view.records if record.peer != me))
-        epoch, loss, accuracy = newest_evaluation(others, era, self._reported[0] + 1)
+        others = replace(view, records=tuple(record for record in view.records if record.peer != ours.peer))
+        epoch, loss, accuracy = newest_evaluation(others, era, self._reported[0])
         known = self._evaluated[1] if self._evaluated[0] == era else -1
         if epoch > known and math.isfinite(loss):
             self._evaluated = era, epoch

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.robust import capped
@@ -12,6 +13,7 @@ from collab.swarm.duties import Duty
 from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
+from collab.swarm.vouching import contributors_of
 from collab.training.schedule import learning_rate_factor
 from collab.types import Lineage, PeerId, Role
 
@@ -56,6 +58,17 @@ def history_of(run: Run, view: SwarmView) -> tuple[int, Lineage] | None:
     return view.newest() if isinstance(run.strategy, VcAsgd) else view.consensus()
 
 
+def without_impossible(records: Sequence[PeerRecord], rounds: Sequence[CommitRecord]) -> tuple[PeerRecord, ...]:
+    """All but trainers that say to be beyond the rounds that were seen, and were in none of these: anybody may say so.
+
+    Args:
+        rounds: the last ones that committed; none: nobody knows better than the records.
+    """
+    newest, known = max((made.epoch + 1 for made in rounds), default=0), contributors_of(rounds)
+    is_far = [one.role is Role.TRAINER and one.epoch > newest + 1 and one.peer not in known for one in records]
+    return tuple(one for one, far in zip(records, is_far, strict=True) if not (rounds and far))
+
+
 def epoch_of(view: SwarmView, consensus: int) -> int:
     """The epoch that a run is at, where most trainers are at ``consensus``.
 
@@ -65,16 +78,26 @@ def epoch_of(view: SwarmView, consensus: int) -> int:
     return max((record.checkpoint_epoch for record in kept), default=consensus)
 
 
-def newest_evaluation(view: SwarmView, era: str, most: float = math.inf) -> tuple[int, float, float]:
-    """Epoch, loss and accuracy of the newest evaluation that any peer tells of; (-1, NaN, NaN) when there is none.
+def newest_evaluation(
+    view: SwarmView, era: str, most: float = math.inf, measured_by: PeerId | None = None
+) -> tuple[int, float, float]:
+    """Epoch, loss and accuracy of the newest evaluation that peers tell of: the middle one of the same epoch.
+
+    (-1, NaN, NaN) when there is none.
 
     Args:
         era: mark of the last rollback: states of another era are not the run's any more.
         most: no later epoch can have been evaluated: whoever says so is not believed.
+        measured_by: whose word counts, if it has one, before all others'.
     """
     told = [record for record in view.records if record.era == era and 0 <= record.eval_epoch <= most]
-    newest = max(told, key=lambda record: record.eval_epoch, default=None)
-    return (-1, math.nan, math.nan) if newest is None else (newest.eval_epoch, newest.eval_loss, newest.eval_accuracy)
+    told = [record for record in told if math.isfinite(record.eval_loss)]
+    told = [record for record in told if record.peer == measured_by] or told
+    newest = max((record.eval_epoch for record in told), default=-1)
+    there = [record for record in told if record.eval_epoch == newest]
+    accuracies = [record.eval_accuracy for record in there if math.isfinite(record.eval_accuracy)]
+    loss = statistics.median([record.eval_loss for record in there] or [math.nan])
+    return newest, loss, statistics.median(accuracies or [math.nan])
 
 
 def told(figure: float) -> float | None:
