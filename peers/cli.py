@@ -28,9 +28,11 @@ from peers.cli_options import (
     duties_off,
 )
 from peers.hub_pace import HUB_EVERY_MIN
+from peers.variables import CommandsWithVariables
 
 app = typer.Typer(
     name="collab-peer",
+    cls=CommandsWithVariables,
     help="Train one model together over the internet.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -186,8 +188,8 @@ cli_simulate.register(app)
 
 
 def main() -> None:
-    """Entry point of the console script; every option can also come as COLLAB_<COMMAND>_<OPTION>."""
-    app(auto_envvar_prefix="COLLAB")
+    """Entry point of the console script."""
+    app()
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def _options(context: typer.Context, run: Run | None) -> Iterator[str]:
         if option.param_type_name != "option" or getattr(option, "hidden", False) or name in ("print_config", "help"):
             continue
         value, source = context.params[name], context.get_parameter_source(name)
-        origin = {"COMMANDLINE": "flag", "ENVIRONMENT": f"{context.auto_envvar_prefix}_{name.upper()}"}.get(
+        origin = {"COMMANDLINE": "flag", "ENVIRONMENT": str(option.envvar)}.get(
             source.name if source is not None else "", "default"
         )
         if name == "hub_repo" and not value and run is not None and run.hub_repo:

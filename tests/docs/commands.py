@@ -14,8 +14,6 @@ from peers.cli import app
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^\s*```(\w*)(?: \w+)?\s*$")
 PROGRAM = "collab-peer"
-PREFIX = "COLLAB"
-"""Of variables that stand for options; see ``peers.cli.main``."""
 WRONG_USE = typer.BadParameter.__mro__[1]
 """What all complaints about a command line have in common; typer has no name for it."""
 
@@ -69,5 +67,7 @@ def complaint(arguments: tuple[str, ...]) -> str:
 def options_of(arguments: tuple[str, ...]) -> dict[str, Any]:
     """What the program reads in a command line and the environment; raises what it has against them."""
     name, *rest = arguments
-    command = getattr(typer.main.get_command(app), "commands", {})[name]
-    return dict(command.make_context(name, rest, auto_envvar_prefix=f"{PREFIX}_{name.upper()}").params)
+    group: Any = typer.main.get_command(app)
+    if (command := group.get_command(None, name)) is None:
+        raise LookupError(name)
+    return dict(command.make_context(name, rest).params)

@@ -161,7 +161,7 @@ def test_an_option_that_would_do_nothing_is_refused(
 def test_what_a_variable_says_of_invites_stands_in_no_lists_way(estate: Estate) -> None:
     """It is said for all of them."""
     result = CliRunner().invoke(
-        app, ["invite", str(estate.directory), "--name", "Anna", "--json"], auto_envvar_prefix="COLLAB",
+        app, ["invite", str(estate.directory), "--name", "Anna", "--json"],
         env={"COLLAB_INVITE_REASON": "spam", "COLLAB_INVITE_DEVICES": "3"},
     )  # fmt: skip
     assert json.loads(result.stdout)["devices"] == 3, result.output

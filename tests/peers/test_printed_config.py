@@ -19,7 +19,7 @@ strategy: {name: dedloc, target_batch_size: 64}
 def show(*words: str | Path, **variables: str) -> tuple[dict[str, dict[str, object]], dict[str, str], str]:
     """Values, origins by option or field, and the text."""
     result = CliRunner().invoke(
-        app, [*map(str, words), "--print-config"], env=variables, auto_envvar_prefix="COLLAB", catch_exceptions=False
+        app, [*map(str, words), "--print-config"], env=variables, catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
     rows = [line.rpartition(" # ") for line in result.stdout.splitlines() if " # " in line]

@@ -99,7 +99,7 @@ def test_an_address_that_nobody_could_dial_is_refused_with_the_right_form(
     monkeypatch.setattr(hosting, "host", serve)
     flags, variables = (["--announce", text], {}) if how == "flag" else ([], {"COLLAB_BACKBONE_ANNOUNCE": text})
     result = CliRunner().invoke(
-        app, ["backbone", "my-run", *flags], env={"COLUMNS": "400", **variables}, auto_envvar_prefix="COLLAB"
+        app, ["backbone", "my-run", *flags], env={"COLUMNS": "400", **variables}
     )
     assert result.exit_code == 2
     assert "--announce" in result.output
