@@ -59,7 +59,7 @@ def backbone(
     host: Annotated[str, Listening] = "0.0.0.0",  # noqa: S104 - a backbone is dialled
     port: Annotated[int, typer.Option(help="TCP port to listen on; 0: any free one.")] = 0,
     announce: Announce = None,
-    invite_file: Annotated[Path | None, typer.Option(help="Write the invite here, too.")] = None,
+    invite_file: Annotated[Path | None, typer.Option(help="Write an open run's invite here, too.")] = None,
     allow: Allow = None,
     begin_with: Annotated[
         str,

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from collab.errors import ConfigError
+from peers.disk_remedy import remedy
 from peers.pausable import note_pausable
 from peers.upgrading import bring_up_to_date
 
@@ -22,6 +23,8 @@ ADDRESSES = "backbone/addresses.json"
 """Of the backbone of a run directory, as it last started."""
 INVITES = "invites.jsonl"
 """Whom the organiser has invited; no secrets."""
+ELSEWHERE = "name another --data-dir"
+"""That of a peer which has this option."""
 LOCK = ".lock"
 NEVER_PAUSES = "never pauses"
 """In the lock of a directory whose process does not look for the owner's mark."""
@@ -163,7 +166,7 @@ def never_pauses(path: Path) -> bool:
 
 @contextmanager
 def claim_data_dir(
-    chosen: Path | None, run_id: str, kind: str = "peer", *, pauses: bool = False
+    chosen: Path | None, run_id: str, kind: str = "peer", *, pauses: bool = False, elsewhere: str = ELSEWHERE
 ) -> Iterator[DataDir]:
     """The directory of this process: ``chosen``, or the first one under the user's data that nobody uses. One of an
     earlier version of this program is brought up to date.
@@ -171,22 +174,23 @@ def claim_data_dir(
     Args:
         kind: of the directories to look at; a guest's key is no peer's.
         pauses: whether the process does so at its owner's word; it is then found by ``collab-peer pause``.
+        elsewhere: what can be done instead of mending the directory; empty: nothing.
 
     Raises:
         ConfigError: ``chosen`` cannot be written, or another process uses it; the directory is of a later version.
     """
     if chosen is not None:
-        with _claimed(chosen, pauses=pauses) as claimed:
+        with _claimed(chosen, pauses=pauses, elsewhere=elsewhere) as claimed:
             if claimed is None:
                 hint = "stop it, or use another directory: each peer has one of its own"
                 raise ConfigError(f"another peer uses {chosen}", hint=hint)
-            bring_up_to_date(claimed.path)
+            bring_up_to_date(claimed.path, elsewhere=elsewhere)
             yield claimed
         return
     for number in count(1):
-        with _claimed(data_home() / run_id / f"{kind}-{number}", pauses=pauses) as claimed:
+        with _claimed(data_home() / run_id / f"{kind}-{number}", pauses=pauses, elsewhere=elsewhere) as claimed:
             if claimed is not None:
-                bring_up_to_date(claimed.path)
+                bring_up_to_date(claimed.path, elsewhere=elsewhere)
                 yield claimed
                 return
 
@@ -216,13 +220,14 @@ def _at_the_door(path: Path, how: int) -> Iterator[None]:
 
 
 @contextmanager
-def _claimed(path: Path, *, pauses: bool) -> Iterator[DataDir | None]:
+def _claimed(path: Path, *, pauses: bool, elsewhere: str) -> Iterator[DataDir | None]:
     """``path`` under a lock that ends with the process; None when another process holds it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = (path / LOCK).open("ab", buffering=0)  # what the holder has written stays until it is ours
     except OSError as error:
-        raise ConfigError(f"cannot write to {path}: {error.strerror}", hint="name a writable --data-dir") from error
+        hint = "; or ".join(filter(None, (remedy(path, error), elsewhere)))
+        raise ConfigError(f"cannot write to {path}: {error.strerror}", hint=hint) from error
     with lock:
         try:
             with _at_the_door(path, fcntl.LOCK_EX):

@@ -14,6 +14,7 @@ from pathlib import Path
 from collab.durable import replace_file
 from collab.errors import ConfigError
 from collab.version import VERSION
+from peers.disk_remedy import remedy
 
 logger = logging.getLogger(__name__)
 
@@ -48,14 +49,17 @@ STEPS: Sequence[Step] = (
 """In order; the format is how many of them a directory has behind it."""
 
 
-def bring_up_to_date(path: Path, steps: Sequence[Step] = STEPS) -> None:
+def bring_up_to_date(path: Path, steps: Sequence[Step] = STEPS, *, elsewhere: str = "") -> None:
     """Make a data directory one of this version. Only who has it to itself may do this. Blocks.
+
+    Args:
+        elsewhere: what can be done instead of mending the directory; empty: nothing.
 
     Raises:
         ConfigError: it is of a later version, or cannot be read or written.
     """
     try:
-        found = _format_of(path, len(steps))
+        found = _format_of(path, len(steps), elsewhere)
         for number in range(found, len(steps)):
             steps[number].add(path)
             _mark(path, number + 1)
@@ -66,10 +70,11 @@ def bring_up_to_date(path: Path, steps: Sequence[Step] = STEPS) -> None:
             (path / name).unlink(missing_ok=True)
     except OSError as error:
         text = f"{path} cannot be brought up to date: {error.strerror or error}"
-        raise ConfigError(text, hint="free some space, or name a writable --data-dir; nothing in it is lost") from error
+        hint = "; or ".join(filter(None, (f"{remedy(path, error)}; nothing in it is lost", elsewhere)))
+        raise ConfigError(text, hint=hint) from error
 
 
-def _format_of(path: Path, newest: int) -> int:
+def _format_of(path: Path, newest: int, elsewhere: str) -> int:
     """
     Raises:
         ConfigError: it is later than ``newest``, or the mark is none.
@@ -84,11 +89,11 @@ def _format_of(path: Path, newest: int) -> int:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path / MARK} cannot be read: {error}", hint="restore it from a backup") from error
     if found > newest:
+        upgrade = f"this machine must upgrade: the organiser has the line that installs collab {program[:40]} or later"
         raise ConfigError(
             f"{path} was written by collab {program[:40]}, in format {found}; "
             f"this is collab {VERSION}, which knows format {newest}",
-            hint=f"this machine must upgrade: the organiser has the line that installs collab {program[:40]} or later; "
-            "or name another --data-dir",
+            hint="; or ".join(filter(None, (upgrade, elsewhere))),
         )
     return found
 

@@ -10,7 +10,8 @@ import pytest
 
 from collab.errors import ConfigError
 from peers import places
-from peers.places import claim_data_dir, is_in_use
+from peers.places import ELSEWHERE, claim_data_dir, is_in_use
+from peers.upgrading import MARK
 
 LIMIT_S = 30.0
 
@@ -70,3 +71,17 @@ def test_where_directories_cannot_be_locked_the_lock_within_counts_alone(
     with claim_data_dir(tmp_path, "run"):
         assert is_in_use(tmp_path)
     assert not is_in_use(tmp_path)
+
+
+@pytest.mark.parametrize("elsewhere", [ELSEWHERE, ""])
+def test_a_directory_that_cannot_be_made_is_told_with_what_can_be_done(tmp_path: Path, elsewhere: str) -> None:
+    """A backbone has no other place to name."""
+    (tmp_path / "file").touch()
+    for spoilt in (tmp_path / "file" / "peer", tmp_path / "later"):
+        if spoilt.name == "later":
+            spoilt.mkdir()
+            (spoilt / MARK).write_bytes(b'{"format": 99, "program": "7.1.0"}')
+        with pytest.raises(ConfigError) as found, claim_data_dir(spoilt, "run", elsewhere=elsewhere):
+            pass
+        assert ("--data-dir" in found.value.hint) == bool(elsewhere)
+        assert len(found.value.hint) > len(elsewhere) + 10, "and how to mend it"

@@ -99,6 +99,16 @@ def test_the_only_backbone_that_is_known_lets_peers_in(tmp_path: Path) -> None:
         asyncio.run(host(options, asyncio.Event()))
 
 
+def test_the_invite_of_everybody_is_written_nowhere_where_each_has_one(tmp_path: Path) -> None:
+    init_run(tmp_path, "abc")
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(run_file.read_text().replace("access: open", "access: invite_only"))
+    options = HostOptions(directory=tmp_path, host="127.0.0.1", port=0, invite_file=tmp_path / "invite.txt")
+    with pytest.raises(ConfigError, match="--invite-file is for an open run") as found:
+        asyncio.run(host(options, asyncio.Event()))
+    assert "collab-peer invite" in found.value.hint
+
+
 def test_only_a_backbone_on_an_open_line_with_that_duty_relays(tmp_path: Path) -> None:
     options = HostOptions(directory=tmp_path, host="0.0.0.0", port=0)
     place = DataDir(tmp_path)
