@@ -145,7 +145,7 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
 
             async def welcome(backbone: Backbone) -> None:
                 tasks.create_task(backbone.orders.follow(options.directory / ORDERS))
-                addresses = _dialable_first(backbone.all_addresses())
+                addresses = tuple(sorted(backbone.all_addresses(), key=is_loopback))  # these help only peers here
                 _tell_commands(options.directory, bundle.fingerprint, addresses)
                 options.say(f"checkpoints and metrics: {data_dir.path}")
                 _show_invite(estate, addresses, options)
@@ -249,11 +249,6 @@ def workshop_of(bundle: Bundle, peer_id: str, options: HostOptions, begin_with: 
     )
 
 
-def _dialable_first(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Loopback last: it helps only peers on this very machine."""
-    return tuple(sorted(addresses, key=is_loopback))
-
-
 def _tell_commands(directory: Path, fingerprint: str, addresses: tuple[str, ...]) -> None:
     """On this machine, where we are and what we serve; the run does not wait for a disk that takes nothing."""
     path = directory / ADDRESSES
@@ -293,7 +288,7 @@ def _for_all(estate: Estate, backbone: Backbone, options: HostOptions) -> str:
     """
     if estate.bundle.run.access == "invite_only" or not options.announce or not backbone.own_addresses:
         return ""
-    return _invite(estate, _dialable_first(backbone.own_addresses))
+    return _invite(estate, tuple(sorted(backbone.own_addresses, key=is_loopback)))
 
 
 def _invite(estate: Estate, addresses: tuple[str, ...]) -> str:
