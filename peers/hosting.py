@@ -101,9 +101,8 @@ async def host(options: HostOptions, stop: asyncio.Event) -> None:
     if options.is_new_owner:
         await apart(lambda: bring_run_file(options.begin_with, directory))
     run = load_run(directory / RUN_FILE)
-    _check_invite_file(options, run)
     hub = place_for(options.hub_repo, run, options.hub_every_min)
-    check_duties(options.off, _wishes(options, run, hub))
+    _check(options, run, hub)
     with claim_data_dir(directory / "backbone", run.run_id, elsewhere="") as data_dir:
         options.say(f"preparing run {run.run_id} ...")
         announce_duties(options.off, options.style)
@@ -260,7 +259,12 @@ def _tell_commands(directory: Path, fingerprint: str, addresses: tuple[str, ...]
         logger.warning("cannot write %s: %s; %s", path, error.strerror, text)
 
 
-def _check_invite_file(options: HostOptions, run: Run) -> None:
+def _check(options: HostOptions, run: Run, hub: HubPlace | None) -> None:
+    """
+    Raises:
+        ConfigError: what is asked for does not go together.
+    """
+    check_duties(options.off, _wishes(options, run, hub))
     if options.invite_file is not None and run.access == "invite_only":
         text = "--invite-file is for an open run; in this one everybody has an invite of their own"
         raise ConfigError(text, hint=f"leave it out, and type: collab-peer invite {options.directory} --name Anna")
