@@ -260,10 +260,7 @@ def _tell_commands(directory: Path, fingerprint: str, addresses: tuple[str, ...]
 
 
 def _check(options: HostOptions, run: Run, hub: HubPlace | None) -> None:
-    """
-    Raises:
-        ConfigError: what is asked for does not go together.
-    """
+    """Raises ``ConfigError`` when what is asked for does not go together."""
     check_duties(options.off, _wishes(options, run, hub))
     if options.invite_file is not None and run.access == "invite_only":
         text = "--invite-file is for an open run; in this one everybody has an invite of their own"
