@@ -1,8 +1,10 @@
 """Where events go: files, several places at once."""
 
+import errno
 import json
 import logging
 import math
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,22 +38,32 @@ class JsonLines:
 
     def __init__(self, path: Path, *, max_bytes: int = 64 << 20) -> None:
         self._path, self._max_bytes = path, max_bytes
-        self._is_failing = False
+        self._is_failing, self._ends_well = False, False
+        """The second: whether the last line is known to have its end; a full disk and a power cut leave half of one."""
 
     def observe(self, event: Event) -> None:
         if isinstance(event, PhaseReached):
             return
-        line = json.dumps(event_fields(event), allow_nan=False, sort_keys=True)
+        line = json.dumps(event_fields(event), allow_nan=False, sort_keys=True).encode() + b"\n"
         try:
             if self._path.exists() and self._path.stat().st_size > self._max_bytes:
                 self._path.replace(self._path.with_suffix(".old.jsonl"))
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-            self._is_failing = False
+            with self._path.open("ab", buffering=0) as file:
+                if not self._ends_well and _is_torn(self._path):
+                    line = b"\n" + line
+                self._ends_well = False
+                if file.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._is_failing, self._ends_well = False, True
         except OSError as error:
             if not self._is_failing:  # said once, not for every event
                 logger.warning("metrics cannot be written to %s: %s; free some space", self._path, error)
             self._is_failing = True
+
+
+def _is_torn(path: Path) -> bool:
+    with path.open("rb") as file:
+        return bool(file.seek(0, os.SEEK_END)) and file.seek(-1, os.SEEK_END) >= 0 and file.read() != b"\n"
 
 
 def event_fields(event: Event) -> dict[str, Any]:

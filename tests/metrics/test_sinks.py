@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import resource
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,23 @@ def test_a_loss_that_is_not_known_yet_is_null_in_strict_json(tmp_path: Path) -> 
     sink.observe(EvaluationDone(at_s=2.0, epoch=1, loss=math.nan, seconds=0.1))
     assert lines(tmp_path / "events.jsonl")[0]["loss"] is None
     assert "NaN" not in (tmp_path / "events.jsonl").read_text()
+
+
+def test_half_a_line_spoils_no_other_one_whether_the_disk_was_full_or_the_power_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"event": "Notice", "text": "cut o')
+    sink = JsonLines(path)
+    sink.observe(notice("first"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limits[1]))  # so many bytes are taken yet
+    try:
+        for _ in range(2):
+            sink.observe(notice("on a full disk"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    for text in ("second", "third"):
+        sink.observe(notice(text))
+    cut, *lines = path.read_bytes().splitlines()
+    assert cut.endswith(b"cut o")
+    assert [json.loads(line)["text"] for line in lines if line.endswith(b"}")] == ["first", "second", "third"]
+    assert len(lines) == 4, "and one that is torn"
