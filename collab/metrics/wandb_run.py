@@ -4,7 +4,6 @@ import netrc
 import os
 import shutil
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,8 @@ class Wandb:
         self._problem = ""
         """What a person was told is wrong; empty: nothing is."""
         self._wait_s, self._next_s = AGAIN_S, 0.0
-        self._owed: deque[dict[str, float]] = deque(maxlen=MOST_OWED)
+        self._owed: dict[float, dict[str, float]] = {}
+        """By epoch, of which several events tell."""
 
     def begin(self, tracked: Tracked, say: Say) -> None:
         import wandb
@@ -72,7 +72,9 @@ class Wandb:
 
     def log(self, figures: Mapping[str, float]) -> None:
         if self._problem:
-            self._owed.append(dict(figures))
+            self._owed.setdefault(figures[EPOCH.name], {}).update(figures)
+            if len(self._owed) > MOST_OWED:
+                del self._owed[next(iter(self._owed))]
             if self._now() >= self._next_s:
                 self._try_again()
                 if not self._problem:
@@ -106,7 +108,7 @@ class Wandb:
         self._run.finish()
         if self._open("online"):
             return
-        for figures in self._owed:
+        for figures in self._owed.values():
             self._run.log(figures)
         self._owed.clear()
         self._say(f"wandb has the figures: {self._run.url}", settles=self._problem)

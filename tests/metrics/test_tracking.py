@@ -13,7 +13,7 @@ import pytest
 from collab.metrics import tracking
 from collab.metrics.services import Trackio, service_for
 from collab.metrics.tracking import Say, Tracked, Tracker
-from collab.metrics.wandb_run import AGAIN_S, KEY, MODE, MOST_AGAIN_S, Wandb, trim
+from collab.metrics.wandb_run import AGAIN_S, KEY, MODE, MOST_AGAIN_S, MOST_OWED, Wandb, trim
 from tests.metrics.test_names import REPORT
 from tests.metrics.test_store import report
 
@@ -245,6 +245,27 @@ def test_wandb_gets_what_it_has_missed_when_it_answers(monkeypatch: pytest.Monke
     service.log({"epoch": 6.0})
     assert library.logged[6:] == [{"epoch": 6.0}]
     assert len(library.inits) == 5
+
+
+def test_of_what_wandb_has_missed_the_newest_epochs_are_kept_however_often_each_was_told_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = FakeWandb(is_reached=False)
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    monkeypatch.delenv(MODE, raising=False)
+    monkeypatch.setenv(KEY, "k")
+    now_s = 0.0
+    service = Wandb(lambda: now_s)
+    service.begin(tracked(tmp_path), Heard())
+    for epoch in range(MOST_OWED + 10):
+        for name in ("loss", "round_s", "trainers"):
+            service.log({"epoch": float(epoch), name: 1.0})
+    library.logged.clear()
+    library.is_reached, now_s = True, AGAIN_S
+    service.log({"epoch": MOST_OWED + 9.0, "hub_epoch": 7.0})
+    assert [figures["epoch"] for figures in library.logged] == [float(epoch) for epoch in range(10, MOST_OWED + 10)]
+    assert all({"loss", "round_s", "trainers"} <= set(figures) for figures in library.logged)
+    assert library.logged[-1]["hub_epoch"] == 7.0
 
 
 def test_what_earlier_lives_have_left_on_the_disk_is_bounded(tmp_path: Path) -> None:
