@@ -50,8 +50,9 @@ until_epoch: 300  # default: null
 ## The same for the share of held-out samples that are named right, above 0, at most 1; for image_classification.
 # until_accuracy: null
 
-## Repository of the Hugging Face Hub, as owner/name, where the backbone of this directory publishes every checkpoint;
-## it may be changed while the run goes on. null: nowhere. The token is never in here: 'hf auth login'.
+## Repository of the Hugging Face Hub, as owner/name, where the backbone of this directory publishes checkpoints,
+## one commit an hour at most unless it is told otherwise; it may be changed while the run goes on. null: nowhere. The
+## token is never in here: 'hf auth login'.
 # hub_repo: null
 
 ## -- what is learnt ---------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from chromium import Browser, browser
 from dashboard_swarm import InventedSwarm
 
-from peers.dashboard.address import HERE, listen, url_of
+from peers.dashboard.address import HERE, hosts_of, listen, url_of
 from peers.dashboard.app import Answers, dashboard_app
 from peers.dashboard.overview import Overview
 from peers.dashboard.serving import serve_app
@@ -66,7 +66,7 @@ async def measure(setup: Setup) -> dict[str, float]:
         listening = listen(f"{HERE}:0")
         if listening is None:
             raise RuntimeError("the dashboard listens nowhere")
-        app = dashboard_app(Answers(Overview(swarm.sources), swarm.compute), is_for_this_machine=True)
+        app = dashboard_app(Answers(Overview(swarm.sources), swarm.compute), hosts=hosts_of(listening))
         tasks = [
             asyncio.create_task(serve_app(listening, app)),
             asyncio.create_task(swarm.recorder.run()),

@@ -8,6 +8,7 @@ from collab.errors import ConfigError, PortTaken
 NOWHERE = "none"
 """As ``--dashboard``: there is none."""
 HERE = "127.0.0.1"
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 USUAL_PORT = 8470
 """Unless something else is said; where it is taken, any free one."""
 HOW = f"--dashboard [HOST:]PORT, as in {HERE}:{USUAL_PORT} for this machine only or 0.0.0.0:{USUAL_PORT} for everybody"
@@ -43,6 +44,13 @@ def url_of(listening: socket.socket) -> str:
 def is_for_this_machine(listening: socket.socket) -> bool:
     """Whether nobody else can get there."""
     return ipaddress.ip_address(listening.getsockname()[0]).is_loopback
+
+
+def hosts_of(listening: socket.socket) -> frozenset[str]:
+    """By which names a browser asks for it, where it is for this machine only; none: by any."""
+    address = listening.getsockname()[0]
+    own = f"[{address}]" if ":" in address else address
+    return LOCAL_HOSTS | {own} if is_for_this_machine(listening) else frozenset()
 
 
 def _bound(host: str, port: int) -> socket.socket:

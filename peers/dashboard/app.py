@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -45,7 +45,6 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 SHOWN_POINTS = 1_000
 """Of each curve: more than a screen has columns."""
 STATE_LIFE_S = 0.9
@@ -137,12 +136,12 @@ class Answers:
         return PlainTextResponse(text, status_code=code, headers={"cache-control": "no-store"})
 
 
-def dashboard_app(answers: Answers, *, is_for_this_machine: bool) -> Asgi:
+def dashboard_app(answers: Answers, *, hosts: Collection[str] = ()) -> Asgi:
     """The application.
 
     Args:
-        is_for_this_machine: then it answers only to who asks for this very machine: a page from elsewhere that a
-            browser on this machine shows can have any name point here, and would read what it gets.
+        hosts: it answers only to who asks for one of these, if there are any: a page from elsewhere that a browser on
+            this machine shows can have any name point here, and would read what it gets.
     """
     app = Starlette(routes=answers.routes())  # type: ignore[arg-type,unused-ignore]
 
@@ -153,7 +152,7 @@ def dashboard_app(answers: Answers, *, is_for_this_machine: bool) -> Asgi:
                 message = {**message, "headers": [*message.get("headers", ()), *own]}
             await send(message)
 
-        if scope["type"] == "http" and is_for_this_machine and _host_of(scope) not in LOCAL_HOSTS:
+        if scope["type"] == "http" and hosts and _host_of(scope) not in hosts:
             hint = "this dashboard answers to localhost only; a proxy before it asks for 'Host: localhost'\n"
             await PlainTextResponse(hint, status_code=421)(scope, receive, with_headers)
             return

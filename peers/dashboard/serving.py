@@ -10,7 +10,7 @@ import uvicorn
 
 from collab.metrics.records import Notice
 from collab.ports import Ports
-from peers.dashboard.address import is_for_this_machine
+from peers.dashboard.address import hosts_of
 from peers.dashboard.app import Answers, Asgi, dashboard_app
 from peers.dashboard.overview import Overview
 from peers.dashboard.sources import Sources
@@ -50,7 +50,7 @@ async def serve_dashboard(listening: socket.socket, sources: Sources, ports: Por
     with listening:
         try:
             answers = await ports.compute.beside(lambda: Answers(Overview(sources), ports.compute))
-            await serve_app(listening, dashboard_app(answers, is_for_this_machine=is_for_this_machine(listening)))
+            await serve_app(listening, dashboard_app(answers, hosts=hosts_of(listening)))
         except Exception:  # whatever is wrong with a page, training has nothing to do with it
             logger.exception("the dashboard has ended")
             text, hint = "the dashboard has ended: see the log", "the run goes on; start the backbone again to see it"

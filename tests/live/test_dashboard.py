@@ -22,7 +22,7 @@ from collab.errors import ConfigError, PortTaken
 from collab.metrics.backbone_events import RolledBack
 from collab.metrics.records import CheckpointOnHub, Notice
 from peers.dashboard import visitors
-from peers.dashboard.address import HERE, is_for_this_machine, listen, url_of
+from peers.dashboard.address import HERE, LOCAL_HOSTS, hosts_of, is_for_this_machine, listen, url_of
 from peers.dashboard.app import Answers, dashboard_app
 from peers.dashboard.overview import Overview
 from peers.dashboard.serving import serve_app
@@ -51,7 +51,7 @@ class Served:
         self.url = url_of(listening)
         self._loop, self._has_ended = asyncio.new_event_loop(), threading.Event()
         self.swarm = InventedSwarm(directory, trainers)
-        app = dashboard_app(Answers(Overview(self.swarm.sources), self.swarm.compute), is_for_this_machine=True)
+        app = dashboard_app(Answers(Overview(self.swarm.sources), self.swarm.compute), hosts=LOCAL_HOSTS)
 
         async def serve() -> None:
             recording = asyncio.create_task(self.swarm.recorder.run())
@@ -315,7 +315,13 @@ def test_a_place_that_a_person_named_is_taken_at_its_word() -> None:
     assert everywhere is not None
     with everywhere:
         assert not is_for_this_machine(everywhere)
+        assert not hosts_of(everywhere)
         assert url_of(everywhere).startswith("http://127.0.0.1:")
+    elsewhere = listen("127.0.0.2:0")
+    assert elsewhere is not None
+    with elsewhere:
+        assert "127.0.0.2" in hosts_of(elsewhere), "at the address that is shown"
+        assert url_of(elsewhere).startswith("http://127.0.0.2:")
     alone = listen("0")
     assert alone is not None
     with alone:

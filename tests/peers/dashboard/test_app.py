@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from collab.metrics.names import BY_EPOCH
+from peers.dashboard.address import LOCAL_HOSTS
 from peers.dashboard.app import PAGE, Answers, dashboard_app
 from peers.dashboard.overview import Overview
 from scripts.dashboard_swarm import InventedSwarm
@@ -30,7 +31,7 @@ def swarm(tmp_path: Path) -> Iterator[InventedSwarm]:
 
 
 def ask(swarm: InventedSwarm, questions: Ask, *, is_local: bool = True, host: str = "localhost:8470") -> None:
-    app = dashboard_app(Answers(Overview(swarm.sources), swarm.compute), is_for_this_machine=is_local)
+    app = dashboard_app(Answers(Overview(swarm.sources), swarm.compute), hosts=LOCAL_HOSTS if is_local else ())
 
     async def main() -> None:
         transport = httpx.ASGITransport(app=app)

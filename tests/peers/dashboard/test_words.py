@@ -8,7 +8,7 @@ import pytest
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, Role
-from peers.dashboard.plain import HIDDEN, MAX_CHARACTERS, finite, shown
+from peers.dashboard.plain import HIDDEN, MAX_CHARACTERS, _hidden, finite, shown
 from peers.dashboard.words import GOOD, TROUBLE, WAITING, Moment, doing, health, span, why
 from peers.summary import newest_evaluation
 from tests.peers.test_status import record
@@ -161,3 +161,12 @@ def test_an_evaluation_of_before_a_rollback_is_not_the_newest() -> None:
     view = SwarmView((undone, now), NOW_S)
     assert newest_evaluation(view, "back") == (20, 2.0, 0.4)
     assert newest_evaluation(SwarmView((undone,), NOW_S), "back")[0] == -1
+
+
+def test_neither_the_run_s_directory_nor_the_user_s_own_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/anna")
+    _hidden.cache_clear()
+    home = "/var/lib/collab/my-run-of-words/backbone"
+    assert shown(f"{home}/x, {home.removesuffix('backbone')}orders", home) == "DATA_DIR/x, RUN_DIR/orders"
+    assert shown("/home/anna/.cache/huggingface: no space left", home) == "~/.cache/huggingface: no space left"
+    assert shown("/tmp/file and /x", "/data") == "/tmp/file and /x", "the root is no run's directory"
