@@ -6,6 +6,8 @@ from collab.config import VcAsgd
 from collab.net.startup import Started
 from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
+from collab.swarm.progress import SwarmView
+from collab.swarm.statutes import Statutes
 from collab.types import Reachability, Role
 from peers.consent import (
     Load,
@@ -20,6 +22,7 @@ from peers.consent import (
     traffic_words,
 )
 from peers.join_options import JoinOptions
+from peers.ordered import learn_orders
 from peers.places import DataDir
 from peers.process import Declined, announce
 from peers.screen import Style
@@ -83,10 +86,13 @@ async def forecast(started: Started, bundle: Bundle, options: JoinOptions) -> Lo
 
         return count_elements(bundle, options.allowed_modules)
 
-    length = await started.ports.compute.run(num_elements)
-    view = await ProgressBoard(started.ports, started.identity, bundle.fingerprint).refresh()
+    length, now = await started.ports.compute.run(num_elements), started.ports.clock.now()
+    statutes = Statutes(started.ports, bundle)
+    await learn_orders(started, statutes.mandate, SwarmView((), now))
+    view = await ProgressBoard(started.ports, started.identity, bundle.fingerprint, statutes).refresh()
     run, step_s = bundle.run, float("inf")
     if not isinstance(run.strategy, VcAsgd):
-        _, step_s = view.step_ahead(run.strategy.target_batch_size, started.ports.clock.now())
+        epoch, _ = view.consensus() or (0, "")
+        _, step_s = view.step_ahead(statutes.mandate.target_batch_size(epoch), now)
     can_reduce = started.verdict.reach is Reachability.DIRECT
     return load_of(run, length, others=max(view.num_trainers, 1), can_reduce=can_reduce, step_s=step_s)

@@ -14,9 +14,9 @@ from collab.swarm.board import ProgressBoard
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import OrderExchange, write_orders
 from collab.swarm.progress import SwarmView
-from collab.swarm.statements import Ban
-from collab.types import PeerId
-from peers import owner, status
+from collab.swarm.statements import Amend, Ban
+from collab.types import PeerId, Reachability, Role
+from peers import asking, owner, status
 from peers.commanding import Change, amend, end
 from peers.organising import init_run
 from peers.owner import Estate, open_session
@@ -161,3 +161,29 @@ def test_an_epoch_that_no_order_can_say_is_refused_in_words(tmp_path: Path, monk
             assert swarm.heard.book.orders == ()
 
     run(main())
+
+
+def test_who_is_asked_to_take_part_is_told_the_traffic_of_the_batch_that_is_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> list[float]:
+        steps_s: list[float] = []
+
+        def load_of(*_: Any, step_s: float, **__: Any) -> None:
+            steps_s.append(step_s)
+
+        monkeypatch.setattr(asking, "load_of", load_of)
+        async with swarm_of(tmp_path, monkeypatch) as swarm:
+            await swarm.tell(2, epoch=7, samples_per_s=10.0)
+            options: Any = SimpleNamespace(role=Role.TRAINER, allowed_modules=())
+            for order in (None, Amend(from_epoch=5, target_batch_size=640)):
+                if order is not None:
+                    swarm.heard.take(0, [swarm.heard.book.signed(order, swarm.estate.owner, NOW)])
+                async with swarm.start() as started:
+                    started.verdict = SimpleNamespace(reach=Reachability.CLIENT)
+                    await asking.forecast(started, swarm.estate.bundle, options)
+            return [*steps_s, float(swarm.estate.bundle.run.strategy.target_batch_size)]
+
+    before_s, amended_s, batch = run(main())
+    assert before_s == batch / 10.0
+    assert amended_s == 64.0
