@@ -14,6 +14,8 @@ from peers.cli import app
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^\s*```(\w*)(?: \w+)?\s*$")
 PROGRAM = "collab-peer"
+REFERENCE = "\n## What the owner can order\n"
+"""Where the transcript of docs/organise.md ends."""
 WRONG_USE = typer.BadParameter.__mro__[1]
 """What all complaints about a command line have in common; typer has no name for it."""
 
@@ -28,15 +30,20 @@ class Typed:
     """After the program's name."""
 
 
-def commands_of(page: Path) -> Iterator[Typed]:
-    """Those of the program in the page's code blocks."""
+def commands_of(page: Path, after: str = "") -> Iterator[Typed]:
+    """Those of the program in the page's code blocks; ``after`` a heading, if one is named."""
     is_code = False
-    for line in page.read_text(encoding="utf-8").splitlines():
+    for line in _rest(page, after).splitlines():
         if FENCE.match(line):
             is_code = not is_code
         elif is_code and line.strip().startswith(f"{PROGRAM} "):
             words, _ = words_of(line)
             yield Typed(str(page.relative_to(ROOT)), line.strip(), tuple(words[1:]))
+
+
+def _rest(page: Path, after: str) -> str:
+    text = page.read_text(encoding="utf-8")
+    return text.partition(after)[2] if after else text
 
 
 def words_of(line: str) -> tuple[list[str], str]:

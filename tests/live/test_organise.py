@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.commands import PROGRAM, ROOT, words_of
+from tests.docs.commands import PROGRAM, REFERENCE, ROOT, words_of
 from tests.docs.transcript import Shown, Typed, transcript
 from tests.hub.client import use_hub
 from tests.hub.standin import HubStandIn
 from tests.live.forked import Forked
 from tests.live.processes import LIMIT_S, processes_about, wait_until
 
-REFERENCE = "\n## What the owner can order\n"
-"""Where the transcript ends."""
 RUN_ON = ("backbone", "join")
 """Commands that do not end by themselves."""
 

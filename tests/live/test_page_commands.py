@@ -1,4 +1,6 @@
-"""The commands of all pages but docs/organise.md, run: against one run of this machine, forked from one process.
+"""The commands of all pages, run: against one run of this machine, forked from one process.
+
+But for the transcript of docs/organise.md, which has a test of its own.
 
 What a page leaves to its reader (``my-run``, ``INVITE``, ``WORD``, a port) is put in, and what a test needs is added:
 where to listen, a directory, JSON. ``NOT_RUN`` has the others, each with the reason.
@@ -6,15 +8,17 @@ where to listen, a directory, JSON. ``NOT_RUN`` has the others, each with the re
 
 import json
 import re
+import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from collab.version import VERSION
 from peers.checkup import Finding, Outcome
 from peers.doctor import MARKS, for_people, for_programs
-from tests.docs.commands import ROOT, Typed, commands_of, pages
+from tests.docs.commands import REFERENCE, ROOT, Typed, commands_of, pages
 from tests.live.processes import LiveSwarm, Peer, live_swarm, run_cli, wait_until
 from tests.live.test_swarm_life import digits
 
@@ -32,7 +36,7 @@ NOT_RUN = {
     "docs/swarms/thousand.yaml --calculated": "minutes; homes that are calculated in tests/peers/test_simulate.py",
     "swarm.yaml --out": "a simulation of minutes: a shorter one in tests/peers/test_simulate.py",
     "plan swarm.yaml": "the reader's own swarm: it is run for docs/swarms/homes.yaml",
-    "rollback my-run": "it needs a run of 1,100 steps: back to an earlier one in tests/live/test_organiser.py",
+    "rollback my-run": "it needs a run of 1,100 steps: back to an earlier one in tests/live/test_loss_spike.py",
     "--when idle": "whether somebody types here is not the test's to say: tests/peers/test_occasions.py",
     "--gpu-memory 6": "it needs a GPU, and says so where there is none: tests/peers/test_priority.py",
     "pause": EVERYBODY,
@@ -69,7 +73,7 @@ def page_commands() -> Iterator[Typed]:
     """Each once."""
     seen = set()
     for page in pages():
-        for typed in commands_of(page) if page.name != "organise.md" else ():
+        for typed in commands_of(page, REFERENCE if page.name == "organise.md" else ""):
             if typed.arguments not in seen:
                 seen.add(typed.arguments)
                 yield typed
@@ -113,6 +117,9 @@ class Reader:
             "invite.txt": str(self.swarm.invite),
             "DIRECTORY": str(self.root / f"export-{self._number}"),
             "WORD": str(self.word),
+            "PEER_OR_PERSON": "Anna",
+            "0.2.0": VERSION,
+            "carried-on": str(self.root / "carried-on"),
             "DIR": str(self.root / PAUSED),
             "docs/swarms/homes.yaml": str(ROOT / "docs" / "swarms" / "homes.yaml"),
             "epoch-00001200": str(max(self.swarm.checkpoint(0).parent.glob("epoch-*"), default="")),
@@ -166,7 +173,9 @@ def test_a_problem_that_the_doctor_finds_is_seen(shown: Callable[[Sequence[Findi
 def test_each_reason_is_for_one_command_and_names_a_test_that_is_there() -> None:
     """One without a command is of long ago; one for several was thought of with one of them in mind."""
     for part, why in NOT_RUN.items():
-        assert len([typed for typed in COMMANDS if is_about(part, typed)]) == 1, part
+        (typed,) = (typed for typed in COMMANDS if is_about(part, typed))
+        told = [(ROOT / name).read_text(encoding="utf-8") for name in re.findall(r"tests/live/\w+\.py", why)]
+        assert all(f'"{typed.arguments[0]}"' in text or "organise.md" in text for text in told), why
         assert all((ROOT / name).exists() for name in re.findall(r"tests/[\w/]+\.py", why)), why
 
 
@@ -196,7 +205,7 @@ def _organise(reader: Reader) -> None:
 
 def _serve(reader: Reader) -> None:
     """Backbones one after the other, the plainest one last: it stays."""
-    for typed in sorted(reader.take("backbone"), key=lambda typed: -len(typed.arguments)):
+    for typed in sorted(reader.take("backbone", without="carried-on"), key=lambda typed: -len(typed.arguments)):
         reader.swarm.invite.unlink(missing_ok=True)
         added = ("--host", "127.0.0.1", "--invite-file", str(reader.swarm.invite), "--track", "none")
         backbone = reader.start(typed, *added)
@@ -235,11 +244,17 @@ def _says(peer: Peer, text: str) -> bool:
 
 def _look_after(reader: Reader) -> None:
     """What the owner and a volunteer type meanwhile."""
-    for command in ("status", "doctor", "invite", "amend", "export", "pause"):
+    for command in ("status", "doctor", "invite", "ban", "pardon", "amend", "end", "export", "pause"):
         for typed in reader.take(command):
             assert reader.type(typed)
     exported = sorted(reader.root.glob("export-*"))
     assert len(exported) == 2
     assert all((place / "model.safetensors").exists() for place in exported)
     assert "gave" in reader.type(next(typed for typed in COMMANDS if typed.arguments[0] == "status"))
+    (carrying_on,) = reader.take("backbone", "carried-on")
+    (reader.root / "carried-on").mkdir()
+    shutil.copy(reader.swarm.directory / "run.yaml", reader.root / "carried-on")
+    new = reader.start(carrying_on, "--host", "127.0.0.1", "--track", "none", "--dashboard", "none")
+    wait_until(lambda: _says(new, "serving run"), carrying_on.line, new)
+    new.leave()
     wait_until(lambda: any(peer.all("Paused") for peer in reader.paused()), "the one that was to pause")
