@@ -4,6 +4,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from collab.config import Run, VcAsgd
+from collab.errors import BadMessage
 from collab.metrics.records import Notice
 from collab.ports import Ports
 from collab.swarm.crowd import notice_s
@@ -57,9 +58,14 @@ class Goal:
             self._ordered = None
             self._say(f"{why}; it ends at epoch {until} anyway", "")
             return
-        self._say(f"{why}; it ends at epoch {last}", "")
         book = self._mandate.book
-        self._mandate.take(len(book.orders), [book.signed(End(at_epoch=last), owner, self._ports.clock.now())])
+        try:
+            self._mandate.take(len(book.orders), [book.signed(End(at_epoch=last), owner, self._ports.clock.now())])
+        except BadMessage as error:
+            self._ordered = None
+            self._say(f"{why}, and cannot be ended: {error.message}", "it goes on; it can be carried on as another run")
+            return
+        self._say(f"{why}; it ends at epoch {last}", "")
         self._ordered = self._mandate.book.mark, epoch
 
     def _see_to_the_order(self) -> None:

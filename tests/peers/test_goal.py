@@ -4,6 +4,7 @@ from collab.config import parse_run
 from collab.metrics.records import Notice
 from collab.swarm.bundle import Bundle
 from collab.swarm.mandate import Mandate
+from collab.swarm.orders import MAX_ORDERS
 from collab.swarm.statements import Amend, End, Rollback, Statement
 from collab.tasks.base import Evaluation
 from peers.evaluations import Measured
@@ -80,5 +81,23 @@ def test_a_run_that_goes_back_to_before_its_goal_does_not_end() -> None:
         reached.displace(AMEND, back)
         reached.goal.note_epoch(11, trainers=2)
         assert reached.said == [AMEND, back]
+
+    run(main())
+
+
+def test_where_there_is_no_room_for_another_order_that_is_said_and_the_backbone_goes_on() -> None:
+    async def main() -> None:
+        mandate, ports = Mandate(Bundle(RUN, {}, OWNER.peer_id)), make_ports(FakeNetwork().join("backbone"))
+        book = mandate.book
+        for _ in range(MAX_ORDERS):
+            book = book.extended([book.signed(AMEND, OWNER, NOW)])
+        mandate.take(0, book.packed)
+        goal = Goal(ports, RUN, mandate, OWNER)
+        goal.note_measured(Measured(epoch=10, era="", digest="d", found=Evaluation(loss=0.5, accuracy=0.5)))
+        goal.note_epoch(11, trainers=2)
+        assert isinstance(ports.observer, FakeObserver)
+        (told,) = (event for event in ports.observer.events if isinstance(event, Notice))
+        assert "cannot be ended" in told.text
+        assert mandate.until_epoch is None
 
     run(main())
