@@ -1,5 +1,6 @@
 """docs/organise.md, typed: its commands in their order, in real processes, and what it says is seen is looked for."""
 
+import json
 import os
 import signal
 import socket
@@ -8,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,3 +154,20 @@ def test_the_page_for_organisers_can_be_typed_and_shows_what_is_seen(room: Room)
         assert any(line.startswith(f"{PROGRAM} {command}") for line in typed), command
     for step in steps:
         room.play(step)
+    _goes_on(room.root)
+
+
+def _goes_on(root: Path) -> None:
+    """The next owner's run, where the first one's ended; any number would do for what the page shows."""
+    ended, begun = (events_in(root / run / "backbone") for run in ("organiser/first-run", "clara/carried-on"))
+    saved, later = ([one["epoch"] for one in told if one["event"] == "CheckpointSaved"] for told in (ended, begun))
+    assert later[0] == saved[-1] > 0
+    of_anna = [one for one in events_in(root / "anna" / "peer") if one["event"] == "EpochFinished"]
+    assert of_anna[-1]["epoch"] > saved[-1]
+    losses = [one["loss"] for one in of_anna]
+    assert losses[-1] < (losses[0] + min(losses)) / 2, "new weights would be where the first ones were"
+
+
+def events_in(directory: Path) -> list[dict[str, Any]]:
+    """That a peer has written."""
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
