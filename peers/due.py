@@ -8,7 +8,7 @@ from collab.averaging.agreement import CommitRecord
 from collab.config import Checkpoints
 from collab.swarm.backbone_records import BackboneRecord, Publication
 from collab.swarm.progress import SwarmView
-from collab.swarm.vouching import contributors_of
+from collab.swarm.vouching import contributors_of, furthest
 from collab.types import Lineage, PeerId, Role
 
 
@@ -62,7 +62,7 @@ def due_snapshot(
     if epoch == of_trainers:
         donors += [record.peer for record in holders if record.epoch >= epoch and record.lineage]
     known = {record.peer for record in backbones} | contributors_of(rounds).keys()
-    if epoch > _newest(rounds, epoch) + 1 and known.isdisjoint(donors):
+    if epoch > furthest(rounds, epoch) + 1 and known.isdisjoint(donors):
         return None
     told = [r.published for r in records if r.published is not None and r.published.epoch == epoch]
     return epoch, Due(epoch, tuple(donors), max(told, key=lambda publication: publication.tenure, default=None))
@@ -87,12 +87,7 @@ def offered_snapshot(
     said = {record.peer: record.epoch for record in view.records if record.role is Role.TRAINER and record.lineage}
     said |= view.left
     is_known = peer in said and epoch <= _reached(view, said, voice_of)
-    return Due(epoch, (peer, *there)) if is_known and epoch <= _newest(rounds, epoch) + 1 else None
-
-
-def _newest(rounds: Sequence[CommitRecord], unless: int) -> int:
-    """Epoch that the last of these rounds led to; ``unless`` there is none."""
-    return max((made.epoch + 1 for made in rounds), default=unless)
+    return Due(epoch, (peer, *there)) if is_known and epoch <= furthest(rounds, epoch) + 1 else None
 
 
 def _reached(view: SwarmView, said: dict[PeerId, int], voice_of: Callable[[PeerId], PeerId]) -> int:

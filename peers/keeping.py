@@ -46,10 +46,10 @@ class StateKeeper:
         self._off = company.off
         self.shelf = MemoryShelf(ports, publisher) if Duty.CHECKPOINTS in self._off else Shelf(ports, publisher)
         self._last_seen, self._rounds = company.last_seen, company.rounds
+        self.version: int | None = None
+        """Of what is stored, where parameters are, as we last looked; None: nothing is, or we have not looked yet."""
         self.packed: PackedSnapshot | None = None
         """What newcomers get; None: nothing yet."""
-        self.version: int | None = None
-        """That the run is at, where it is no trainer's word; see ``ParameterKeeper``."""
         self.era = ""
         """Of that: mark of the rollback that it comes from."""
         self._waits_until_s, self._seen_epoch = -math.inf, -1
@@ -117,8 +117,7 @@ class StateKeeper:
             if self.shelf.is_on_disk:
                 tasks.create_task(self._last_seen.follow(self._swarm_epoch))
             while True:
-                if not self.shelf.is_resting:
-                    await self._roll_back()
+                if not self.shelf.is_resting and await self._has_rolled_back():
                     await self._leave_behind()
                     await self._follow()
                 await asyncio.sleep(FOLLOW_S)
@@ -201,23 +200,24 @@ class StateKeeper:
                 self._warn(text, f"they lie in {self.shelf.root / 'set-aside'}")
                 await self.restore()
 
-    async def _roll_back(self) -> None:
-        """Go on from the checkpoint that the organiser has gone back to; what is on our disk is set aside."""
+    async def _has_rolled_back(self) -> bool:
+        """Go on from the organiser's checkpoint, with ours set aside; whether that is done, and new ones may come."""
         order = self._mandate.book.rollback()
         if order is None or not isinstance(what := order.what, Rollback) or self.era == order.mark:
-            return
+            return True
         async with self._saving:
             self.packed = None  # nobody must go on from what we have
             try:
                 begun = await self.shelf.begin_again(what, order.mark)
             except CheckpointFailed:
-                return  # it is tried again; until then nothing of the new history is written beside the old one
+                return False  # it is tried again
             self.era, self.version = order.mark, None
             if begun is not None:
                 await self._adopt(await self._pack(begun), math.nan)
-                return
+                return True
         text = f"the organiser has gone back to epoch {what.to_epoch}, of which there is no checkpoint here"
         self._warn(text, "another backbone may have it, and it is fetched from there; else roll back to another epoch")
+        return True
 
     # -- fetching and keeping ----------------------------------------------------------------------------------------
 

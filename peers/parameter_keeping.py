@@ -67,8 +67,6 @@ class ParameterKeeper(StateKeeper):
             max_staleness=section.max_staleness,
             is_scheduler=storeroom.is_vouched,
         )
-        self.version: int | None = None
-        """Of what is stored, as we last looked; None: nothing is, or we have not looked yet."""
         self._trouble = ""
         """What the store complained of last."""
         self._stores, self._names, self._shards = stores, storeroom.copied_names, section.shards

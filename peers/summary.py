@@ -13,7 +13,7 @@ from collab.swarm.duties import Duty
 from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
-from collab.swarm.vouching import contributors_of
+from collab.swarm.vouching import contributors_of, furthest
 from collab.training.schedule import learning_rate_factor
 from collab.types import Lineage, PeerId, Role
 
@@ -64,9 +64,10 @@ def without_impossible(records: Sequence[PeerRecord], rounds: Sequence[CommitRec
     Args:
         rounds: the last ones that committed; none: nobody knows better than the records.
     """
-    newest, known = max((made.epoch + 1 for made in rounds), default=0), contributors_of(rounds)
-    is_far = [one.role is Role.TRAINER and one.epoch > newest + 1 and one.peer not in known for one in records]
-    return tuple(one for one, far in zip(records, is_far, strict=True) if not (rounds and far))
+    if not rounds:
+        return tuple(records)
+    most, known = furthest(rounds, 0) + 1, contributors_of(rounds)
+    return tuple(one for one in records if one.role is not Role.TRAINER or one.epoch <= most or one.peer in known)
 
 
 def epoch_of(view: SwarmView, consensus: int) -> int:

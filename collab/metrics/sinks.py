@@ -62,8 +62,10 @@ class JsonLines:
 
 
 def _is_torn(path: Path) -> bool:
+    """Whether it ends in half a line."""
     with path.open("rb") as file:
-        return bool(file.seek(0, os.SEEK_END)) and file.seek(-1, os.SEEK_END) >= 0 and file.read() != b"\n"
+        file.seek(max(path.stat().st_size - 1, 0))
+        return file.read() not in (b"", b"\n")
 
 
 def event_fields(event: Event) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import Any
 from collab.net.hivemind_parts import DHTRecord, MSGPackSerializer, dht_pb2, protocol, routing, storage
 
 PAGE_BYTES = 1 << 20
-"""Of values under one key that are told at once, some three times what an honest swarm has there."""
+"""Of values under one key that are told at once, some three times what an honest swarm has there (calculated)."""
 KEYS_ASKED = 64
-"""In one question at most; hivemind's nodes ask for sixteen."""
+"""In one question at most; nodes ask for sixteen when they read, and for one when they look for where to store."""
 OLD_ENDS = 16
 """And as many as there are records: ends of records that were replaced, which are remembered at most."""
 _UNDER_WAY: set[asyncio.Task[Any]] = set()
@@ -33,7 +33,7 @@ def mend() -> None:
     - All that another keeper hands over is looked at, record by record. hivemind's takes nothing of a key after the
       first record of which it knows a newer one, and nothing at all where one is not right.
     - Of what is kept under a key no more is told than fits a message, and of more other records than the last time.
-      hivemind's gives no answer at all then, and anybody may fill a page.
+      hivemind's gives no answer at all then, and anybody may fill a page. Questions for too many keys are refused.
     - Where there are no more keepers than each record should have, each newcomer is handed all of them. hivemind's gets
       only those of keys to which it is nearer than another keeper.
     - Who keeps nothing, as most of a swarm, is not greeted with each record and each question. hivemind's starts a task

@@ -41,6 +41,11 @@ def contributors_of(records: Iterable[CommitRecord]) -> Counter[PeerId]:
     return Counter(peer for record in records for peer, _ in record.contributors)
 
 
+def furthest(records: Iterable[CommitRecord], unless: int) -> int:
+    """Epoch that the last of these rounds led to; ``unless`` there is none."""
+    return max((record.epoch + 1 for record in records), default=unless)
+
+
 async def who_has_contributed(
     transport: Transport, errands: Errands, backbones: Iterable[PeerId]
 ) -> frozenset[PeerId]:
