@@ -5,7 +5,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Container, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ NOTE_S, SAVE_S = 1.0, 10.0
 """How often it is noted who has given how much, and how often that is written down."""
 MOST_PEERS = 5000
 """Identities are free to make; of more, those that were in no round are forgotten first, then those who gave least."""
+LIVES = 4
+"""Of a peer, whose words may still come: records that are read late, or another machine that has the same key."""
 
 
 @dataclass(slots=True)
@@ -31,18 +33,36 @@ class Credit:
     name: str = ""
     """Empty: it does not want to be named."""
     earlier: int = 0
-    """Samples of its lives before this one."""
+    """Samples of its lives before those that follow."""
     samples: int = 0
-    """Of this life."""
+    """Of the life that spoke last."""
     invite: str = ""
     """Id of the one that it has shown last; empty: none, as far as we have seen."""
     is_seen: bool = False
     """Whether this backbone has seen it in a round that committed."""
+    life: int = 0
+    """Which one spoke last, see ``PeerRecord``."""
+    others: dict[int, int] = field(default_factory=dict)
+    """Samples of the lives that spoke before, by their marks, the latest last."""
 
     @property
     def total(self) -> int:
         """Samples of all its lives."""
-        return self.earlier + self.samples
+        return self.earlier + sum(self.others.values()) + self.samples
+
+    def hear(self, life: int, samples: int) -> None:
+        """So many samples of this life. One that bears no mark, of an earlier version, has ended when it says less."""
+        if self.life == 0 and samples >= self.samples:
+            self.life = life
+        if life == self.life:
+            if life == 0 and samples < self.samples:
+                self.earlier, self.samples = self.earlier + self.samples, 0
+            self.samples = max(self.samples, samples)
+            return
+        self.others[self.life] = self.samples
+        self.life, self.samples = life, max(samples, self.others.pop(life, 0))
+        if len(self.others) >= LIVES:
+            self.earlier += self.others.pop(next(iter(self.others)))
 
 
 class CreditBook:
@@ -70,7 +90,7 @@ class CreditBook:
         voice_of: Callable[[PeerId], PeerId] = PeerId,
         contributors: Container[PeerId] = (),
     ) -> None:
-        """What trainers say now. A total that has gone down is that of a new life.
+        """What trainers say now.
 
         Args:
             voice_of: the id of a peer's invite; its own, if it has shown none.
@@ -80,16 +100,16 @@ class CreditBook:
             if record.role is not Role.TRAINER or record.total_samples <= 0:
                 continue
             credit = self._credits.setdefault(record.peer, Credit())
-            if record.total_samples < credit.samples:
-                credit.earlier += credit.samples
-            name = record.name if record.wants_credit else ""
+            known = replace(credit, others=credit.others.copy())
+            credit.hear(record.life, record.total_samples)
+            credit.name = record.name if record.wants_credit else ""
             voice = voice_of(record.peer)
-            invite = voice if voice != record.peer else credit.invite  # whose ban it is under, whatever it shows now
-            told = name, record.total_samples, invite, credit.is_seen or record.peer in contributors
-            self._is_changed |= told != (credit.name, credit.samples, credit.invite, credit.is_seen)
-            if record.total_samples != credit.samples:
+            if voice != record.peer:
+                credit.invite = voice  # whose ban it is under, whatever it shows later
+            credit.is_seen |= record.peer in contributors
+            self._is_changed |= credit != known
+            if (credit.life, credit.samples) != (known.life, known.samples):
                 self.grew_at_s[record.peer] = record.said_at
-            credit.name, credit.samples, credit.invite, credit.is_seen = told
         if len(self._credits) > MOST_PEERS:
             ranked = sorted(self._credits.items(), key=lambda item: (not item[1].is_seen, -item[1].total))
             self._credits = dict(ranked[:MOST_PEERS])
@@ -144,7 +164,9 @@ class CreditBook:
 def _credit(one: dict[str, Any]) -> Credit:
     """What an earlier version has written has no mark, and was in the book before anybody looked for it."""
     name, earlier, samples = str(one["name"]), int(one["earlier"]), int(one["samples"])
-    return Credit(name, earlier, samples, str(one.get("invite", "")), bool(one.get("is_seen", True)))
+    others = {int(life): int(given) for life, given in one.get("others", {}).items()}
+    invite, is_seen = str(one.get("invite", "")), bool(one.get("is_seen", True))
+    return Credit(name, earlier, samples, invite, is_seen, int(one.get("life", 0)), others)
 
 
 def _read(path: Path) -> dict[PeerId, Credit]:

@@ -10,7 +10,7 @@ from collab.checkpoints.hub_advice import TO_BEGIN, TO_WRITE
 from collab.checkpoints.hub_publisher import HubPublisher, OnHub
 from collab.checkpoints.hub_repository import BRANCH, HubPlace, HubRepository
 from collab.checkpoints.hub_session import has_token
-from collab.checkpoints.local import list_checkpoints
+from collab.checkpoints.local import is_whole, list_checkpoints
 from collab.compute import ThreadCompute
 from collab.config import Run
 from collab.errors import ConfigError, HubBusy, HubError, HubMissing, StateError
@@ -127,7 +127,7 @@ def has_told(history: MetricsStore, place: str, done: OnHub) -> bool:
 
 
 def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes_first_state: bool = True) -> None:
-    """Have the run's newest checkpoint from the Hub, where this disk has none at all. Blocks.
+    """Have the run's newest checkpoint from the Hub, where this disk has none that is whole. Blocks.
 
     A repository that is not there is made: only who may do that can be told from somebody who may not see it, and to
     somebody who may not, a run that has a state looks like one that has none.
@@ -138,7 +138,8 @@ def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes
     Raises:
         StateError: whether the run has a state there is not known, or it cannot be had: to begin anew could be wrong.
     """
-    if not list_checkpoints(data_dir.checkpoints):
+    here = list_checkpoints(data_dir.checkpoints)
+    if not any(map(is_whole, here)):
         try:
             repository = HubRepository(place, advice=TO_BEGIN)
             patiently(lambda: _see(repository))
@@ -148,7 +149,8 @@ def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes
                 keep_history(repository, data_dir.hub_history)
         except StateError as error:
             if makes_first_state:
-                raise _not_begun(place, error) from error
+                lack = "no checkpoint on this disk is whole" if here else "nothing is on this disk"
+                raise _not_begun(place, lack, error) from error
             _announce_problem(f"{error.message}; the state comes from the swarm, if it has one", error.hint)
     if not has_token():
         text = f"nothing can be published in {place}: there is no token for the Hub on this machine"
@@ -167,12 +169,12 @@ def _see(repository: HubRepository) -> None:
         repository.head()
 
 
-def _not_begun(place: HubPlace, error: StateError) -> StateError:
+def _not_begun(place: HubPlace, lack: str, error: StateError) -> StateError:
     without = f"--hub-repo {NOWHERE} to begin without it"
     if isinstance(error, HubError):
-        text = f"nothing is on this disk, and whether {place} holds a state of this run cannot be seen: {error.message}"
+        text = f"{lack}, and whether {place} holds a state of this run cannot be seen: {error.message}"
     else:
-        text = f"nothing is on this disk, and what {place} holds cannot be taken over: {error.message}"
+        text = f"{lack}, and what {place} holds cannot be taken over: {error.message}"
     first = "start it again later" if isinstance(error, HubBusy) else error.hint
     return type(error)(text, hint=f"{first}; or start with {without}" if first else f"start with {without}")
 

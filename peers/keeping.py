@@ -79,7 +79,7 @@ class StateKeeper:
         Returns:
             The highest tenure that our disk has heard of.
         """
-        held, seen_epoch = await self.shelf.newest(), self._last_seen.read()
+        held, seen_epoch = await self.shelf.newest(), max(self._last_seen.read(), self.shelf.damaged_epoch)
         if held is not None:
             logger.info("resuming epoch=%d from=%s", held.snapshot.epoch, self.shelf.root)
             self.packed, self.era = await self._pack(held.snapshot), held.snapshot.era
@@ -89,7 +89,7 @@ class StateKeeper:
             self._waits_until_s, self._seen_epoch = self._ports.clock.monotonic() + NEWER_WAIT_S, seen_epoch
         elif seen_epoch > 0:
             text = f"no checkpoint in {self.shelf.root} can be read, and the run had reached epoch {seen_epoch}"
-            hint = f"waiting for a peer that holds its state; to begin the run anew, remove {self._last_seen.path}"
+            hint = f"waiting for a peer that holds its state; to begin anew, move that and {self._last_seen.path} away"
             self._warn(text, hint)
         elif self._workshop.make_first_state is not None and (await self._membership.look()).newest() is None:
             if Duty.STATE in self._off:

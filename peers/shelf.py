@@ -61,6 +61,11 @@ class Shelf:
         """Whether something was not written, and is not to be tried again yet."""
         return self._ports.clock.monotonic() < self._rests_until_s
 
+    @property
+    def damaged_epoch(self) -> int:
+        """See ``LocalPublisher``."""
+        return self._publisher.damaged_epoch
+
     async def newest(self) -> Held | None:
         """See ``LocalPublisher``."""
         held, self.epochs = await self._ports.compute.run(lambda: (self._publisher.newest(), self._epochs_here()))

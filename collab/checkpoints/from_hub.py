@@ -1,19 +1,19 @@
 """Checkpoints that come from the Hub: every byte is checked before it is one of ours."""
 
-import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collab.checkpoints.aside import DAMAGED, put_aside
 from collab.checkpoints.disk_errors import not_written
 from collab.checkpoints.fence import Fence
+from collab.checkpoints.file_names import FILE_NAME, MAX_FILES, TENSORS
 from collab.checkpoints.hub_publisher import Standing, read_head, standing_of
 from collab.checkpoints.hub_repository import Head, HubRepository
 from collab.checkpoints.local import (
     STATE_FILE,
-    epoch_of,
     list_checkpoints,
     load_newest,
     path_of,
@@ -23,10 +23,6 @@ from collab.checkpoints.local import (
 from collab.errors import CheckpointFailed, CorruptState, StateError
 from collab.swarm.snapshots import Snapshot
 
-FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
-"""Names come from others, and become names on our disk."""
-MAX_FILES = 64
-TENSORS = ("model.safetensors", "optimizer.safetensors")
 NOT_EXPORTED = frozenset({"optimizer.safetensors"})
 """Two thirds of a checkpoint, and of no use to ``transformers``."""
 
@@ -71,8 +67,9 @@ def fetch_checkpoint(
 def bring_newest(repository: HubRepository, root: Path, *, fingerprint: str) -> Brought:
     """Have the run's checkpoint of a revision under ``root`` if it is a later one than this disk has, or the same.
 
-    Of another history than the newest one here, such as one that was rolled back, nothing is taken. Under which tenure
-    the Hub's was published is remembered in any case: the next one of ours is a later one.
+    Of another history than the newest one here, such as one that was rolled back, nothing is taken. Where none here is
+    whole, theirs is, and the damaged ones are put aside. Under which tenure the Hub's was published is remembered in
+    any case: the next one of ours is a later one.
 
     Raises:
         As ``fetch_checkpoint``.
@@ -89,9 +86,11 @@ def bring_newest(repository: HubRepository, root: Path, *, fingerprint: str) -> 
     place = path_of(root, theirs.epoch)
     if ours is not None and _is_same(path_of(root, ours.epoch), state):
         return Brought(path=path_of(root, ours.epoch), is_new=False)
-    if kept := _kept(ours, theirs, root, str(repository.place)):
+    if ours is not None and (kept := _kept(ours, theirs, root, str(repository.place))):
         return kept
     fetched = _fetch(repository, head, state, root / ".from-hub")
+    if ours is None:
+        put_aside(list_checkpoints(root), DAMAGED)
     try:
         shutil.rmtree(place, ignore_errors=True)
         fetched.rename(place)
@@ -101,16 +100,10 @@ def bring_newest(repository: HubRepository, root: Path, *, fingerprint: str) -> 
     return Brought(path=place)
 
 
-def _kept(ours: Snapshot | None, theirs: Standing, root: Path, place: str) -> Brought | None:
+def _kept(ours: Snapshot, theirs: Standing, root: Path, place: str) -> Brought | None:
     """Why this disk stays as it is, and what to do; None: theirs is to be taken."""
     told = f"epoch {theirs.epoch} of {place} is not taken over"
     again = f"move {root} away and start again with the same --from; peers that hold later epochs bring them back"
-    if ours is None:
-        named = max(map(epoch_of, list_checkpoints(root)), default=-1)
-        if theirs.epoch > named:
-            return None
-        why = f"{told}: the checkpoints on this disk, up to epoch {named}, are damaged, and others may hold later ones"
-        return Brought(why=why, hint=f"start without --from if others do; if nobody does, {again}")
     if ours.era != theirs.era:
         why = f"{told}: this disk keeps epoch {ours.epoch}, of another history: the run was rolled back in between"
         return Brought(why=why, hint=f"start without --from to go on from here; for the other history {again}")

@@ -213,6 +213,15 @@ def verified_state(path: Path, without: Collection[str] = ()) -> dict[str, Any]:
     return state
 
 
+def is_whole(path: Path) -> bool:
+    """Whether every file of a checkpoint is as its state file says."""
+    try:
+        verified_state(path)
+    except CorruptState:
+        return False
+    return True
+
+
 def prune(root: Path, keep: int) -> None:
     """Delete all but the newest ``keep`` checkpoints, and what a crash left unfinished."""
     for path in [*list_checkpoints(root)[keep:], *root.glob(f"{UNFINISHED}*")]:

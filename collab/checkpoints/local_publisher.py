@@ -2,26 +2,27 @@
 
 import logging
 import math
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collab.checkpoints.aside import DAMAGED, SET_ASIDE, put_aside
 from collab.checkpoints.base import Checkpoint, Listener, Order, Oversight, nobody
 from collab.checkpoints.disk_errors import not_written
 from collab.checkpoints.fence import Fence
+from collab.checkpoints.file_names import why_unfit
 from collab.checkpoints.local import (
     change_metrics,
     epoch_of,
+    is_whole,
     list_checkpoints,
     load_checkpoint,
     metrics_of,
     path_of,
     prune,
     save_checkpoint,
-    verified_state,
 )
 from collab.checkpoints.rolled_back import begin_again
 from collab.errors import CheckpointFailed, CollabError, CorruptState
@@ -32,9 +33,6 @@ from collab.swarm.statements import Rollback
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
-
-SET_ASIDE = "set-aside"
-"""Folder for checkpoints of a history that the swarm has left: kept for a person, and used no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +67,17 @@ class LocalPublisher:
         self._fingerprint, self._make_files, self._keep = fingerprint, files, keep
         self._files: Mapping[str, bytes] | None = None
         self._fence = Fence(root)
+        self._damaged: list[Path] = []
+
+    @property
+    def damaged_epoch(self) -> int:
+        """Of the newest checkpoint that was passed over when they were read last; -1: none was."""
+        return max(map(epoch_of, self._damaged), default=-1)
 
     def highest(self) -> Tenure:
         """See ``Publisher``; also what the checkpoints say, should the fence's own file be lost."""
-        published = [_publication(path) for path in list_checkpoints(self.root)]
+        paths = [*list_checkpoints(self.root), *list_checkpoints(self.root / DAMAGED)]
+        published = map(_publication, paths)
         return max([self._fence.highest, *(one.tenure for one in published if one is not None)])
 
     def note(self, seen: Tenure) -> None:
@@ -90,13 +95,15 @@ class LocalPublisher:
         Raises:
             StateError: the newest one belongs to another run.
         """
-        for number, path in enumerate(list_checkpoints(self.root)):
+        self._damaged = []
+        for path in list_checkpoints(self.root):
             try:
                 snapshot = load_checkpoint(path, fingerprint=self._fingerprint)
             except CorruptState as error:
                 logger.warning("checkpoint passed over: %s", error.message)
+                self._damaged.append(path)
             else:
-                return Held(snapshot, _publication(path), is_newest=number == 0)
+                return Held(snapshot, _publication(path), is_newest=not self._damaged)
         return None
 
     def publish(self, snapshot: Snapshot, order: Order) -> Checkpoint:
@@ -104,7 +111,7 @@ class LocalPublisher:
         self._fence.pass_through(order.authority)
         publication, path = order.publication, path_of(self.root, snapshot.epoch)
         is_same = metrics_of(path).get("published", {}).get("digest") == publication.digest
-        if is_same and _is_whole(path) and order.may_finish():
+        if is_same and is_whole(path) and order.may_finish():
             change_metrics(path, _metrics(publication))
             num_bytes = sum(file.stat().st_size for file in path.iterdir())
             return Checkpoint(path, snapshot.epoch, num_bytes, is_new=False)
@@ -133,14 +140,7 @@ class LocalPublisher:
     def set_aside_after(self, epoch: int) -> int:
         """Put the checkpoints of later epochs away: the swarm has gone on from an earlier one. How many there were."""
         later = [path for path in list_checkpoints(self.root) if epoch_of(path) > epoch]
-        for path in later:
-            place = self.root / SET_ASIDE / path.name
-            shutil.rmtree(place, ignore_errors=True)
-            try:
-                place.parent.mkdir(exist_ok=True)
-                path.rename(place)
-            except OSError:
-                logger.exception("a checkpoint of a history that the swarm has left stays in the way path=%s", path)
+        put_aside(later, SET_ASIDE)
         return len(later)
 
     def begin_again(self, what: Rollback, mark: str) -> Snapshot | None:
@@ -156,6 +156,8 @@ class LocalPublisher:
             metrics=metrics,
             oversight=Oversight(may_finish=may_finish, tell=self._tell),
         )
+        put_aside((path for path in self._damaged if path != saved.path), DAMAGED)
+        self._damaged = []
         prune(self.root, self._keep)
         return saved
 
@@ -167,7 +169,7 @@ class LocalPublisher:
         """
         if self._files is None:
             try:
-                self._files = dict(self._make_files())
+                files = dict(self._make_files())
             except OSError as error:
                 raise not_written(_temporary(), error) from error
             except CollabError as error:
@@ -176,6 +178,10 @@ class LocalPublisher:
                 logger.exception("the task's files for checkpoints cannot be made")
                 text = f"the task's files for checkpoints cannot be made: {error!r}"
                 raise CheckpointFailed(text, hint="see the log, mend what it names, and start again") from error
+            if why := why_unfit(files):
+                hint = "change checkpoint_files() of the task: names are of letters, digits, '.', '_' and '-'"
+                raise CheckpointFailed(why, hint=hint)
+            self._files = files
         return self._files
 
 
@@ -196,14 +202,6 @@ def _metrics(publication: Publication) -> dict[str, Any]:
     }
     measured = {"eval_loss": publication.eval_loss} if math.isfinite(publication.eval_loss) else {}
     return {**measured, "published": published}
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        verified_state(path)
-    except CorruptState:
-        return False
-    return True
 
 
 def _publication(path: Path) -> Publication | None:

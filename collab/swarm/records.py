@@ -104,7 +104,10 @@ class PeerRecord:
     delay: float = 0.0
     """Own steps from the end of a window until its mean is here."""
     without: str = ""
-    """Duties of a backbone that are switched off, by name, with commas between them. New fields go below."""
+    """Duties of a backbone that are switched off, by name, with commas between them."""
+    life: int = 0
+    """Mark of a trainer's life, to which ``total_samples`` belongs: milliseconds of swarm time when it began, as far as
+    the peer knew the time then. 0: it does not say. New fields go below."""
 
     def does(self, duty: Duty) -> bool:
         """Whether a backbone does this for the run, as far as it says. A name that we do not know says nothing."""
@@ -161,9 +164,9 @@ def _checked(values: Any, peer: PeerId) -> PeerRecord:
             raise BadMessage(f"record field {field.name} should be {kind.__name__}, got {type(value).__name__}")
         converted[field.name] = value
     record = PeerRecord(**converted)
-    counts = (record.samples, record.total_samples, record.epochs_contributed, record.orders, record.data_pass)
+    counts = (record.samples, record.total_samples, record.epochs_contributed, record.orders, record.life)
     speeds = (record.samples_per_s, record.microbatch_s, record.said_at, record.life_s, record.period, record.delay)
-    is_sound = all(0 <= figure <= MOST_CLAIMED for figure in (record.epoch, *counts, *speeds))
+    is_sound = all(0 <= figure <= MOST_CLAIMED for figure in (record.epoch, record.data_pass, *counts, *speeds))
     is_sound &= max(record.checkpoint_epoch, record.eval_epoch) <= MOST_CLAIMED
     if not is_sound or record.life_s > LONGEST_LIFE_S:
         raise BadMessage("record holds impossible values")

@@ -53,5 +53,8 @@ class Task(Protocol):
         ...
 
     def checkpoint_files(self) -> Mapping[str, bytes]:
-        """What belongs beside ``model.safetensors`` so that others can load it: configuration, tokenizer; by name."""
+        """What belongs beside ``model.safetensors`` so that others can load it: configuration, tokenizer; by name.
+
+        Names are those of plain files (``checkpoints.file_names``); those of the run's own files are taken.
+        """
         ...

@@ -45,6 +45,7 @@ class Teller:
         self.reach = reach
         """How others get to us, as far as we know."""
         self.vitals = Vitals()
+        self._life = round(1000 * ports.clock.now())
         self.free_from: int | None = None
         """First epoch of which we have promised nothing, when we leave."""
         self.wants_credit = False
@@ -99,6 +100,7 @@ class Teller:
             gpu=self._gpu,
             period=vitals.period,
             delay=vitals.delay,
+            life=self._life,
         )
 
     def note_microbatch(self, report: MicrobatchReport, seconds: float) -> None:

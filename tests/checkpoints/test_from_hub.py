@@ -11,9 +11,9 @@ import pytest
 
 from collab.checkpoints.from_hub import Brought, bring_newest, export, fetch_checkpoint
 from collab.checkpoints.hub_repository import HubPlace, HubRepository
-from collab.checkpoints.local import load_checkpoint, load_newest, save_checkpoint, state_bytes
+from collab.checkpoints.local import list_checkpoints, load_checkpoint, load_newest, save_checkpoint, state_bytes
 from collab.checkpoints.local_publisher import LocalPublisher
-from collab.errors import CheckpointFailed, CorruptState, HubBusy, HubDenied, StateError
+from collab.errors import CheckpointFailed, CorruptState, HubBusy, HubDenied, HubError, StateError
 from collab.swarm.lease import Tenure
 from collab.types import PeerId
 from tests.checkpoints.test_hub_publisher import NAME, Shop
@@ -204,15 +204,27 @@ def test_what_is_here_already_is_not_fetched_again(published: HubStandIn, tmp_pa
     assert published.count("GET .*/model.safetensors") == 0
 
 
-def test_a_damaged_checkpoint_of_the_same_epoch_is_not_replaced_by_an_older_one(
-    published: HubStandIn, tmp_path: Path
+@pytest.mark.parametrize("epoch", [10, 20, 30])
+def test_of_a_disk_on_which_none_is_whole_the_hubs_takes_the_place_and_the_damaged_ones_are_put_aside(
+    published: HubStandIn, tmp_path: Path, epoch: int
 ) -> None:
+    root = tmp_path / "checkpoints"
+    path = save_checkpoint(root, snapshot(epoch), fingerprint="f", files=FILES, metrics={}).path
+    (path / "model.safetensors").write_bytes(b"torn")
+    assert bring_newest(repository(published), root, fingerprint="f").path == root / "epoch-00000020"
+    assert [one.name for one in list_checkpoints(root)] == ["epoch-00000020"]
+    check_equal(load_newest(root, fingerprint="f"), snapshot(20, 20.0))
+    assert (root / "damaged" / path.name / "model.safetensors").read_bytes() == b"torn"
+
+
+def test_nothing_is_put_aside_while_the_hub_gives_nothing(published: HubStandIn, tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     path = save_checkpoint(root, snapshot(30), fingerprint="f", files=FILES, metrics={}).path
     (path / "model.safetensors").write_bytes(b"torn")
-    found = bring_newest(repository(published), root, fingerprint="f")
-    assert found.path is None
-    assert "up to epoch 30, are damaged" in found.why
+    published.fault("GET .*/model.safetensors", 403, times=9)
+    with pytest.raises(HubError):
+        bring_newest(repository(published), root, fingerprint="f")
+    assert list_checkpoints(root) == [path]
 
 
 # -- export ------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ import pytest
 from collab.checkpoints import local, synced
 from collab.checkpoints.base import Order
 from collab.checkpoints.fence import FENCE_FILE
-from collab.checkpoints.local import list_checkpoints
+from collab.checkpoints.file_names import PAGES, TENSORS
+from collab.checkpoints.local import STATE_FILE, list_checkpoints
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.errors import CheckpointFailed, DataError, Fenced
 from collab.swarm.backbone_records import Publication
@@ -136,6 +137,26 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_said(tmp_path: Path) -> 
     held = ours.newest()
     assert held.snapshot.epoch == 5
     assert not held.is_newest
+    assert ours.damaged_epoch == 10
+
+
+def test_a_damaged_checkpoint_does_not_count_among_those_that_are_kept(tmp_path: Path) -> None:
+    """Its number is higher than that of what comes now."""
+    ours = publisher(tmp_path, keep=2)
+    for epoch in (5, 20, 30):
+        ours.publish(snapshot(epoch), order(epoch, Tenure(1, A)))
+        (tmp_path / f"epoch-{epoch:08d}" / "model.safetensors").write_bytes(b"torn")
+    again = publisher(tmp_path, keep=2)
+    assert again.newest() is None
+    assert again.damaged_epoch == 30
+    assert len(list_checkpoints(tmp_path)) == 2, "nothing is touched before there is something in their place"
+    for epoch in (7, 8, 9):
+        again.publish(snapshot(epoch), order(epoch, Tenure(1, A)))
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["epoch-00000009", "epoch-00000008"]
+    check_equal(again.newest().snapshot, snapshot(9))
+    assert {path.name for path in (tmp_path / "damaged").iterdir()} == {"epoch-00000020", "epoch-00000030"}
+    (tmp_path / FENCE_FILE).unlink()
+    assert publisher(tmp_path).highest() == Tenure(1, A)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "config.json"])
@@ -263,3 +284,24 @@ def test_whatever_a_tasks_files_fail_with_is_a_checkpoint_that_failed(
         ours.publish(snapshot(10), order(10, Tenure(1, A)))
     assert hint in told.value.hint
     assert list_checkpoints(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", [*TENSORS, *PAGES, STATE_FILE, "collab_history.json", "a/b", "../up", ".hidden", ""])
+def test_a_name_that_could_not_be_had_back_from_the_hub_is_refused_with_the_first_checkpoint(
+    tmp_path: Path, name: str
+) -> None:
+    ours = LocalPublisher(tmp_path, "f", lambda: {**FILES, name: b""}, keep=3)
+    with pytest.raises(CheckpointFailed, match="the task's file") as told:
+        ours.publish(snapshot(10), order(10, Tenure(1, A)))
+    assert name in told.value.message
+    assert "change checkpoint_files() of the task" in told.value.hint
+    assert list_checkpoints(tmp_path) == []
+
+
+def test_more_files_than_are_taken_from_the_hub_are_refused(tmp_path: Path) -> None:
+    def files(number: int) -> Mapping[str, bytes]:
+        return {f"part-{one}": b"" for one in range(number)}
+
+    with pytest.raises(CheckpointFailed, match="63 files for each checkpoint, and 62 have room"):
+        LocalPublisher(tmp_path, "f", lambda: files(63), keep=3).publish(snapshot(10), order(10, Tenure(1, A)))
+    LocalPublisher(tmp_path, "f", lambda: files(62), keep=3).publish(snapshot(10), order(10, Tenure(1, A)))

@@ -19,9 +19,10 @@ import transformers
 import yaml
 
 from collab.checkpoints.carried_on import carry_on
+from collab.checkpoints.file_names import why_unfit
 from collab.checkpoints.hub_publisher import HubPublisher
 from collab.checkpoints.hub_repository import LOOK_S, HubPlace, HubRepository
-from collab.checkpoints.local import save_checkpoint, verified_state
+from collab.checkpoints.local import list_checkpoints, save_checkpoint, verified_state
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.config import load_run, parse_run
 from collab.errors import CheckpointFailed, ConfigError, CorruptState, HubBusy, HubDenied, InviteError, StateError
@@ -473,6 +474,33 @@ def test_a_lost_disk_begins_with_what_the_hub_has(at_hub: HubStandIn, tmp_path: 
     at_hub.requests.clear()
     bring_if_lost(HubPlace(NAME), new, BUNDLE.fingerprint)
     assert at_hub.requests == [], "who has something does not even ask"
+
+
+def test_no_task_can_have_a_file_of_a_name_that_a_page_of_the_repository_has(
+    at_hub: HubStandIn, tmp_path: Path
+) -> None:
+    publish(at_hub, tmp_path, 10, WORD)
+    files = at_hub.repositories[NAME].head.files
+    beside = set(files) - set(FILES) - {".gitattributes"}
+    assert {"README.md", "run.yaml", "collab_run.json", "collab_history.json", "loss.svg"} <= beside
+    assert [name for name in beside if not why_unfit([name])] == []
+
+
+def test_a_disk_on_which_every_checkpoint_is_damaged_begins_with_what_the_hub_has(
+    at_hub: HubStandIn, tmp_path: Path
+) -> None:
+    new = DataDir(tmp_path)
+    publish(at_hub, tmp_path, 10, WORD)
+    publish(at_hub, tmp_path, 20, WORD)
+    for path in list_checkpoints(new.checkpoints):
+        (path / "optimizer.safetensors").write_bytes(b"torn")
+    with pytest.raises(StateError, match="no checkpoint on this disk is whole, and what org/model holds cannot be"):
+        bring_if_lost(HubPlace(NAME), new, "another fingerprint")
+    bring_if_lost(HubPlace(NAME), new, BUNDLE.fingerprint)
+    assert verified_state(new.checkpoints / "epoch-00000020")["epoch"] == 20
+    at_hub.requests.clear()
+    bring_if_lost(HubPlace(NAME), new, BUNDLE.fingerprint)
+    assert at_hub.requests == []
 
 
 def test_a_new_run_begins_where_its_repository_is_not_there_or_is_empty(

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import math
 import os
 import re
@@ -210,6 +211,34 @@ def test_what_a_machine_gave_in_earlier_lives_counts_also_after_our_own_restart(
     book.save()
     again = CreditBook(tmp_path / "credits.json")
     assert [(one.name, one.total) for one in again.all()] == [("", 100), ("person 0", 38)]
+
+
+def test_a_late_record_and_a_second_machine_with_the_same_key_add_nothing_twice(tmp_path: Path) -> None:
+    path = tmp_path / "credits.json"
+    book = CreditBook(path)
+
+    def hear(*words: tuple[int, int]) -> list[int]:
+        for life, samples in words:
+            book.note([replace(told(samples), life=life)])
+        return [one.total for one in book.all()]
+
+    assert hear((1, 1000), (1, 900), (1, 1000)) == [1000], "the second one was read late"
+    assert hear((2, 10), (1, 1001), (2, 11), (1, 1002)) == [1013], "two at once"
+    book.save()
+    book = CreditBook(path)
+    assert hear((2, 12), (1, 1003), (3, 1003)) == [2018], "a new life that says as much as the one before"
+    assert hear((4, 5), (5, 5), (6, 5), (7, 5)) == [2038]
+    assert hear((7, 6), (6, 5)) == [2039]
+
+
+def test_a_trainer_that_says_its_life_after_an_upgrade_is_counted_once(tmp_path: Path) -> None:
+    path = tmp_path / "credits.json"
+    path.write_text(json.dumps({told(1).peer: {"name": "Anna", "earlier": 5, "samples": 30, "invite": ""}}))
+    book = CreditBook(path)
+    book.note([replace(told(31), life=7)])
+    assert [one.total for one in book.all()] == [36]
+    book.note([replace(told(2), life=8)])
+    assert [one.total for one in book.all()] == [38]
 
 
 def test_strangers_that_boast_push_nobody_out_who_was_in_a_round_also_after_our_restart(tmp_path: Path) -> None:
