@@ -1,7 +1,7 @@
 """How a peer's tasks begin and end together."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -60,6 +60,16 @@ def first_of(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """The error itself, what it came of, and so on."""
+    seen: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in seen:
+        seen.append(current)
+        yield current
+        current = current.__cause__ or current.__context__
 
 
 async def end(*tasks: asyncio.Task[Any]) -> None:

@@ -46,6 +46,10 @@ class DataError(CollabError):
     """The training data cannot be read, or does not fit the task."""
 
 
+class DataUnreachable(DataError):
+    """The server that has the training data does not answer, or asks for patience: the same may work later."""
+
+
 class DeviceFull(CollabError):
     """The device's memory does not hold what is needed there; another program that has it may give it back."""
 

@@ -10,7 +10,15 @@ from functools import partial
 from typing import Any
 
 from collab.concurrency import run_until_first
-from collab.errors import BootstrapFailed, DeviceFull
+from collab.errors import (
+    AccessDenied,
+    BootstrapFailed,
+    CollabError,
+    DataUnreachable,
+    DeviceFull,
+    NetworkError,
+    VersionMismatch,
+)
 from collab.metrics.guest_records import Paused
 from collab.training.pausing import release_gpu
 from peers.anew import HandedOn
@@ -28,7 +36,10 @@ from peers.traffic import MonthlyTraffic
 from peers.wiring import invite_from
 
 AGAIN_S = 30.0
-"""Between two tries to come back after a pause, while nobody answers, or others have the device's memory."""
+"""Between two tries to come back after a pause, while what stands against it may pass."""
+PASSING = (NetworkError, DataUnreachable, DeviceFull)
+LASTING = (AccessDenied, VersionMismatch)
+"""Network errors that are as before until a person does something, here or at the organiser's."""
 
 
 async def join(options: JoinOptions, stop: asyncio.Event) -> HandedOn | None:
@@ -40,17 +51,33 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> HandedOn | None:
 
     Raises:
         Declined: the machine's owner does not want it to take part.
-        CollabError: it cannot take part, or not any more.
+        CollabError: it cannot take part, or not any more. What it has given is summed up all the same.
     """
     check_role(options)
     options.rules.check()
     if options.rules.is_modest:
         give_way()
+    given = Given.of(options.role, options.life_before)
+    try:
+        to_hand_on = await _live(options, stop, given)
+    except (CollabError, ExceptionGroup):
+        if given.counts:
+            _summarise(options, given.summary)
+        raise
+    if to_hand_on is not None:
+        return to_hand_on
+    if given.has_declined:
+        raise declined(options.data_dir)
+    _summarise(options, given.summary)
+    return None
+
+
+async def _live(options: JoinOptions, stop: asyncio.Event, given: Given) -> HandedOn | None:
+    """One session after the other; see ``join``."""
     invite = invite_from(options.invite)
     traffic = MonthlyTraffic(options.data_dir.traffic)
     rules = occasions(options.rules, options.data_dir, traffic)
     guest = Guest(options.data_dir, rules, traffic, partial(_tell_wait, options))
-    given = Given.of(options.role, options.life_before)
     if options.life_before is not None:
         guest.carry_on(options.life_before.asked_s, options.life_before.kind)
 
@@ -65,19 +92,16 @@ async def join(options: JoinOptions, stop: asyncio.Event) -> HandedOn | None:
             options.say(f"joining {invite.run_id} ...")
             session = Session(options=options, invite=invite, guest=guest, stop=stop, given=given)
             try:
-                is_reached = await _lived(session, is_first=not guest.paused_s)
+                has_lived = await _lived(session, is_first=not guest.paused_s)
             finally:
                 guest.end_session()
-            if is_reached and (given.has_declined or not guest.pause.wanted.is_set()):
+            if has_lived and (given.has_declined or not guest.pause.wanted.is_set()):
                 break  # where somebody said no, PyTorch may be half loaded
             free_memory()
             if given.had_gpu and guest.waits and not stop.is_set():
                 return _to_hand_on(options, given, guest.waits)
-            if not is_reached:
+            if not has_lived:
                 await run_until_first(stop.wait(), asyncio.sleep(AGAIN_S))
-    if given.has_declined:
-        raise declined(options.data_dir)
-    _summarise(options, given.summary)
     return None
 
 
@@ -104,23 +128,30 @@ def _tell_wait(options: JoinOptions, wait: Wait) -> None:
 
 
 async def _lived(session: Session, *, is_first: bool) -> bool:
-    """Whether swarm and device were there. Who comes back from a pause of hours may find its own line, or the run,
-    down, and another program on the device.
+    """Whether all was there that it needs. Who comes back from a pause of hours may find its own line, the run or the
+    data's server down, and another program on the device or the port.
 
     Raises:
-        CollabError: see ``Session.live``; of the first session also that nobody has answered, or the device is full.
+        CollabError: see ``Session.live``; of the first session also what may pass.
     """
-    is_reached = True
     try:
         await session.live()
-    except* (BootstrapFailed, DeviceFull) as errors:
-        if is_first:
+    except* CollabError as errors:
+        problems = leaves(errors)
+        if is_first or not all(_may_pass(problem) for problem in problems):
             raise
-        is_reached, error = False, leaves(errors)[0]
-        is_full = isinstance(error, DeviceFull)
-        what = error.message if is_full else f"nobody of the run answers ({error.message})"
-        announce(f"{what}; trying again in {AGAIN_S:.0f} s")
-    return is_reached
+        error = problems[0]
+        is_alone = isinstance(error, BootstrapFailed)
+        what = f"nobody of the run answers ({error.message})" if is_alone else error.message
+        hint = f"\n  -> if that does not help: {error.hint}" if error.hint else ""
+        announce(f"{what}; trying again in {AGAIN_S:.0f} s{hint}")
+    else:
+        return True
+    return False
+
+
+def _may_pass(error: CollabError) -> bool:
+    return isinstance(error, PASSING) and not isinstance(error, LASTING)
 
 
 def free_memory() -> None:

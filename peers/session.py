@@ -204,13 +204,15 @@ class Session:
         relay.observe(Notice(at_s=started.ports.clock.now(), text=text))
         ending = asyncio.ensure_future(self._ends())
         ending.add_done_callback(lambda _: leaves.set())
+        is_over = False
         try:
             await auxiliary.run(leaves)
+            is_over = not leaves.is_set()
         finally:
             ending.cancel()
-        record = auxiliary.record()
-        summary = {"id": record.peer, "role": record.role, "rounds": auxiliary.assistant.rounds_committed}
-        self.given.add(summary, ("rounds",), is_over=not leaves.is_set())
+            record = auxiliary.record()
+            summary = {"id": record.peer, "role": record.role, "rounds": auxiliary.assistant.rounds_committed}
+            self.given.add(summary, ("rounds",), is_over=is_over)
 
     def _begun(self, started: Started, relay: Relay) -> None:
         """Whoever watches is told how this peer is reached, and that it was away."""

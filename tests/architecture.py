@@ -23,6 +23,7 @@ LAYERS = {
     "collab.concurrency": PURE,
     "collab.answers": PURE,
     "collab.newest": PURE,
+    "collab.statuses": PURE,
     "collab.lately": PURE,
     "collab.compression": PURE,
     "collab.fleet_cost": PURE,

@@ -17,7 +17,9 @@ from typing import Any
 
 from collab.checkpoints.disk_errors import is_of_disk
 from collab.checkpoints.hub_advice import AGAIN, FULL, REFUSED, TO_WRITE, UNKNOWN, advice_here
+from collab.concurrency import chain_of
 from collab.errors import CollabError, HubBusy, HubDenied, HubError, HubMissing, HubMoved
+from collab.statuses import PATIENCE
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +27,6 @@ SILENCE_S = 60.0
 """A connection on which nothing moves for so long is given up."""
 LONGEST_WAIT_S = 3600.0
 """However long the Hub asks us to wait."""
-PATIENCE = (408, 425, 429, 500, 502, 503, 504)
-"""Statuses of a server that may answer later."""
 MOVED = (409, 412)
 OF_STORAGE = re.compile(r"\b(storage|quota|disk space)\b", re.IGNORECASE)
 """In what the Hub says when an account or a repository is full: it may be a 403 as well."""
@@ -94,7 +94,7 @@ def _of_disk(error: BaseException) -> OSError | None:
     """The error of our own disk that is behind one of the client's; None: it is another one."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    for one in _chain(error):
+    for one in chain_of(error):
         if isinstance(one, HubError | HfHubHTTPError.__bases__[0]):
             return None  # the Hub, or the way there
         if isinstance(one, OSError) and is_of_disk(one):
@@ -112,7 +112,7 @@ def translated(error: BaseException, place: str, advice: str = TO_WRITE) -> HubE
         RevisionNotFoundError,
     )
 
-    chain = list(_chain(error))
+    chain = list(chain_of(error))
     for one in chain:
         if isinstance(one, HubError):
             return one.again()
@@ -169,15 +169,6 @@ def without_token(text: str, token: str | None) -> str:
     words = [word if "hf_" not in word else "***" for word in text.split(" ")]
     cleaned = " ".join(words)
     return cleaned.replace(token, "***") if token else cleaned
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and current not in seen:
-        seen.append(current)
-        yield current
-        current = current.__cause__ or current.__context__
 
 
 def _become_impatient() -> None:

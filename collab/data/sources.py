@@ -16,9 +16,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from collab.concurrency import chain_of
 from collab.config import BuiltinData, Data, FilesData, HubData
 from collab.data.text_files import files_documents, matching_files, text_of
-from collab.errors import DataError
+from collab.errors import DataError, DataUnreachable
+from collab.statuses import PATIENCE
 
 logger = logging.getLogger(__name__)
 
@@ -231,8 +233,19 @@ def _reading(section: HubData) -> Iterator[None]:
         yield
     except (OSError, ValueError, httpx.HTTPError) as error:
         place = f"{_describe(section)} (subset {section.subset}, split {section.split})"
-        raise DataError(f"{place} cannot be read: {error}",
-                        hint="check the network, the names, and for a private or gated dataset the token") from error
+        kind = DataUnreachable if _may_pass(error) else DataError
+        raise kind(f"{place} cannot be read: {error}",
+                   hint="check the network, the names, and for a private or gated dataset the token") from error
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether nobody has answered, or somebody that may answer later."""
+    import httpx
+
+    statuses = [one.response.status_code for one in chain_of(error) if getattr(one, "response", None) is not None]
+    if statuses:
+        return statuses[0] in PATIENCE
+    return any(isinstance(one, ConnectionError | TimeoutError | httpx.TransportError) for one in chain_of(error))
 
 
 def _stream(section: HubData) -> Any:

@@ -275,7 +275,8 @@ async def open_transport(settings: NetworkSettings) -> AsyncIterator[HivemindTra
             settings.identity_path, listen, settings.announce, settings.relay, is_punching=settings.is_punching
         )
     except P2PDaemonError as error:
-        raise NetworkError(f"the libp2p daemon did not start: {error}", hint="run 'collab-peer --help'") from error
+        hint = "have memory and processes free for it; 'collab-peer doctor' tries it, too"
+        raise NetworkError(f"the libp2p daemon did not start: {error}", hint=hint) from error
     try:
         async with Background() as tasks:
             yield HivemindTransport(p2p, tasks, is_client=settings.is_client)

@@ -3,21 +3,25 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import datasets
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
 
 from collab.config import BuiltinData, FilesData, HubData
 from collab.data.sources import (
     Reader,
     Split,
+    count_shards,
     documents,
     expected_bytes,
     source_state,
     split_of,
 )
 from collab.data.text_files import matching_files
-from collab.errors import DataError
+from collab.errors import DataError, DataUnreachable
 
 
 def reader(base_dir: Path, *, seed: int = 0, peer_id: str = "a") -> Reader:
@@ -188,14 +192,34 @@ def test_dataset_that_cannot_be_streamed_is_named_with_the_reason(tmp_path: Path
     assert caught.value.hint
 
 
-def test_unreachable_hub_is_a_data_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-    import httpx
+def hub_error(status: int) -> HfHubHTTPError:
+    return HfHubHTTPError("no route to host", response=httpx.Response(status, request=httpx.Request("GET", "https://hub")))
 
-    def unreachable(*_args: object, **_options: object) -> None:
-        raise httpx.ConnectError("no route to host")
 
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+def of(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(("error", "may_pass"), [
+    (httpx.ConnectError("no route to host"), True),
+    (ConnectionError("no route to host"), True),
+    (of(FileNotFoundError("no route to host"), hub_error(503)), True),
+    (hub_error(429), True),
+    (of(FileNotFoundError("no route to host"), hub_error(404)), False),
+    (FileNotFoundError("no route to host"), False),
+    (ValueError("no route to host"), False),
+])
+def test_hub_that_cannot_be_read_is_a_data_error_which_says_whether_that_may_pass(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, may_pass: bool) -> None:
+    def fails(*_args: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", fails)
+    section = HubData(source="hub", dataset="some/text")
     with pytest.raises(DataError, match=r"dataset 'some/text' .*no route to host") as caught:
-        list(documents(HubData(source="hub", dataset="some/text"), Split.TRAIN, reader(tmp_path)))
+        list(documents(section, Split.TRAIN, reader(tmp_path)))
     assert "network" in caught.value.hint
+    assert isinstance(caught.value, DataUnreachable) is may_pass
+    with pytest.raises(DataUnreachable if may_pass else DataError):
+        count_shards(section)

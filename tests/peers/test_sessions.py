@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from collab.errors import BootstrapFailed, ConfigError, DeviceFull
+from collab.errors import (
+    AccessDenied,
+    BootstrapFailed,
+    ConfigError,
+    DataError,
+    DataUnreachable,
+    DeviceFull,
+    Dismissed,
+    NetworkError,
+    PortTaken,
+    VersionMismatch,
+)
 from collab.simulation.virtual_time import VirtualClock, VirtualLoop
 from collab.swarm.identity import Identity
 from collab.swarm.invite import Invite, write_invite
@@ -37,6 +48,22 @@ from peers.wiring import Reach, invite_from
 from tests.peers.test_screen import step
 
 PATIENT = HouseRules(works_on_battery=True, is_modest=False)
+
+
+PROBLEMS = {
+    "nobody answers": BootstrapFailed("none of the 1 bootstrap addresses answered", hint="is it running?"),
+    "the device is full": DeviceFull("the model does not fit", hint="end what else uses it"),
+    "the daemon does not start": NetworkError("the libp2p daemon did not start: no memory", hint="have memory free"),
+    "nobody can dial it": NetworkError("others must be able to dial it", hint="forward a TCP port"),
+    "the port is taken": PortTaken("port 4000 is taken", hint="end what else listens there"),
+    "the Hub fails": DataUnreachable("the dataset cannot be read: 503", hint="check the network"),
+    "the dataset is not there": DataError("the dataset cannot be read: 404", hint="check the names"),
+    "it is banned": Dismissed("the organiser has banned this peer"),
+    "it is not invited": AccessDenied("this invite has ended"),
+    "it is too old": VersionMismatch("the swarm is of another version"),
+    "the run file is of no use here": ConfigError("the task cannot be built here"),
+}
+PASSING = tuple(PROBLEMS)[:6]
 
 
 @pytest.fixture
@@ -81,10 +108,8 @@ class Lives:
         self.paused_s.append(session.guest.paused_s)
         deed = self._deeds.pop(0)
         self.was_paused.append(session.guest.pause.wanted.is_set())
-        if deed == "nobody answers":
-            raise BootstrapFailed("none of the 1 bootstrap addresses answered")
-        if deed == "the device is full":
-            raise DeviceFull("the device's memory is too small: the model does not fit", hint="end what else uses it")
+        if deed in PROBLEMS:
+            raise PROBLEMS[deed]
         if deed == "asks, and hears no":
             session.given.is_over = session.given.has_declined = True
             return
@@ -169,14 +194,10 @@ def test_a_tally_goes_on_from_its_sums() -> None:
     assert Tally.of(json.loads(json.dumps(tally.sums))).sums == tally.sums
 
 
-@pytest.mark.parametrize(
-    ("deed", "said"),
-    [("nobody answers", "nobody of the run answers"), ("the device is full", "the model does not fit")],
-)
-def test_after_a_pause_a_run_that_does_not_answer_and_a_full_device_are_tried_again(
-    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    deed: str, said: str,
-) -> None:  # fmt: skip
+@pytest.mark.parametrize("deed", PASSING)
+def test_after_a_pause_what_may_pass_is_told_with_the_next_step_and_tried_again(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], deed: str
+) -> None:
     lives = Lives(monkeypatch, DataDir(tmp_path), "is paused", deed, deed, "finishes")
     freed_s = list[float]()
     monkeypatch.setattr(joining, "free_memory", lambda: freed_s.append(loop.time()))
@@ -184,18 +205,33 @@ def test_after_a_pause_a_run_that_does_not_answer_and_a_full_device_are_tried_ag
     assert len(lives.begun_s) == 4
     assert freed_s[1:3] == lives.begun_s[1:3], "who waits for memory holds none"
     assert lives.begun_s[3] - lives.begun_s[2] == pytest.approx(joining.AGAIN_S)
-    told = capsys.readouterr()
-    assert told.err.count(said) == told.err.count("trying again in 30 s") == 2
+    told, problem = capsys.readouterr(), PROBLEMS[deed]
+    assert told.err.count(problem.message) == told.err.count("trying again in 30 s") == 2
+    assert told.err.count(f"-> if that does not help: {problem.hint}") == 2
+    assert json.loads(told.out.splitlines()[-1])["samples"] == 20
 
 
-@pytest.mark.parametrize(("deed", "kind"), [("nobody answers", BootstrapFailed), ("the device is full", DeviceFull)])
+@pytest.mark.parametrize("deed", sorted(set(PROBLEMS) - set(PASSING)))
+def test_after_a_pause_what_is_wrong_for_good_ends_it_at_once_with_what_it_has_given(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], deed: str
+) -> None:
+    lives = Lives(monkeypatch, DataDir(tmp_path), "is paused", deed)
+    with pytest.raises(ExceptionGroup) as caught:
+        loop.run_until_complete(joining.join(options(tmp_path), asyncio.Event()))
+    assert caught.group_contains(type(PROBLEMS[deed]))
+    assert len(lives.begun_s) == 2
+    assert summary(capsys)["samples"] == 10
+
+
+@pytest.mark.parametrize("deed", PROBLEMS)
 def test_the_first_time_that_is_an_error(
-    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, deed: str, kind: type[Exception]
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], deed: str
 ) -> None:
     Lives(monkeypatch, DataDir(tmp_path), deed)
     with pytest.raises(ExceptionGroup) as caught:
         loop.run_until_complete(joining.join(options(tmp_path), asyncio.Event()))
-    assert caught.group_contains(kind)
+    assert caught.group_contains(type(PROBLEMS[deed]))
+    assert '"Summary"' not in capsys.readouterr().out, "nothing was given"
 
 
 def test_one_that_ends_by_itself_is_not_begun_again(
@@ -529,3 +565,37 @@ def test_a_session_gives_a_sign_of_life_each_minute_and_counts_on_what_was_given
     lines = [line.split("  ", 1)[1] for line in capsys.readouterr().out.splitlines()]
     assert lines == 2 * [minute, minute, words(step(epoch=7, own=16))]
     assert asked.data_dir.metrics.read_text().count('"StepAwaited"') == 4
+
+
+def test_what_a_helper_gave_counts_though_its_session_failed(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Assisted:
+        """An auxiliary peer that helps in two rounds, and then fails."""
+
+        assistant = SimpleNamespace(rounds_committed=2)
+        membership = statutes = SimpleNamespace()
+
+        def __init__(self, *_: object) -> None:
+            pass
+
+        async def run(self, _stop: asyncio.Event) -> None:
+            raise NetworkError("the libp2p daemon (p2pd) of this peer has died")
+
+        def record(self) -> Any:
+            return SimpleNamespace(peer="me", role=Role.AUXILIARY)
+
+    monkeypatch.setattr(sessions, "Auxiliary", Assisted)
+    monkeypatch.setattr(Session, "_begun", lambda *_: None)
+    given, place = Given({}), DataDir(tmp_path)
+    guest = Guest(place, (), MonthlyTraffic(place.traffic), lambda _: None)
+    nothing: Any = None
+    life = Session(
+        options=options(tmp_path, role=Role.AUXILIARY), invite=nothing, guest=guest, stop=asyncio.Event(), given=given
+    )
+    verdict = SimpleNamespace(reach=Reachability.DIRECT)
+    started: Any = SimpleNamespace(ports=SimpleNamespace(clock=VirtualClock(loop)), identity=None, verdict=verdict)
+    with pytest.raises(NetworkError):
+        loop.run_until_complete(life._assist(started, nothing, Relay(), Watched(title="run")))
+    assert given.summary["rounds"] == 2
+    assert not given.is_over
