@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import yaml
 
 from collab.checkpoints.hub_publisher import Beside, Staged
 from collab.checkpoints.hub_repository import There
+from collab.config import Run, Solo, VcAsgd
 from collab.errors import CorruptState, InviteError
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import read_invite
@@ -113,7 +114,9 @@ class HubPages:
         """Up to this checkpoint, of all that have published; and what is wrong with what is there."""
         fingerprint, given, orders = self._bundle.fingerprint, self._seen.given(), self._seen.orders()
         theirs, wrong = fetched(there)
-        ours = own_history(fingerprint, str(state.get("era", "")), self._seen.curves(), given)
+        ours = own_history(
+            fingerprint, str(state.get("era", "")), self._seen.curves(), who_counts(given, self._bundle.run)
+        )
         others = merged(without_undone(self._seen.before(), orders), without_undone(theirs, orders))
         hidden = unnamed(fingerprint, given, orders.bans().values())
         return until(merged(others, ours, hidden), int(state["epoch"])), wrong
@@ -148,6 +151,12 @@ class HubPages:
             "invite": invite,
         }
         return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
+
+
+def who_counts(given: Iterable[tuple[PeerId, Credit]], run: Run) -> list[tuple[PeerId, Credit]]:
+    """Of those who say to have given something: where training goes in rounds, who was seen in one."""
+    has_rounds = not isinstance(run.strategy, VcAsgd | Solo)
+    return [(peer, one) for peer, one in given if one.is_seen or not has_rounds]
 
 
 def _page(there: There) -> tuple[bytes | None, str]:

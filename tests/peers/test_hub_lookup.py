@@ -24,7 +24,7 @@ from collab.checkpoints.hub_publisher import HubPublisher
 from collab.checkpoints.hub_repository import LOOK_S, HubPlace, HubRepository
 from collab.checkpoints.local import list_checkpoints, save_checkpoint, verified_state
 from collab.checkpoints.local_publisher import LocalPublisher
-from collab.config import load_run, parse_run
+from collab.config import Run, load_run, parse_run
 from collab.errors import CheckpointFailed, ConfigError, CorruptState, HubBusy, HubDenied, InviteError, StateError
 from collab.metrics.records import SwarmReport
 from collab.metrics.store import MetricsStore
@@ -88,7 +88,12 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-ANNA = {"a": Credit("Anna", 0, 640)}
+def given_by(name: str, samples: int) -> Credit:
+    """Somebody who was in a round."""
+    return Credit(name, 0, samples, is_seen=True)
+
+
+ANNA = {"a": given_by("Anna", 640)}
 Peers = dict[str, Credit]
 
 
@@ -184,9 +189,9 @@ def told_losses(server: HubStandIn) -> dict[int, float]:
 def test_a_backbone_that_takes_over_tells_what_the_one_before_has_seen(hub: HubStandIn, tmp_path: Path) -> None:
     for epoch, loss in ((5, 3.0), (10, 2.0)):
         report(tmp_path / "first", epoch, loss)
-    publish(hub, tmp_path / "first", 10, WORD, {**ANNA, "b": Credit("", 0, 100)})
+    publish(hub, tmp_path / "first", 10, WORD, {**ANNA, "b": given_by("", 100)})
     report(tmp_path / "second", 20, 1.0)
-    publish(hub, tmp_path / "second", 20, None, {"a": Credit("Anna", 0, 30), "d": Credit("Dora", 0, 20)})
+    publish(hub, tmp_path / "second", 20, None, {"a": given_by("Anna", 30), "d": given_by("Dora", 20)})
     assert told_losses(hub) == {5: 3.0, 10: 2.0, 20: 1.0}
     text = card(hub)
     assert "- Anna: 640 samples\n- Dora: 20 samples" in text
@@ -221,7 +226,7 @@ def test_what_the_organiser_has_written_below_the_mark_stays(hub: HubStandIn, tm
 
 def test_a_name_goes_from_the_page_when_its_machine_is_banned(hub: HubStandIn, tmp_path: Path) -> None:
     rude = Identity.from_seed(b"r" * 32).peer_id
-    given = {**ANNA, rude: Credit("rude words", 0, 60)}
+    given = {**ANNA, rude: given_by("rude words", 60)}
     publish(hub, tmp_path, 10, WORD, given)
     assert "rude words" in card(hub)
     for epoch, root in ((20, tmp_path), (30, tmp_path / "second")):
@@ -229,6 +234,19 @@ def test_a_name_goes_from_the_page_when_its_machine_is_banned(hub: HubStandIn, t
         assert f"after {epoch} global steps" in card(hub)
         assert "- Anna: 640 samples\n- 1 more machine" in card(hub)
         assert not any(b"rude words" in content for content in head(hub).values())
+
+
+@pytest.mark.parametrize("strategy", ["dedloc", "vc_asgd"])
+def test_a_claim_counts_on_the_page_once_its_machine_was_in_a_round_if_there_are_rounds(
+    hub: HubStandIn, tmp_path: Path, strategy: str
+) -> None:
+    run = Run.model_validate(RUN.model_dump() | {"strategy": {"name": strategy}})
+    given = {**ANNA, "b": Credit("Boaster", 0, 10**15), "c": Credit("", 0, 10**15)}
+    publish(hub, tmp_path, 10, WORD, given, bundle=Bundle(run, {}, OWNER.peer_id))
+    has_rounds = strategy == "dedloc"
+    assert ("Boaster" in card(hub)) is not has_rounds
+    assert (b"Boaster" in head(hub)[HISTORY]) is not has_rounds
+    assert ("| Samples trained so far, as peers tell | 640 |" in card(hub)) is has_rounds
 
 
 def test_what_the_organiser_has_amended_is_on_the_page(hub: HubStandIn, tmp_path: Path) -> None:
@@ -776,7 +794,7 @@ def test_a_new_owners_run_tells_what_the_run_has_been_that_it_goes_on_from(
     at_hub: HubStandIn, tmp_path: Path
 ) -> None:
     report(tmp_path / "theirs", 10, 2.0)
-    publish(at_hub, tmp_path / "theirs", 10, WORD, {**ANNA, "b": Credit("", 0, 100)})
+    publish(at_hub, tmp_path / "theirs", 10, WORD, {**ANNA, "b": given_by("", 100)})
     mine = tmp_path / "mine" / "backbone"
     mine.mkdir(parents=True)
     take_up(NAME, RUN, tmp_path / "mine", DataDir(mine))
@@ -784,7 +802,7 @@ def test_a_new_owners_run_tells_what_the_run_has_been_that_it_goes_on_from(
     del at_hub.repositories[NAME]
     new_owner = Bundle(RUN, {}, STRANGER.peer_id)
     report(mine, 20, 1.0)
-    publish(at_hub, mine, 20, "", {"a": Credit("Anna", 0, 60)}, bundle=new_owner)
+    publish(at_hub, mine, 20, "", {"a": given_by("Anna", 60)}, bundle=new_owner)
     assert told_losses(at_hub) == {10: 2.0, 20: 1.0}
     assert "- Anna: 700 samples\n- 1 more machine" in card(at_hub)
 
