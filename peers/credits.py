@@ -44,6 +44,8 @@ class Credit:
     """Which one spoke last, see ``PeerRecord``."""
     others: dict[int, int] = field(default_factory=dict)
     """Samples of the lives that spoke before, by their marks, the latest last."""
+    said_at_s: float = 0.0
+    """When it has last said whether it wants to be named, swarm time."""
 
     @property
     def total(self) -> int:
@@ -102,7 +104,8 @@ class CreditBook:
             credit = self._credits.setdefault(record.peer, Credit())
             known = replace(credit, others=credit.others.copy())
             credit.hear(record.life, record.total_samples)
-            credit.name = record.name if record.wants_credit else ""
+            if record.said_at >= credit.said_at_s:
+                credit.name = record.name if record.wants_credit else ""
             voice = voice_of(record.peer)
             if voice != record.peer:
                 credit.invite = voice  # whose ban it is under, whatever it shows later
@@ -114,6 +117,15 @@ class CreditBook:
             ranked = sorted(self._credits.items(), key=lambda item: (not item[1].is_seen, -item[1].total))
             self._credits = dict(ranked[:MOST_PEERS])
             self.grew_at_s = {peer: at_s for peer, at_s in self.grew_at_s.items() if peer in self._credits}
+
+    def date(self, records: Iterable[PeerRecord]) -> None:
+        """Remember when each of them last said whether it wants to be named: where backbones have heard both, the later
+        word counts. For records that ``note`` has had; with what that finds changed it is written down.
+        """
+        for record in records:
+            credit = self._credits.get(record.peer)
+            if credit is not None and credit.name == (record.name if record.wants_credit else ""):
+                credit.said_at_s = max(credit.said_at_s, record.said_at)
 
     def all(self) -> tuple[Credit, ...]:
         """Most first."""
@@ -139,7 +151,9 @@ class CreditBook:
         saved_s = clock.monotonic()
         try:
             while True:
-                self.note(view().records, voice_of, contributors())
+                records = view().records
+                self.note(records, voice_of, contributors())
+                self.date(records)
                 if clock.monotonic() >= saved_s + SAVE_S:
                     saved_s = clock.monotonic()
                     await ports.compute.beside(self.save)  # a busy disk takes its time
@@ -165,8 +179,8 @@ def _credit(one: dict[str, Any]) -> Credit:
     """What an earlier version has written has no mark, and was in the book before anybody looked for it."""
     name, earlier, samples = str(one["name"]), int(one["earlier"]), int(one["samples"])
     others = {int(life): int(given) for life, given in one.get("others", {}).items()}
-    invite, is_seen = str(one.get("invite", "")), bool(one.get("is_seen", True))
-    return Credit(name, earlier, samples, invite, is_seen, int(one.get("life", 0)), others)
+    invite, is_seen, life = str(one.get("invite", "")), bool(one.get("is_seen", True)), int(one.get("life", 0))
+    return Credit(name, earlier, samples, invite, is_seen, life, others, float(one.get("said_at_s", 0.0)))
 
 
 def _read(path: Path) -> dict[PeerId, Credit]:

@@ -1,22 +1,18 @@
 """What a run has been, as each commit on the Hub tells it: thinned curves, and who gave how much.
 
 A backbone has seen only what happened while it was there. What others have published goes on with it: epochs of all,
-and of each peer the most that anybody has heard of. People who did not agree to be named are in sums only. What comes
-from the Hub may be anybody's: it is checked, bounded, and left aside if it is not what a backbone writes.
+and of each peer the most that anybody has heard of. People who did not agree to be named are in sums only, and whether
+somebody is named goes by the last that they have said to any backbone.
 """
 
 import hashlib
-import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from collab.checkpoints.hub_repository import There
-from collab.errors import CorruptState
-from collab.metrics.names import EVAL_LOSS, LEARNING_RATE, LOSS, MAX_EPOCH, SAMPLES_PER_S
+from collab.metrics.names import EVAL_LOSS, LEARNING_RATE, LOSS, SAMPLES_PER_S
 from collab.metrics.store import MetricsStore
 from collab.swarm.orders import OrderBook
 from collab.swarm.statements import FOREVER, Ban
@@ -24,20 +20,15 @@ from collab.types import PeerId
 from peers.credits import Credit
 from peers.model_card import Point
 
-HISTORY = "collab_history.json"
-FORMAT = 1
-MOST_BYTES = 4 << 20
-"""Of the file: more than we ever write, whatever the names are made of."""
 MOST_POINTS = 400
 """Of one curve, as many as a picture shows."""
-MOST_NAMED, MOST_RUNS = 500, 16
-"""Of one run those who gave most; of a line of runs, each of which went on from the one before, the largest."""
+MOST_NAMED, MOST_WITHDRAWN = 500, 1000
+"""Of one run: those who gave most, and those who took it back last that they are named."""
 MOST_CHARACTERS = 40
 """Of a name, and of the mark of an era."""
 MOST_OF_ONE, MOST_SAMPLES, MOST_MACHINES = 1 << 50, 1 << 62, 1 << 30
 """Samples of one machine and of all, and machines: beyond it somebody lies."""
 CURVES = (LOSS.name, EVAL_LOSS.name, SAMPLES_PER_S.name, LEARNING_RATE.name)
-KEY = re.compile(r"[0-9a-f]{16}")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Curves = Mapping[str, Mapping[int, float]]
@@ -54,6 +45,8 @@ class Given:
     """Of all of them."""
     named: Mapping[str, tuple[str, int]] = field(default_factory=lambda: NOTHING)
     """Name and samples of who agreed to it, by a digest of the peer."""
+    words: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    """When they said so last, swarm time, by the same digests; who is here and not named has taken it back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,24 +82,34 @@ def run_key(fingerprint: str) -> str:
 
 def own_history(fingerprint: str, era: str, curves: Curves, given: Iterable[tuple[PeerId, Credit]]) -> History:
     """What one backbone has seen itself."""
-    peers = [(_digest(f"{fingerprint}:{peer}"), one.name, min(one.total, MOST_OF_ONE)) for peer, one in given]
-    named = {key: (name[:MOST_CHARACTERS], samples) for key, name, samples in peers if name}
-    samples = min(sum(samples for _, _, samples in peers), MOST_SAMPLES)
-    seen = Given(machines=len(peers), samples=samples, named=named)
+    peers = [
+        (_digest(f"{fingerprint}:{peer}"), one.name, min(one.total, MOST_OF_ONE), one.said_at_s) for peer, one in given
+    ]
+    named = {key: (name[:MOST_CHARACTERS], samples) for key, name, samples, _ in peers if name}
+    words = {key: said_at_s for key, name, _, said_at_s in peers if name}
+    samples = min(sum(samples for _, _, samples, _ in peers), MOST_SAMPLES)
+    seen = Given(machines=len(peers), samples=samples, named=named, words=words)
     return History(era=era, curves=curves, runs={run_key(fingerprint): seen} if peers else NOTHING)
 
 
 def unnamed(fingerprint: str, given: Iterable[tuple[PeerId, Credit]], bans: Iterable[Ban]) -> frozenset[str]:
-    """Digests of who does not want to be named, or not any more, and of machines that are banned for good, be it by an
-    invite that they have shown us.
-    """
+    """Digests of machines that are banned for good, be it by an invite that they have shown us."""
     banned = {ban.who for ban in bans if ban.until_s == FOREVER}
-    peers = banned | {peer for peer, one in given if not one.name or one.invite in banned}
+    peers = banned | {peer for peer, one in given if one.invite in banned}
     return frozenset(_digest(f"{fingerprint}:{peer}") for peer in peers)
 
 
+def taken_back(fingerprint: str, given: Iterable[tuple[PeerId, Credit]], known: History) -> History:
+    """Who has told this backbone not to be named, of those whose word is known; of all others there are sums only."""
+    key = run_key(fingerprint)
+    unnamed = {_digest(f"{fingerprint}:{peer}"): one.said_at_s for peer, one in given if not one.name}
+    words = {one: unnamed[one] for one in unnamed.keys() & known.runs.get(key, Given()).words.keys()}
+    return History(runs={key: Given(words=words)} if words else NOTHING)
+
+
 def merged(theirs: History, ours: History, unnamed: frozenset[str] = frozenset()) -> History:
-    """Both in one; where both know something, of the curves ours counts, and of samples the most.
+    """Both in one; where both know something, of the curves ours counts, of samples the most, and of words whether
+    somebody is named the last one.
 
     Args:
         unnamed: digests of peers that are not to be named, whoever has named them.
@@ -118,16 +121,30 @@ def merged(theirs: History, ours: History, unnamed: frozenset[str] = frozenset()
     return replace(ours, curves=curves, runs=runs)
 
 
+def named_as_in(newest: History, history: History) -> History:
+    """``history`` without the names that were taken back by the time of ``newest``."""
+    gone = {key: {peer: at_s for peer, at_s in one.words.items() if peer not in one.named}
+            for key, one in newest.runs.items()}  # fmt: skip
+    runs = {key: _most(one, Given(words=gone.get(key, NOTHING)), frozenset()) for key, one in history.runs.items()}
+    return replace(history, runs=runs)
+
+
 def _most(theirs: Given, ours: Given, unnamed: frozenset[str]) -> Given:
     named: dict[str, tuple[str, int]] = {}
-    for key, (name, samples) in [*theirs.named.items(), *ours.named.items()]:
-        if key not in unnamed:
-            named[key] = (name, max(samples, named.get(key, ("", 0))[1]))
+    words = {key: max(one.words[key] for one in (theirs, ours) if key in one.words)
+             for key in theirs.words.keys() | ours.words.keys()}  # fmt: skip
+    for key, said_at_s in words.items():
+        last = [one.named.get(key) for one in (theirs, ours) if one.words.get(key) == said_at_s]
+        if last[-1] is not None and None not in last and key not in unnamed:
+            samples = [one.named[key][1] for one in (theirs, ours) if key in one.named]
+            named[key] = (last[-1][0], max(samples))
     most = dict(sorted(named.items(), key=lambda item: (-item[1][1], item[0]))[:MOST_NAMED])
+    withdrawn = sorted(words.keys() - named.keys(), key=lambda key: (-words[key], key))[:MOST_WITHDRAWN]
     return Given(
         machines=max(theirs.machines, ours.machines, len(named)),
         samples=max(theirs.samples, ours.samples, sum(samples for _, samples in most.values())),
         named=most,
+        words={key: words[key] for key in (*most, *withdrawn)},
     )
 
 
@@ -177,99 +194,5 @@ def points_of(curves: Curves) -> list[Point]:
     ]
 
 
-# -- the file ----------------------------------------------------------------------------------------------------------
-
-
-def written(history: History) -> bytes:
-    """The file; ``read_history`` reads it."""
-    largest = sorted(history.runs.items(), key=lambda item: (-item[1].samples, item[0]))[:MOST_RUNS]
-    content = {
-        "format": FORMAT,
-        "era": history.era,
-        "curves": {name: [list(point) for point in thinned(curve).items()] for name, curve in history.curves.items()},
-        "runs": {
-            key: {"machines": one.machines, "samples": one.samples, "named": {k: list(n) for k, n in one.named.items()}}
-            for key, one in largest
-        },
-    }
-    return (json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n").encode()
-
-
-def read_history(data: bytes) -> History:
-    """A file that anybody may have written.
-
-    Raises:
-        ValueError: it is not what a backbone writes.
-    """
-    if len(data) > MOST_BYTES:
-        raise ValueError("it is too large")
-    try:
-        told = json.loads(data)
-        if told["format"] != FORMAT:
-            raise ValueError(f"it has format {told['format']!r:.20}")
-        return History(
-            era=_text(told["era"]),
-            curves={name: _curve(told["curves"][name]) for name in CURVES if name in told["curves"]},
-            runs={_key(key): _given(one) for key, one in _few(told["runs"].items(), MOST_RUNS)},
-        )
-    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"it is malformed: {error!r:.100}") from error
-
-
-def fetched(there: There) -> tuple[History, str]:
-    """The history in a repository, and what is wrong with it, for people: then, and where there is none, it is empty.
-
-    Raises:
-        HubError: it cannot be had.
-    """
-    try:
-        data = there.read(HISTORY, MOST_BYTES)
-        return History() if data is None else read_history(data), ""
-    except (ValueError, CorruptState):
-        return History(), f"{HISTORY} of {there.repository.place} is not what a backbone writes, and was left aside"
-
-
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _few(items: Iterable[Any], most: int) -> list[Any]:
-    found = list(items)
-    if len(found) > most:
-        raise ValueError(f"it has {len(found)} entries where {most} are the most")
-    return found
-
-
-def _number(value: Any, most: int) -> int:
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"expected a number up to {most}")
-    return int(value)
-
-
-def _text(value: Any, least: int = 0) -> str:
-    if type(value) is not str or not least <= len(value) <= MOST_CHARACTERS:
-        raise ValueError(f"expected a text of {least} to {MOST_CHARACTERS} characters")
-    value.encode()  # half a surrogate pair, which no page can hold
-    return value
-
-
-def _key(value: str) -> str:
-    if not KEY.fullmatch(value):
-        raise ValueError("expected a digest")
-    return value
-
-
-def _curve(told: Any) -> dict[int, float]:
-    curve = {_number(epoch, MAX_EPOCH): value for epoch, value in _few(told, MOST_POINTS)}
-    if not all(type(value) in (int, float) and math.isfinite(value) for value in curve.values()):
-        raise ValueError("expected finite numbers")
-    return {epoch: float(value) for epoch, value in curve.items()}
-
-
-def _given(told: Any) -> Given:
-    named = {_key(key): (_text(name, 1), _number(samples, MOST_OF_ONE))
-             for key, (name, samples) in _few(told["named"].items(), MOST_NAMED)}  # fmt: skip
-    machines, samples = _number(told["machines"], MOST_MACHINES), _number(told["samples"], MOST_SAMPLES)
-    if machines < len(named) or samples < sum(one for _, one in named.values()):
-        raise ValueError("it has less than its parts")
-    return Given(machines=machines, samples=samples, named=named)

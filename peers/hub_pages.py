@@ -21,18 +21,17 @@ from collab.types import PeerId
 from collab.version import VERSION
 from peers.credits import Credit
 from peers.hub_history import (
-    HISTORY,
     Curves,
     History,
-    fetched,
     merged,
     own_history,
     points_of,
+    taken_back,
     unnamed,
     until,
     without_undone,
-    written,
 )
+from peers.hub_history_file import HISTORY, fetched, written
 from peers.model_card import RUN_YAML, Amended, Facts, model_card, pictures
 from peers.organisers_page import MOST_BYTES, with_organisers_part
 
@@ -118,6 +117,7 @@ class HubPages:
             fingerprint, str(state.get("era", "")), self._seen.curves(), who_counts(given, self._bundle.run)
         )
         others = merged(without_undone(self._seen.before(), orders), without_undone(theirs, orders))
+        others = merged(others, taken_back(fingerprint, given, others))
         hidden = unnamed(fingerprint, given, orders.bans().values())
         return until(merged(others, ours, hidden), int(state["epoch"])), wrong
 

@@ -3,10 +3,11 @@
 import logging
 from pathlib import Path
 
-from collab.checkpoints.hub_repository import HubRepository, There
+from collab.checkpoints.hub_repository import BRANCH, HubRepository, There
 from collab.durable import replace_file
 from collab.errors import StateError
-from peers.hub_history import History, fetched, read_history, written
+from peers.hub_history import History, named_as_in
+from peers.hub_history_file import fetched, read_history, written
 from peers.process import announce
 
 logger = logging.getLogger(__name__)
@@ -15,10 +16,14 @@ logger = logging.getLogger(__name__)
 def keep_history(repository: HubRepository, path: Path) -> None:
     """Have what the repository tells of the run at ``path``, if it tells anything. Blocks.
 
-    What cannot be had, or kept, is only lost to the card, and a person is told.
+    Of an earlier revision nobody is named who has taken that back since. What cannot be had, or kept, is only lost to
+    the card, and a person is told.
     """
     try:
         history, wrong = fetched(There(repository, repository.head()))
+        if not wrong and repository.place.revision != BRANCH:
+            newest, wrong = fetched(There(repository, repository.head(BRANCH)))
+            history = named_as_in(newest, history)
         if not wrong and history != History():
             replace_file(path, written(history))
     except StateError as error:

@@ -116,14 +116,19 @@ class HubRepository:
         except OSError as error:
             raise not_written(folder or Path("a file of the Hub's client"), error) from error
 
-    def head(self) -> Head:
+    def head(self, revision: str | None = None) -> Head:
         """As of now.
+
+        Args:
+            revision: None: as the place says.
 
         Raises:
             HubError: it cannot be seen.
         """
         with self._asking():
-            found = self._api().model_info(self.place.name, revision=self.place.revision, timeout=LOOK_S)
+            found = self._api().model_info(
+                self.place.name, revision=revision or self.place.revision, timeout=LOOK_S
+            )
             return Head(str(found.sha), frozenset(one.rfilename for one in found.siblings or ()))
 
     def create(self) -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,24 +15,23 @@ from collab.swarm.statements import Ban, Rollback
 from collab.types import PeerId
 from peers.credits import MOST_PEERS, Credit
 from peers.hub_history import (
-    MOST_BYTES,
     MOST_CHARACTERS,
     MOST_NAMED,
     MOST_OF_ONE,
     MOST_POINTS,
-    MOST_RUNS,
+    MOST_WITHDRAWN,
     Given,
     History,
     merged,
     own_history,
-    read_history,
     run_key,
+    taken_back,
     thinned,
     unnamed,
     until,
     without_undone,
-    written,
 )
+from peers.hub_history_file import LATEST_S, MOST_BYTES, MOST_RUNS, read_history, written
 
 OWNER = Identity.from_seed(b"o" * 32)
 RUN, OLDER = "f" * 64, "e" * 64
@@ -72,11 +72,38 @@ def test_of_who_is_not_named_there_are_sums_only() -> None:
     assert RUN not in data.decode(), "peers are known by a digest, which nobody finds elsewhere"
 
 
+def heard(theirs: History, at_s: float, **given: tuple[str, int]) -> History:
+    """What goes to the Hub, where ``theirs`` is, by a backbone that has heard everybody last at ``at_s``."""
+    now = [(peer, replace(credit, said_at_s=at_s)) for peer, credit in peers(**given)]
+    merging = merged(merged(theirs, taken_back(RUN, now, theirs)), own_history(RUN, "", {}, now))
+    return read_history(written(merging))
+
+
 def test_who_takes_the_word_back_is_named_no_more_whoever_has_named_them() -> None:
-    theirs = seen({}, a=("Anna", 100), b=("Bob", 10))
-    now = peers(a=("", 120))
-    both = merged(theirs, own_history(RUN, "", {}, now), unnamed(RUN, now, []))
-    assert thanks(both) == ({"Bob": 10}, 1, 110)
+    assert thanks(heard(seen({}, a=("Anna", 100), b=("Bob", 10)), 0.0, a=("", 120))) == ({"Bob": 10}, 1, 110)
+
+
+def test_a_name_that_was_taken_back_comes_again_by_its_owners_word_and_not_by_a_backbone_that_was_off() -> None:
+    first = heard(History(), 10.0, a=("Anna", 100), b=("Bob", 10))
+    without = heard(first, 20.0, a=("", 120))
+    assert thanks(without) == ({"Bob": 10}, 1, 110)
+    for back in (heard(without, 10.0, a=("Anna", 100)), merged(first, without), merged(without, first)):
+        assert thanks(back) == ({"Bob": 10}, 1, 110)
+        assert thanks(heard(back, 15.0, a=("Anna", 100))) == ({"Bob": 10}, 1, 110)
+        agreed = heard(back, 30.0, a=("Anna", 130))
+        assert thanks(agreed) == ({"Anna": 130, "Bob": 10}, 0, 0)
+        assert thanks(heard(agreed, 20.0, a=("", 120))) == thanks(agreed), "of a backbone that has not heard it yet"
+
+
+def test_of_who_has_never_agreed_not_even_a_digest_is_told() -> None:
+    (told,) = heard(heard(History(), 10.0, a=("", 100), b=("Bob", 10)), 20.0, a=("", 120)).runs.values()
+    assert (len(told.named), len(told.words)) == (1, 1)
+
+
+def test_who_is_not_among_those_who_gave_most_has_not_taken_anything_back() -> None:
+    many = {f"p{peer}": (f"person {peer}", 10 + peer) for peer in range(MOST_NAMED + 1)}
+    both = merged(History(), seen({}, **many))
+    assert thanks(merged(both, seen({}, p0=("person 0", 900))))[0]["person 0"] == 900
 
 
 def test_who_is_banned_for_good_is_named_no_more_and_counts_on() -> None:
@@ -156,7 +183,9 @@ def test_the_largest_history_can_be_read_again() -> None:
     runs = {}
     for number in range(MOST_RUNS + 3):
         many = {f"p{peer}": ("\x01" * 2 * MOST_CHARACTERS, 2 * MOST_OF_ONE) for peer in range(MOST_NAMED + 50)}
-        runs |= merged(History(), seen({}, run=str(number), **many)).runs
+        (most,) = merged(History(), seen({}, run=str(number), **many)).runs.values()
+        gone = {f"{peer:016x}": 1e10 / 7.0 for peer in range(MOST_WITHDRAWN)}
+        runs[run_key(str(number))] = replace(most, words={**dict.fromkeys(most.words, 1e10 / 7.0), **gone})
     loss = {epoch * 2**40: 1e-300 for epoch in range(3000)}
     history = History(curves={LOSS.name: loss, EVAL_LOSS.name: loss}, runs=runs)
     data = written(history)
@@ -205,6 +234,10 @@ def run_of(**fields: Any) -> bytes:
         *(run_of(named={DIGEST: one}) for one in (
             None, ["Anna"], ["", 1], ["x" * 41, 1], [3, 1], ["Anna", -1], ["Anna", True], ["Anna", 2**51],
         )),
+        *(run_of(words=words) for words in (
+            None, [], {"short": 1.0}, *({DIGEST: at_s} for at_s in (None, "1", True, -1.0, 2 * LATEST_S, float("nan"))),
+            {f"{peer:016x}": 1.0 for peer in range(MOST_NAMED + MOST_WITHDRAWN + 1)},
+        )),
     ],
 )  # fmt: skip
 def test_what_no_backbone_writes_is_not_taken(data: bytes) -> None:
@@ -215,7 +248,12 @@ def test_what_no_backbone_writes_is_not_taken(data: bytes) -> None:
 def test_curves_that_we_do_not_know_are_left_out() -> None:
     told = read_history(changed(curves={"loss": [[1, 5]], "later_version": "anything"}))
     assert told.curves == {LOSS.name: {1: 5.0}}
-    assert told.runs[run_key(RUN)] == Given(machines=1, samples=100, named={DIGEST: ("Anna", 100)})
+    assert told.runs[run_key(RUN)] == Given(machines=1, samples=100, named={DIGEST: ("Anna", 100)}, words={DIGEST: 0.0})
+
+
+def test_what_an_earlier_version_has_written_without_the_times_is_read() -> None:
+    told = {key: value for key, value in GOOD["runs"][KEY].items() if key != "words"}
+    assert read_history(changed(runs={KEY: told})) == read_history(written(seen({1: 5.0}, a=("Anna", 100))))
 
 
 def test_no_bytes_at_all_make_it_fail_in_another_way() -> None:

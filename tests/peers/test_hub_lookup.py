@@ -43,7 +43,8 @@ from peers.assets import load_assets
 from peers.carrying_on import bring_run_file, take_up, told_before
 from peers.credits import Credit
 from peers.hosting import HostOptions, _bring_own
-from peers.hub_history import HISTORY, History, curves_of, points_of, read_history
+from peers.hub_history import History, curves_of, points_of
+from peers.hub_history_file import HISTORY, read_history
 from peers.hub_lookup import checkpoint_in, export_to, place_of, word_of
 from peers.hub_pace import HUB_EVERY_MIN
 from peers.hub_pages import MOST_WORD_BYTES, RUN_ON_HUB, HubPages, Seen, count_parameters
@@ -88,9 +89,9 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def given_by(name: str, samples: int) -> Credit:
+def given_by(name: str, samples: int, said_at_s: float = 0.0) -> Credit:
     """Somebody who was in a round."""
-    return Credit(name, 0, samples, is_seen=True)
+    return Credit(name, 0, samples, is_seen=True, said_at_s=said_at_s)
 
 
 ANNA = {"a": given_by("Anna", 640)}
@@ -805,6 +806,40 @@ def test_a_new_owners_run_tells_what_the_run_has_been_that_it_goes_on_from(
     publish(at_hub, mine, 20, "", {"a": given_by("Anna", 60)}, bundle=new_owner)
     assert told_losses(at_hub) == {10: 2.0, 20: 1.0}
     assert "- Anna: 700 samples\n- 1 more machine" in card(at_hub)
+
+
+def test_a_name_that_was_taken_back_comes_with_no_earlier_revision(at_hub: HubStandIn, tmp_path: Path) -> None:
+    publish(at_hub, tmp_path / "theirs", 10, WORD, {**ANNA, "b": given_by("Bob", 30)})
+    earlier = at_hub.repositories[NAME].head.id
+    publish(at_hub, tmp_path / "theirs", 20, WORD, {**ANNA, "b": given_by("", 40, 5.0)})
+    mine = tmp_path / "mine" / "backbone"
+    mine.mkdir(parents=True)
+    take_up(f"{NAME}@{earlier}", RUN, tmp_path / "mine", DataDir(mine))
+    (told,) = kept_history(DataDir(mine).hub_history).runs.values()
+    assert [name for name, _ in told.named.values()] == ["Anna"]
+    assert (told.machines, told.samples) == (2, 670), "its work counts, as of then"
+
+
+def test_a_name_of_an_earlier_run_is_gone_for_good_once_somebody_has_taken_it_out_of_the_file(
+    at_hub: HubStandIn, tmp_path: Path
+) -> None:
+    publish(at_hub, tmp_path / "theirs", 10, WORD, {**ANNA, "b": given_by("Bob", 30)})
+    mine = tmp_path / "mine" / "backbone"
+    mine.mkdir(parents=True)
+    take_up(NAME, RUN, tmp_path / "mine", DataDir(mine))
+    del at_hub.repositories[NAME]
+    new_owner = Bundle(RUN, {}, STRANGER.peer_id)
+    publish(at_hub, mine, 20, "", {}, bundle=new_owner)
+    held = at_hub.repositories[NAME]
+    told = json.loads(held.head.files[HISTORY])
+    (run,) = told["runs"].values()
+    (digest,) = [key for key, (name, _) in run["named"].items() if name == "Bob"]
+    del run["named"][digest]
+    held.commit("edited", held.head.files | {HISTORY: json.dumps(told, indent=1).encode()})
+    for epoch in (30, 40):
+        publish(at_hub, mine, epoch, "", {}, bundle=new_owner)
+        assert "- Anna: 640 samples\n- 1 more machine" in card(at_hub)
+        assert b"Bob" not in head(at_hub)[HISTORY]
 
 
 def test_a_new_owners_run_whose_download_was_cut_begins_with_it_also_when_that_is_not_said_again(

@@ -275,6 +275,19 @@ def test_when_somebody_gave_last_is_when_it_first_said_so(tmp_path: Path) -> Non
     assert again.grew_at_s == {peer: 103.0}, "of a new life"
 
 
+def test_when_somebody_has_last_said_whether_to_be_named_is_known_after_our_restart(tmp_path: Path) -> None:
+    book = CreditBook(tmp_path / "credits.json")
+    for at_s, credit, expected in ((5.0, True, 5.0), (9.0, True, 9.0), (20.0, False, 20.0), (7.0, False, 20.0)):
+        records = [replace(told(int(at_s), credit=credit), said_at=at_s)]
+        book.note(records)
+        book.date(records)
+        assert [one.said_at_s for one in book.all()] == [expected]
+    book.date([replace(told(30), said_at=30.0)])
+    assert [one.said_at_s for one in book.all()] == [20.0], "another word than the one that is in the book"
+    book.save()
+    assert [one.said_at_s for one in CreditBook(tmp_path / "credits.json").all()] == [20.0]
+
+
 def test_who_takes_the_word_back_is_named_no_more(tmp_path: Path) -> None:
     book = CreditBook(tmp_path / "credits.json")
     book.note([told(10)])
@@ -365,12 +378,13 @@ def test_a_book_is_written_beside_the_event_loop_and_once_more_at_the_end(tmp_pa
             async with asyncio.timeout(SAVE_S + 5.0):
                 await book.keep(
                     replace(ports, compute=Beside()),
-                    lambda: SwarmView(at_s=0.0, records=(told(next(samples)),)),
+                    lambda: SwarmView(at_s=0.0, records=(replace(told(next(samples)), said_at=7.0),)),
                     lambda _: PeerId("an invite"),
                     lambda: (told(1).peer,),
                 )
 
     run(main())
     assert len(kept) == 1
-    assert [(one.invite, one.is_seen) for one in CreditBook(path).all()] == [("an invite", True)]
+    kept_last = [(one.invite, one.is_seen, one.said_at_s) for one in CreditBook(path).all()]
+    assert kept_last == [("an invite", True, 7.0)]
     assert [one.total for one in CreditBook(path).all()] == [one.total for one in book.all()] > kept[0]
