@@ -284,6 +284,8 @@ def test_when_somebody_has_last_said_whether_to_be_named_is_known_after_our_rest
         assert [one.said_at_s for one in book.all()] == [expected]
     book.date([replace(told(30), said_at=30.0)])
     assert [one.said_at_s for one in book.all()] == [20.0], "another word than the one that is in the book"
+    book.note([replace(told(7), said_at=7.0)])
+    assert [one.name for one in book.all()] == [""], "a record that is read late"
     book.save()
     assert [one.said_at_s for one in CreditBook(tmp_path / "credits.json").all()] == [20.0]
 
