@@ -8,7 +8,10 @@ import pytest
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 
 from collab.net.dialling import AGAIN_S, connect
+from collab.net.hivemind_parts import Multiaddr
 from tests.fakes import run
+
+ADDRESS = "/ip4/10.0.0.1/tcp/4000"
 
 MET = "failed to negotiate security protocol: error reading handshake message: noise: message is too short"
 
@@ -29,7 +32,7 @@ class Daemon:
 def dialled(daemon: Daemon, limit_s: float = 60.0) -> None:
     async def main() -> None:
         async with asyncio.timeout(limit_s):
-            await connect(daemon, None, None)  # type: ignore[arg-type]
+            await connect(daemon, None, Multiaddr(ADDRESS))  # type: ignore[arg-type]
 
     run(main())
 
@@ -50,6 +53,24 @@ def test_who_refuses_is_not_dialled_again(reason: str) -> None:
     with pytest.raises(ControlFailure, match=reason):
         dialled(daemon)
     assert len(daemon.dialled_at_s) == 1
+
+
+def of_each(**told: str) -> str:
+    """What the daemon says of a peer of which it knows several addresses."""
+    places = {"asked": ADDRESS, "other": "/ip4/10.0.0.1/tcp/40"}
+    return "\n".join(["all dials failed", *(f"  * [{places[name]}] {text}" for name, text in told.items())])
+
+
+def test_what_became_of_the_address_that_was_asked_for_counts() -> None:
+    """An address that was wrong before backs off for ever longer times, in each of which the daemon says so."""
+    for other in ("dial backoff", MET):
+        refused = Daemon(of_each(other=other, asked="connect: connection refused"))
+        with pytest.raises(ControlFailure, match="connection refused"):
+            dialled(refused)
+        assert len(refused.dialled_at_s) == 1
+        met = Daemon(of_each(asked=other, other="connect: connection refused"))
+        dialled(met)
+        assert len(met.dialled_at_s) == 2
 
 
 def test_dialling_ends_with_the_caller_s_patience() -> None:

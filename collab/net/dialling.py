@@ -15,7 +15,8 @@ async def connect(p2p: P2P, peer: PeerID, address: Multiaddr) -> None:
     """Connect to ``peer``; the caller limits the time.
 
     Over long ways two peers that dial each other at once meet in one TCP connection, and both handshakes fail. Each
-    dials again after a time of its own.
+    dials again after a time of its own. The daemon tries all addresses of ``peer`` that it knows, and names what became
+    of each: what became of ``address`` counts, while others may be backing off again and again.
 
     Raises:
         ControlFailure: the daemon could not connect for any other reason.
@@ -25,6 +26,11 @@ async def connect(p2p: P2P, peer: PeerID, address: Multiaddr) -> None:
             await p2p._client.connect(peer, [address])
             return
         except ControlFailure as error:
-            if not any(sign in str(error) for sign in MET):
+            if not any(sign in _of(address, str(error)) for sign in MET):
                 raise
         await asyncio.sleep(random.uniform(*AGAIN_S))
+
+
+def _of(address: Multiaddr, told: str) -> str:
+    """What the daemon tells of one address; all that it tells, if it knows the address by another name."""
+    return next((line for line in told.splitlines() if f"[{address}]" in line), told)
