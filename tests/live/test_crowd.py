@@ -51,9 +51,8 @@ def test_a_crowd_of_real_peers_trains_as_one_loses_some_and_takes_in_others(tmp_
         newcomer.wait_to_contribute()
         trainers = [*trainers[2:], newcomer]
         trainers[0].wait_for_epoch(trainers[0].epoch + 3)
-        for trainer in trainers:
+        for trainer in trainers:  # one by one: all at once, two cores are not enough for what each has to say in time
             trainer.process.send_signal(signal.SIGINT)
-        for trainer in trainers:
             trainer.finish()
     lineages: dict[int, set[str]] = defaultdict(set)
     for trainer in trainers:
