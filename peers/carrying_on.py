@@ -16,6 +16,8 @@ from peers.model_card import RUN_YAML
 from peers.places import OWNER_KEY, RUN_FILE, DataDir
 from peers.process import announce
 
+MOST_RUN_FILE_BYTES = 1 << 20
+
 
 def told_before(directory: Path) -> str:
     """With what the run of ``directory`` begins by the word of an earlier start that saved no state of it; a person is
@@ -54,7 +56,7 @@ def bring_run_file(begin_with: str, directory: Path) -> None:
     Raises:
         ConfigError: somebody owns a run there already, and no start was told to carry another one on there; or the
             directory cannot be written.
-        HubError: the repository, or a run file in it, cannot be had.
+        StateError: the repository, or a run file in it, cannot be had, or that is too large to be one.
     """
     data_dir = DataDir(directory / "backbone")
     if (directory / OWNER_KEY).exists() and not _noted(data_dir):
@@ -67,7 +69,7 @@ def bring_run_file(begin_with: str, directory: Path) -> None:
         return
     announce(f"looking for the run file of {place} on the Hub ...")
     repository = repository_to_read(place)
-    content = patiently(lambda: repository.read(RUN_YAML, repository.head()))
+    content = patiently(lambda: repository.read(RUN_YAML, repository.head(), MOST_RUN_FILE_BYTES))
     try:
         parse_run(content.decode("utf-8"), origin=f"{RUN_YAML} of {place}")
         directory.mkdir(parents=True, exist_ok=True)

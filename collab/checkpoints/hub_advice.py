@@ -26,6 +26,7 @@ REFUSED = {
     413: "the account, or the repository, takes nothing so large: see its limits at the Hub, or free some space there",
 }
 """What a person can do. Of other statuses from 400 to 499 what the Hub says is all that is known:"""
+CHANGED = "somebody has changed it: take the repository back to an earlier commit, or name another one"
 UNKNOWN = "see what it says; a backbone tries again each quarter of an hour, and an upgrade of huggingface_hub may help"
 FULL = (
     "each commit keeps a whole checkpoint: free some space at the Hub (docs/hub.md, 'How much it takes'), pay for "

@@ -16,14 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from collab.checkpoints.base import Order
+from collab.checkpoints.hub_advice import CHANGED
 from collab.checkpoints.hub_repository import Change, Head, HubRepository, There
 from collab.checkpoints.local import STATE_FILE, read_state, state_bytes, verified_state
 from collab.errors import CheckpointFailed, CorruptState, Fenced, HubBusy, HubDenied, HubMoved
+from collab.metrics.names import MAX_EPOCH
 from collab.swarm.lease import Tenure
 from collab.types import PeerId
 
 ON_HUB = "hub"
 """Key of what only the state file on the Hub has: under whose lease it was published, and figures for people."""
+MOST_STATE_BYTES = 16 << 20
+"""Of a state file that is looked at; a few hundred bytes for each number that an optimiser keeps beside its tensors."""
 LOOKS = 3
 """How often we look again when somebody has committed meanwhile; then later."""
 ALLOWED_BEFORE = frozenset({".gitattributes", "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt"})
@@ -233,13 +237,24 @@ def read_head(repository: HubRepository, head: Head) -> Mapping[str, Any]:
         HubError: it cannot be had, or is not what a backbone has written.
     """
     try:
-        state = json.loads(repository.read(STATE_FILE, head))
+        state = json.loads(repository.read(STATE_FILE, head, MOST_STATE_BYTES))
+        _check_fields(state)
         standing_of(state)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        text = f"{STATE_FILE} of {repository.place} is not what a backbone writes"
-        hint = "somebody has changed it: take the repository back to an earlier commit, or name another one"
-        raise HubDenied(text, hint=hint) from error
+    except CorruptState as error:
+        raise HubDenied(error.message, hint=CHANGED) from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise HubDenied(f"{STATE_FILE} of {repository.place} is not what a backbone writes", hint=CHANGED) from error
     return dict(state)
+
+
+def _check_fields(state: Mapping[str, Any]) -> None:
+    """Of what is used of it. Raises whatever reading something malformed raises."""
+    texts = [state["fingerprint"], state["lineage"], state.get("era", ""), *state["sha256"].values()]
+    objects = [state["metrics"], state["scalars"]]
+    if not all(type(one) is str for one in texts) or not all(type(one) is dict for one in objects):
+        raise TypeError("a field has another type")
+    if type(state["epoch"]) is not int or not 0 <= state["epoch"] <= MAX_EPOCH:
+        raise ValueError("expected an epoch")
 
 
 def standing_of(state: Mapping[str, Any]) -> Standing:

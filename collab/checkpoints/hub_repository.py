@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from collab.checkpoints.base import Listener, nobody
 from collab.checkpoints.disk_errors import not_written
-from collab.checkpoints.hub_advice import TO_WRITE
+from collab.checkpoints.hub_advice import CHANGED, TO_WRITE
 from collab.checkpoints.hub_session import asking, watching
 from collab.errors import ConfigError, CorruptState, HubDenied
 
@@ -155,8 +155,16 @@ class HubRepository:
             with self._asking(folder):
                 hf_hub_download(self.place.name, name, revision=head.commit, local_dir=folder, endpoint=self._endpoint)
 
-    def read(self, name: str, head: Head) -> bytes:
-        """One small file."""
+    def read(self, name: str, head: Head, most_bytes: int) -> bytes:
+        """One small file that anybody may have written.
+
+        Raises:
+            CorruptState: it is larger than ``most_bytes``, and was not fetched.
+            HubError: it cannot be had.
+        """
+        size = self.size_of(name, head) if name in head.names else 0
+        if size is None or size > most_bytes:
+            raise CorruptState(f"{name} of {self.place} is larger than {most_bytes} bytes", hint=CHANGED)
         try:
             with tempfile.TemporaryDirectory() as folder:
                 self.fetch([name], head, Path(folder))
@@ -241,18 +249,8 @@ class There:
         return self.head.names
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
-        """A small file that anybody may have written; None: it is not there.
-
-        Raises:
-            CorruptState: it is larger than ``most_bytes``, and was not fetched.
-            HubError: it cannot be had.
-        """
-        if name not in self.names:
-            return None
-        size = self.repository.size_of(name, self.head)
-        if size is None or size > most_bytes:
-            raise CorruptState(f"{name} of {self.repository.place} is larger than {most_bytes} bytes")
-        return self.repository.read(name, self.head)
+        """A file as ``HubRepository.read`` has it; None: it is not there."""
+        return self.repository.read(name, self.head, most_bytes) if name in self.names else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,17 @@ def test_a_download_that_broke_off_is_taken_up(published: HubStandIn, tmp_path: 
     assert published.count("GET .*/model.safetensors") == 1
 
 
+def test_a_state_file_without_digests_is_said_in_words(published: HubStandIn, tmp_path: Path) -> None:
+    state = json.loads(published.repositories[NAME].head.files["collab_state.json"])
+    del state["sha256"]
+    change(published, collab_state__json=state_bytes(state))
+    for fetch in (lambda: fetch_checkpoint(repository(published), tmp_path / "new"),
+                  lambda: bring_newest(repository(published), tmp_path / "new", fingerprint="f")):  # fmt: skip
+        with pytest.raises(HubDenied, match="not what a backbone writes") as told:
+            fetch()
+        assert told.value.hint
+
+
 def test_a_changed_file_is_found_and_nothing_of_it_stays(published: HubStandIn, tmp_path: Path) -> None:
     change(published, model__safetensors=b"torn")
     with pytest.raises(CorruptState, match=r"model\.safetensors"):

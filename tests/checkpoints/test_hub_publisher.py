@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -255,10 +256,30 @@ def test_a_repository_with_something_else_in_it_is_left_alone(shop: Shop, hub: H
 def test_a_state_file_that_somebody_has_changed_is_not_built_on(shop: Shop, hub: HubStandIn) -> None:
     shop.publish(10, Tenure(1, A))
     repository = hub.repositories[NAME]
-    for content in (b"{", b"[]", b'{"epoch": 3}'):
+    good = json.loads(repository.head.files["collab_state.json"])
+    fields: list[dict[str, Any]] = [
+        {"metrics": []}, {"metrics": {"published": [1]}}, {"sha256": None}, {"sha256": {"model.safetensors": 3}},
+        {"scalars": []}, {"hub": "x"}, {"hub": {"term": 1e999, "holder": "a"}}, {"lineage": 3}, {"era": None},
+        {"fingerprint": 3}, *({"epoch": epoch} for epoch in (-1, 1.5, True, "3", 1e999, 2**60)),
+    ]  # fmt: skip
+    changed = [json.dumps({**good, **one}).encode() for one in fields]
+    without = [json.dumps({k: v for k, v in good.items() if k != key}).encode() for key in ("sha256", "lineage")]
+    for content in (b"{", b"[]", b'{"epoch": 3}', *changed, *without):
         repository.commit("oops", repository.head.files | {"collab_state.json": content})
-        with pytest.raises(HubDenied, match="not what a backbone writes"):
+        with pytest.raises(HubDenied, match="not what a backbone writes") as told:
             shop.publish(20, Tenure(1, A))
+        assert "take the repository back to an earlier commit" in told.value.hint
+
+
+def test_a_state_file_that_is_too_large_is_not_fetched(
+    shop: Shop, hub: HubStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.publish(10, Tenure(1, A))
+    monkeypatch.setattr("collab.checkpoints.hub_publisher.MOST_STATE_BYTES", 200)
+    hub.requests.clear()
+    with pytest.raises(HubDenied, match=r"collab_state\.json of org/model is larger than 200 bytes"):
+        shop.publish(20, Tenure(1, A))
+    assert hub.count("GET .*/collab_state.json") == 0
 
 
 # -- what the Hub and the network do -----------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from collab.tasks.registry import build_task
 from collab.training.genesis import make_genesis
 from collab.types import Lineage, PeerId, Role
 from peers.assets import load_assets
-from peers.carrying_on import bring_run_file, take_up, told_before
+from peers.carrying_on import MOST_RUN_FILE_BYTES, bring_run_file, take_up, told_before
 from peers.credits import Credit
 from peers.hosting import HostOptions, _bring_own
 from peers.hub_history import History, curves_of, points_of
@@ -708,6 +708,18 @@ def test_a_new_owner_has_the_run_file_from_the_repository_unless_there_is_one(
     load_or_create_identity(place / "owner.key")
     with pytest.raises(ConfigError, match="has an owner already"):
         bring_run_file(NAME, place)
+
+
+def test_a_run_file_that_is_larger_than_any_is_not_fetched(at_hub: HubStandIn, tmp_path: Path) -> None:
+    publish(at_hub, tmp_path / "theirs", 10, WORD)
+    held = at_hub.repositories[NAME]
+    held.commit("changed", held.head.files | {"run.yaml": b"#" * (MOST_RUN_FILE_BYTES + 1)})
+    at_hub.requests.clear()
+    with pytest.raises(CorruptState, match=r"run\.yaml of org/model is larger") as told:
+        bring_run_file(NAME, tmp_path / "mine")
+    assert "take the repository back" in told.value.hint
+    assert at_hub.count("GET .*/run.yaml") == 0
+    assert not (tmp_path / "mine" / "run.yaml").exists()
 
 
 # -- export ------------------------------------------------------------------------------------------------------------
