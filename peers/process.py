@@ -229,11 +229,20 @@ class ToStandardError(logging.StreamHandler[TextIO]):
         return as_text(super().format(record))
 
 
+class SaysErrorsOnly(logging.Logger):
+    """A library's, also where that sets its level by itself when it is imported later."""
+
+    def setLevel(self, level: int | str) -> None:  # noqa: N802 - as logging calls it
+        super().setLevel(max(logging.ERROR, logging.getLevelNamesMapping()[level] if isinstance(level, str) else level))
+
+
 def configure_logging(level: str) -> None:
     """Log to standard error; hivemind's own handlers and colours are switched off when it is imported."""
     os.environ.setdefault("HIVEMIND_LOGLEVEL", "WARNING")
     layout = "%(asctime)s %(levelname)s %(name)s %(message)s"
     logging.basicConfig(level=level.upper(), format=layout, handlers=[ToStandardError()])
+    for name in ADDRESSES_IN_LOGS:
+        logging.getLogger(name).__class__ = SaysErrorsOnly
     for name in (*ADDRESSES_IN_LOGS, "hivemind", "filelock"):
         logging.getLogger(name).setLevel(logging.ERROR)
 

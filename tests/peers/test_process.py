@@ -60,6 +60,32 @@ def test_dead_rings_are_found_after_the_heap_was_settled() -> None:
     assert int(result.stdout) < 500
 
 
+CONFIGURE = "from peers.process import configure_logging\nconfigure_logging('debug')\n"
+IMPORT = "import huggingface_hub.file_download, httpx\n"
+LOG = """
+import logging
+for name in ("huggingface_hub", "huggingface_hub.file_download", "httpx", "httpcore.connection"):
+    for level in (logging.DEBUG, logging.INFO, logging.WARNING):
+        logging.getLogger(name).log(level, "Error while downloading from %s", "https://signed.example/?X-Amz-Signature=x")
+logging.getLogger("huggingface_hub").setLevel("INFO")
+logging.getLogger("huggingface_hub.file_download").warning("https://signed.example")
+logging.getLogger("huggingface_hub").error("this is an error")
+"""
+
+
+@pytest.mark.parametrize("program", [CONFIGURE + IMPORT + LOG, IMPORT + CONFIGURE + LOG], ids=["before", "after"])
+@pytest.mark.parametrize("verbosity", ["", "debug"])
+def test_no_library_logs_an_address_whether_it_is_imported_before_or_after_logging_is_set_up(
+    program: str, verbosity: str
+) -> None:
+    env = {**os.environ, "HF_HUB_VERBOSITY": verbosity}
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True, env=env
+    )
+    assert "signed.example" not in result.stdout + result.stderr
+    assert "this is an error" in result.stderr
+
+
 class Ring:
     """Nobody holds it but itself."""
 
