@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections import deque
 
-from collab.errors import NoDonor
+from collab.errors import StateError
 from collab.metrics.records import StateFetched
 from collab.ports import Ports
+from collab.swarm.fitting import Brought, fetch_fitting
 from collab.swarm.handover import FINAL_HANDOVER_S
-from collab.swarm.snapshots import MAX_SNAPSHOT_BYTES, Manifest, PackedSnapshot
+from collab.swarm.snapshots import MAX_SNAPSHOT_BYTES, Forms, PackedSnapshot, check_forms, forms_of
 from collab.swarm.state_transfer import MOST_FLOATS, MOST_MORE, Wanted, fetch_state
 from collab.swarm.vouching import contributors_of, steady_of
 from collab.types import PeerId
@@ -20,6 +22,8 @@ FAILURES_BEFORE_DOUBT = 3
 """In a row, until we believe no more that those who say so hold the newest state."""
 PATIENCE_S = 300.0
 """For a donor that has other newcomers, or a microbatch, before us; then others are asked, and it again."""
+MOST_REFUSED = 64
+"""States that are remembered as such that do not fit, lest they be fetched once more."""
 MOST_GROWTH = 2
 """Of a state after the first step, when the optimiser has all that it keeps."""
 
@@ -32,6 +36,10 @@ class Fetcher:
         self._membership, self._links = company.membership, company.links
         self.most_bytes = MAX_SNAPSHOT_BYTES
         """That are fetched."""
+        self._forms: Forms | None = None
+        """Of the state that we have, or had last; None: we had none yet."""
+        self._refused: deque[str] = deque(maxlen=MOST_REFUSED)
+        """Digests of states that do not fit."""
         self._failures = 0
         self._failing_from_s = 0.0
         """When the first of these ended."""
@@ -41,9 +49,18 @@ class Fetcher:
         """For how long nobody has given us anything that we asked for; 0: somebody has."""
         return self._ports.clock.monotonic() - self._failing_from_s if self._failures else 0.0
 
-    def note_size(self, manifest: Manifest) -> None:
-        """How large the run's state is: whoever says that it has a far larger one has another."""
+    def note(self, packed: PackedSnapshot) -> None:
+        """What the run's state is like: whoever has a far larger one, or of another model, has another."""
+        manifest = packed.manifest
         self.most_bytes = (MOST_GROWTH if manifest.epoch else MOST_FLOATS) * manifest.num_bytes + MOST_MORE
+        self._forms = forms_of(packed)
+
+    def _checked(self, packed: PackedSnapshot) -> PackedSnapshot:
+        """Raises ``StateError`` for what does not look like the run's state as we know it."""
+        forms = forms_of(packed)
+        if self._forms is not None:
+            check_forms(forms, self._forms)
+        return packed
 
     async def fetch_offered(self, peer: PeerId, epoch: int) -> PackedSnapshot | None:
         """What a trainer that leaves says to hold, if the run has come to that; see ``fetch``."""
@@ -70,16 +87,17 @@ class Fetcher:
             voice_of=self._membership.voice_of,
             most_bytes=self.most_bytes,
             patience_s=PATIENCE_S,
+            refused=frozenset(self._refused),
         )
+
+        async def fetch(left: list[PeerId], wanted: Wanted) -> Brought:
+            self._refused.extend(wanted.refused.difference(self._refused))
+            transport, fingerprint = self._ports.transport, self._fingerprint
+            return await fetch_state(transport, self._links, left, fingerprint=fingerprint, wanted=wanted)
+
         try:
-            packed, gave = await fetch_state(
-                self._ports.transport,
-                self._links,
-                list(due.donors),
-                fingerprint=self._fingerprint,
-                wanted=wanted,
-            )
-        except NoDonor as error:
+            packed, _, gave = await fetch_fitting(self._ports, due.donors, wanted, fetch, self._checked)
+        except StateError as error:
             logger.info("no snapshot of epoch %s yet: %s", due.epoch, error.message)
             if not self._failures:
                 self._failing_from_s = self._ports.clock.monotonic()

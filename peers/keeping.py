@@ -271,7 +271,7 @@ class StateKeeper:
         if snapshot.era != self._mandate.era:
             return None  # it was rolled back, and whoever gave it has not heard of that yet
         self.packed, self.era = packed, snapshot.era
-        self.fetcher.note_size(packed.manifest)
+        self.fetcher.note(packed)
         return snapshot
 
     async def _told(self, is_saved: bool) -> None:
@@ -293,7 +293,7 @@ class StateKeeper:
 
     async def _pack(self, snapshot: Snapshot) -> PackedSnapshot:
         packed = await self._ports.compute.run(lambda: pack(snapshot, fingerprint=self._bundle.fingerprint))
-        self.fetcher.note_size(packed.manifest)
+        self.fetcher.note(packed)
         return packed
 
     def _warn(self, text: str, hint: str) -> None:

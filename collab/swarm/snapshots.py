@@ -14,13 +14,15 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from collab.errors import BadMessage, CorruptState
+from collab.errors import BadMessage, CorruptState, ShapeMismatch
 from collab.net.wire import Message
 from collab.types import Lineage
 
 CHUNK_BYTES = 1 << 20
 """What is verified, and lost when a donor dies: 0.4 s of a 20 Mbit/s link."""
 MAX_SNAPSHOT_BYTES = 1 << 40
+Forms = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Data type and shape of tensors, by name."""
 SCALARS = "collab.scalars"
 """Key of the JSON scalars in the safetensors metadata."""
 ERA = "collab.era"
@@ -183,6 +185,32 @@ def check_chunk(manifest: Manifest, index: int, chunk: bytes | bytearray | memor
             f"chunk {index} of the snapshot of epoch {manifest.epoch} is not what its manifest promises",
             hint="it was changed on the way or on the donor's side; another donor is asked",
         )
+
+
+def forms_of(packed: PackedSnapshot) -> Forms:
+    """Of what a state has of the model; only its header is read.
+
+    Raises:
+        CorruptState: it is no safetensors file.
+    """
+    try:
+        data = memoryview(packed.data)
+        header = json.loads(bytes(data[8 : 8 + int.from_bytes(data[:8], "little")]))
+        model = {name: one for name, one in header.items() if name.startswith("model.")}
+        return {name: (str(one["dtype"]), tuple(map(int, one["shape"]))) for name, one in model.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise CorruptState(f"the snapshot of epoch {packed.manifest.epoch} is no safetensors file: {error}") from error
+
+
+def check_forms(theirs: Forms, ours: Forms) -> None:
+    """
+    Raises:
+        ShapeMismatch: theirs are those of another model.
+    """
+    for name in sorted(theirs.keys() | ours.keys()):
+        if theirs.get(name) != ours.get(name):
+            there, here = (f"{one[0]} {[*one[1]]}" if one else "missing" for one in (theirs.get(name), ours.get(name)))
+            raise ShapeMismatch(f"{name} is {there} there, {here} here", hint="the state belongs to another model")
 
 
 def unpack(packed: PackedSnapshot) -> Snapshot:

@@ -36,6 +36,8 @@ class Wanted:
     lineage: Lineage | None = None
     digest: str | None = None
     """Of its bytes; None: whoever's."""
+    refused: frozenset[str] = frozenset()
+    """Digests of states that do not fit."""
     least_epoch: int = 0
     """What we hold ourselves is worth more than anything older."""
     held: Lineage | None = None
@@ -57,7 +59,7 @@ class Wanted:
         is_history = (self.epoch is None or manifest.epoch == self.epoch) and self.lineage in (None, manifest.lineage)
         is_new = manifest.epoch >= self.least_epoch and manifest.lineage != self.held
         is_given = self.digest in (None, manifest.digest) and manifest.num_bytes <= self.most_bytes
-        return is_history and is_new and is_given
+        return is_history and is_new and is_given and manifest.digest not in self.refused
 
 
 async def fetch_state(

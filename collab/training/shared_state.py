@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from collab.errors import ShapeMismatch
-from collab.swarm.snapshots import Snapshot
+from collab.swarm.snapshots import PackedSnapshot, Snapshot, unpack
 from collab.types import Lineage
 
 QUANTISATION_KEYS = ("qmap", "absmax")
@@ -34,8 +34,21 @@ def optimizer_state(snapshot: Snapshot, model: torch.nn.Module, optimizer: torch
     """
     packed = optimizer.state_dict()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
+    state: dict[str, dict[str, Any]] = {name: {} for name in names.values()}
+    for name, key, value in optimizer_values(snapshot, model):
+        state[name][key] = torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+    order = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+    packed["state"] = {index: state[name] for index, name in enumerate(order) if state[name]}
+    return packed
+
+
+def optimizer_values(snapshot: Snapshot, model: torch.nn.Module) -> Iterator[tuple[str, str, Any]]:
+    """Of each parameter, by name, what a snapshot has of the optimiser's state, and under which key.
+
+    Raises:
+        ShapeMismatch: it is that of another model.
+    """
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    state: dict[str, dict[str, Any]] = {name: {} for name in shapes}
     for source in (snapshot.tensors, snapshot.scalars):
         for full_name, value in source.items():
             if not full_name.startswith("optimizer."):
@@ -46,10 +59,21 @@ def optimizer_state(snapshot: Snapshot, model: torch.nn.Module, optimizer: torch
             shape = tuple(np.shape(value))
             if shape not in ((), (1,), shapes[name]) and not key.startswith(QUANTISATION_KEYS):
                 raise ShapeMismatch(f"optimiser state {key} of {name} has shape {shape}, not {shapes[name]}")
-            state[name][key] = torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
-    order = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
-    packed["state"] = {index: state[name] for index, name in enumerate(order) if state[name]}
-    return packed
+            yield name, key, value
+
+
+def unpack_for(model: torch.nn.Module, packed: PackedSnapshot) -> Snapshot:
+    """A state as bytes, verified, for this model.
+
+    Raises:
+        CorruptState: it cannot be read.
+        ShapeMismatch: it is that of another model.
+    """
+    snapshot = unpack(packed)
+    tensors_of(snapshot, model)
+    for _ in optimizer_values(snapshot, model):
+        pass  # each is checked as it comes
+    return snapshot
 
 
 def tensors_of(snapshot: Snapshot, model: torch.nn.Module) -> dict[str, Any]:
@@ -68,6 +92,12 @@ def tensors_of(snapshot: Snapshot, model: torch.nn.Module) -> dict[str, Any]:
         if tuple(tensor.shape) != tuple(theirs[name].shape):
             raise ShapeMismatch(
                 f"tensor {name} has shape {tuple(tensor.shape)} here, {tuple(theirs[name].shape)} in the snapshot",
+                hint="the state belongs to another model",
+            )
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype != theirs[name].dtype.name:
+            raise ShapeMismatch(
+                f"tensor {name} is {dtype} here, {theirs[name].dtype} in the snapshot",
                 hint="the state belongs to another model",
             )
     return theirs

@@ -11,25 +11,28 @@ from collab.averaging.base import Committed
 from collab.averaging.donor import kept_streams
 from collab.averaging.history import KEPT_ROUNDS
 from collab.averaging.round import RoundEngine
-from collab.errors import CorruptState, NoDonor
+from collab.errors import CorruptState, NoDonor, ShapeMismatch
 from collab.metrics.records import Notice, Phase, PhaseReached, StateFetched
 from collab.ports import Ports
 from collab.strategies.base import NOTHING, Spans, Strategy
+from collab.swarm.fitting import Brought, fetch_fitting
 from collab.swarm.last_seen import NEWER_WAIT_S, LastSeen
 from collab.swarm.membership import Membership
 from collab.swarm.order_exchange import OrderExchange
 from collab.swarm.partial import Partial
-from collab.swarm.snapshots import PackedSnapshot, Snapshot, unpack
+from collab.swarm.snapshots import Manifest, Snapshot
 from collab.swarm.state_transfer import MOST_FLOATS, MOST_MORE, Wanted, fetch_state
 from collab.swarm.vouching import who_has_contributed
 from collab.training.gone_on import who_has_gone_on
 from collab.training.pursuit import Pursuit
 from collab.training.replica import Replica
+from collab.training.shared_state import unpack_for
 from collab.training.update import Update
 from collab.types import Lineage, PeerId
 
 logger = logging.getLogger(__name__)
 
+Fetched = tuple[Snapshot, Manifest, Mapping[PeerId, int]]
 SYNC_PAUSE_S = 1.0
 """Between two attempts to find somebody who has the run's state."""
 ATTEMPTS_BEFORE_DOUBT = 3
@@ -241,23 +244,18 @@ class StateSync:
         """
         started_s = self._ports.clock.monotonic()
         self.pursuit.reached(self._swarm_epoch(), is_whole=True)
-        packed, donors = await self._fetch_packed(goes_on=goes_on)
-        snapshot = await self._ports.compute.beside(lambda: unpack(packed))
+        snapshot, manifest, donors = await self._fetch_newest(goes_on=goes_on)
         if snapshot.era != self._membership.era:
             raise NoDonor(f"the state of epoch {snapshot.epoch} was rolled back", hint="whoever has another is asked")
-        fetched = StateFetched(
-            at_s=self._ports.clock.now(),
-            donors=donors,
-            epoch=packed.manifest.epoch,
-            num_bytes=packed.manifest.num_bytes,
-            seconds=self._ports.clock.monotonic() - started_s,
-        )
+        now, seconds = self._ports.clock.now(), self._ports.clock.monotonic() - started_s
+        epoch, num_bytes = manifest.epoch, manifest.num_bytes
+        fetched = StateFetched(at_s=now, donors=donors, epoch=epoch, num_bytes=num_bytes, seconds=seconds)
         self._ports.observer.observe(fetched)
         if snapshot.epoch > 0:
             await self._engine.learn_maker(list(donors), snapshot.lineage)
         return snapshot
 
-    async def _fetch_packed(self, *, goes_on: bool) -> tuple[PackedSnapshot, Mapping[PeerId, int]]:
+    async def _fetch_newest(self, *, goes_on: bool) -> Fetched:
         """First what was begun in an earlier life, if rounds lead on from there; else the newest."""
         donors, most_bytes = self._membership.donors(), MOST_FLOATS * 4 * self._replica.layout.num_elements + MOST_MORE
         trainers = frozenset(donors) - {record.peer for record in self._membership.backbones()}
@@ -275,7 +273,7 @@ class StateSync:
         begun = await self._partial.manifest() if goes_on and self._partial is not None else None
         consensus = self._membership.consensus_of_others()
         if begun is not None and consensus is not None and 0 <= consensus[0] - begun.epoch <= KEPT_ROUNDS // 2:
-            with suppress(NoDonor):
+            with suppress(NoDonor, ShapeMismatch):
                 return await self._fetch_from(donors, replace(newest, epoch=begun.epoch, lineage=begun.lineage))
         return await self._fetch_from(donors, newest)
 
@@ -288,11 +286,15 @@ class StateSync:
         is_kept = bool(self._replica.lineage) and (self._membership.is_at_rest() or not is_behind_us)
         return self._replica.epoch + bool(self._membership.keepers()) if is_kept else 0
 
-    async def _fetch_from(self, donors: list[PeerId], wanted: Wanted) -> tuple[PackedSnapshot, Mapping[PeerId, int]]:
-        transport, links, partial = self._ports.transport, self._engine.links, self._partial
-        fetched = await fetch_state(
-            transport, links, donors, fingerprint=self._fingerprint, wanted=wanted, partial=partial
-        )
-        if self._partial is not None:
-            await self._partial.remove()
-        return fetched
+    async def _fetch_from(self, donors: list[PeerId], wanted: Wanted) -> Fetched:
+        async def fetch(left: list[PeerId], wanted: Wanted) -> Brought:
+            transport, links, partial = self._ports.transport, self._engine.links, self._partial
+            brought = await fetch_state(
+                transport, links, left, fingerprint=self._fingerprint, wanted=wanted, partial=partial
+            )
+            if partial is not None:
+                await partial.remove()
+            return brought
+
+        model = self._replica.model
+        return await fetch_fitting(self._ports, donors, wanted, fetch, lambda packed: unpack_for(model, packed))

@@ -1,0 +1,57 @@
+"""Trainers whose state is of another model, as after an update of theirs, or because they lie."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collab.averaging.flow import Links
+from collab.checkpoints.local import epoch_of, list_checkpoints, load_checkpoint
+from collab.metrics.records import Notice, StateFetched
+from collab.net.base import Transport
+from collab.swarm.donation import StateServer
+from collab.swarm.snapshots import PackedSnapshot, pack, unpack
+from tests.simulation.swarm import SimSwarm
+from tests.simulation.test_faults import assert_equal_ends
+
+UNTIL = 30
+WRONG = (1, 2)
+"""Most of the three trainers that are there from the beginning."""
+
+
+@pytest.fixture
+def swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimSwarm:
+    """``WRONG`` give a state with one tensor more than the model has."""
+    swarm, begin = SimSwarm(tmp_path, until=UNTIL, every=5), StateServer.__init__
+
+    def begin_wrongly(self: StateServer, transport: Transport, links: Links, fingerprint: str, provide: object) -> None:
+        async def other(epoch: int | None) -> PackedSnapshot | None:
+            if (packed := await provide(epoch)) is None:  # type: ignore[operator]
+                return None
+            snapshot = unpack(packed)
+            tensors = {**snapshot.tensors, "model.more": next(iter(snapshot.tensors.values()))}
+            return pack(replace(snapshot, tensors=tensors), fingerprint=fingerprint)
+
+        is_wrong = transport.peer_id in {swarm.world.peers[index].peer_id for index in WRONG}
+        begin(self, transport, links, fingerprint, other if is_wrong else provide)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(StateServer, "__init__", begin_wrongly)
+    return swarm
+
+
+def test_neither_a_newcomer_nor_a_backbone_takes_it_though_most_trainers_give_it(
+    swarm: SimSwarm, tmp_path: Path
+) -> None:
+    backbone = swarm.add_backbone()
+    trainers = [swarm.add_trainer() for _ in range(3)]
+    swarm.world.call_at(20.0, lambda: trainers.append(swarm.add_trainer()))
+    swarm.world.run()
+    assert_equal_ends(swarm, trainers, epoch=UNTIL)
+    assert swarm.events(trainers[-1], StateFetched)[0].epoch > 0
+    kept = list_checkpoints(tmp_path / "backbone-0" / "checkpoints")
+    assert max(map(epoch_of, kept)) == UNTIL
+    for path in kept:
+        assert "model.more" not in load_checkpoint(path, fingerprint=None).tensors
+    for peer in (backbone, trainers[-1]):
+        told = [event.text for event in swarm.events(peer, Notice) if "is not taken" in event.text]
+        assert any("model.more" in text or "tensor more" in text for text in told)

@@ -1,0 +1,86 @@
+"""A state of another model is not taken, and somebody else is asked."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from collab.averaging.flow import Links
+from collab.errors import CorruptState, NoDonor, ShapeMismatch
+from collab.metrics.records import Notice
+from collab.swarm.fitting import Brought, fetch_fitting
+from collab.swarm.snapshots import PackedSnapshot, Snapshot, check_forms, forms_of, pack
+from collab.swarm.state_transfer import Wanted, fetch_state
+from collab.types import Lineage, PeerId
+from tests.fakes import FakeNetwork, FakeObserver, FakeTransport, make_ports, run
+from tests.swarm.test_state_transfer import FIRST, GOOD, LIE, SECOND, VALUES, donate
+
+OURS = forms_of(GOOD)
+LIARS = [PeerId(f"liar {number}") for number in range(3)]
+
+
+def of(name: str = "model.a", dtype: str = "float32", length: int = VALUES.size) -> PackedSnapshot:
+    tensors = {name: np.zeros(length, dtype)}
+    return pack(Snapshot(epoch=5, lineage=Lineage("l"), tensors=tensors, scalars={}), fingerprint="f")
+
+
+def read(packed: PackedSnapshot) -> PackedSnapshot:
+    check_forms(forms_of(packed), OURS)
+    return packed
+
+
+async def take(transport: FakeTransport, *donors: PeerId) -> tuple[PackedSnapshot, list[str]]:
+    """And what people are told."""
+
+    async def fetch(left: list[PeerId], wanted: Wanted) -> Brought:
+        links = Links(asyncio.get_running_loop().time)
+        return await fetch_state(transport, links, left, fingerprint="f", wanted=wanted)
+
+    observer = FakeObserver()
+    ports = replace(make_ports(transport), observer=observer)
+    packed, manifest, gave = await fetch_fitting(ports, donors, Wanted(), fetch, read)
+    assert manifest == packed.manifest
+    assert sum(gave.values()) == manifest.num_bytes
+    return packed, [event.text for event in observer.events if isinstance(event, Notice)]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [of("model.b"), of(dtype="float64"), of(dtype="int32"), of(length=VALUES.size + 1), of("optimizer.a.exp_avg")],
+)
+def test_most_donors_give_a_state_of_another_model_and_the_others_are_asked(nonsense: PackedSnapshot) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            for liar in LIARS:
+                await donate(network, liar, nonsense)
+            await donate(network, FIRST)
+            packed, (told, *_) = await take(network.join("me"), *LIARS, FIRST)
+            assert packed == GOOD
+            assert "is not taken: model." in told
+
+    run(main())
+
+
+def test_where_nobody_gives_another_one_it_is_said_what_does_not_fit() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            for donor in (FIRST, SECOND):
+                await donate(network, donor, of("model.b"))
+            with pytest.raises(ShapeMismatch, match=r"model\.a is missing there, F32 \[1500000\] here"):
+                await take(network.join("me"), FIRST, SECOND)
+            with pytest.raises(NoDonor):
+                await take(network.join("I"))
+
+    run(main())
+
+
+def test_what_is_no_state_at_all_is_not_taken_either() -> None:
+    of_another_kind = (b'{"model.a": 3}', b'{"model.a": {"dtype": "F32", "shape": 3}}')
+    for header in (b"", b"\xff", b"null", b"[" * 100_000, *of_another_kind):
+        with pytest.raises(CorruptState):
+            forms_of(replace(GOOD, data=len(header).to_bytes(8, "little") + header))
+
+
+def test_what_has_the_same_form_is_taken_whatever_its_numbers() -> None:
+    check_forms(forms_of(LIE), OURS)
