@@ -1,6 +1,7 @@
 """collab's round engine as a contestant: the engine itself over the real transport, without membership or training."""
 
 import asyncio
+import math
 import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -125,7 +126,7 @@ class Acquaintances:
         """Auxiliary peers first."""
         return list(self._leading)
 
-    async def roster(self, epoch: int, lineage: Lineage) -> Expected:
+    async def roster(self, epoch: int, lineage: Lineage, *, since_s: float = -math.inf) -> Expected:
         return self._expected
 
     def attend(self, call: Call, leader: PeerId) -> Reply:

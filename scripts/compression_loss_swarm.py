@@ -8,6 +8,7 @@ fast the swarm computes, so that ``auto`` looks at the time of a round only and 
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
@@ -138,7 +139,7 @@ class Acquaintances:
         """Whoever can be dialled."""
         return list(self._leading)
 
-    async def roster(self, epoch: int, lineage: Lineage) -> Expected:
+    async def roster(self, epoch: int, lineage: Lineage, *, since_s: float = -math.inf) -> Expected:
         return Expected(trainers=self._peers, helpers=frozenset())
 
     def attend(self, call: Call, leader: PeerId) -> Reply:

@@ -186,10 +186,11 @@ class FakeDirectory:
     async def get(self, key: str, *, timeout_s: float, fresh_until: float | None = None) -> Mapping[str, Entry]:
         if self.is_silent:
             raise TimedOut("no keeper answered")
+        answer = dict(self.table.get(key, {}))
         await asyncio.sleep(min(self.answers_after_s, timeout_s))
         if self.answers_after_s > timeout_s:
             raise TimedOut("no keeper answered in time")
-        return dict(self.table.get(key, {}))
+        return answer
 
 
 class FakeClock:

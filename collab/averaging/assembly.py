@@ -2,8 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from collab.averaging.calls import Reply
 from collab.averaging.messages import Join
@@ -64,8 +65,15 @@ class Expected:
         return self.present - self.seatless
 
 
-Roster = Callable[[int, Lineage], Awaitable[Expected]]
-"""Answers for an epoch and a lineage."""
+class Roster(Protocol):
+    """Answers for an epoch and a lineage."""
+
+    async def __call__(self, epoch: int, lineage: Lineage, *, since_s: float = -math.inf) -> Expected:
+        """
+        Args:
+            since_s: monotonic seconds; what was read from the directory before is not enough.
+        """
+        ...
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection
 
 from collab.averaging.agreement import CommitRecord
-from collab.averaging.assembly import Roster
+from collab.averaging.assembly import Expected, Roster
 from collab.averaging.ballots import Ballot, Electorate
 from collab.averaging.certificates import Certified, ballot_paper, check
 from collab.averaging.electors import Electors
@@ -90,12 +90,24 @@ class Notary:
         Raises:
             BadCertificate: ``named`` are others, in another order, or without somebody who is here.
         """
+        if named == trusted.members:
+            return
+        told_s = self._clock.monotonic()
+        refusal = self._refusal(named, trusted, await self.roster(*instance), excused)
+        if refusal is not None:  # who names them may have read a goodbye after we looked last
+            refusal = self._refusal(named, trusted, await self.roster(*instance, since_s=told_s), excused)
+        if refusal is not None:
+            raise refusal
+
+    def _refusal(
+        self, named: tuple[PeerId, ...], trusted: Electorate, expected: Expected, excused: Collection[PeerId]
+    ) -> BadCertificate | None:
         others = set(trusted.members).difference(excused)  # who decides alone is told by nobody that it is gone
         are_others = bool(others) and set(named).isdisjoint(trusted.members)
-        if are_others and self.electors.are_gone(others, await self.roster(*instance)):
-            return
+        if are_others and self.electors.are_gone(others, expected):
+            return None
         if not named or named != tuple(peer for peer in trusted.members if peer in set(named)):
-            raise BadCertificate("other_electors", "the electors named are not those who decide what follows")
-        left_out = set(trusted.members).difference(named, excused)
-        if left_out and not left_out.isdisjoint((await self.roster(*instance)).able):
-            raise BadCertificate("electors_left_out", "some are left out who decide what follows, and are here")
+            return BadCertificate("other_electors", "the electors named are not those who decide what follows")
+        if not others.difference(named).isdisjoint(expected.able):
+            return BadCertificate("electors_left_out", "some are left out who decide what follows, and are here")
+        return None

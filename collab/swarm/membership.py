@@ -131,8 +131,7 @@ class Membership:
     async def keep_alive(self) -> None:
         """Heartbeat until cancelled."""
         while True:
-            since_s = self._board.since_published_s
-            is_asked = self._question.is_set()
+            since_s, is_asked = self._board.since_published_s, self._question.is_set()
             self._question.clear()
             is_urgent = self._board.crowd is None and (is_asked or since_s >= REPORT_S)
             if since_s >= self._board.heartbeat_s or (self._has_news and is_urgent):
@@ -149,9 +148,8 @@ class Membership:
                     await self._question.wait()
 
     def _idle_s(self) -> float:
-        board = self._board
-        due_s = min(board.heartbeat_s - board.since_published_s, board.due_s)
-        return idle_s(board.crowd, self._clock.now(), due_s, step_s=REPORT_S)
+        due_s = min(self._board.heartbeat_s - self._board.since_published_s, self._board.due_s)
+        return idle_s(self._board.crowd, self._clock.now(), due_s, step_s=REPORT_S)
 
     # -- strategies' Progress ----------------------------------------------------------------------------------------
 
@@ -170,13 +168,16 @@ class Membership:
         view = await self._renewed(wait_s)
         return view.samples(record.epoch, record.lineage) >= target_samples
 
-    async def _renewed(self, limit_s: float) -> SwarmView:
+    async def _renewed(self, limit_s: float, since_s: float = -math.inf) -> SwarmView:
         """As the directory knows the swarm now; as it was last seen if that takes longer than ``limit_s``."""
-        self._answer.clear()
-        self._question.set()
         try:
             async with asyncio.timeout(limit_s):
-                await self._answer.wait()
+                for _ in range(2):  # the first answer may be of a reading that was under way
+                    self._answer.clear()
+                    self._question.set()
+                    await self._answer.wait()
+                    if self._looked_s >= since_s:
+                        break
         except TimeoutError:
             self._has_waited_in_vain = True
         return self.view
@@ -192,16 +193,16 @@ class Membership:
         """Whether the swarm has heard of a peer, as far as we saw it last."""
         return any(record.peer == peer for record in self.view.records)
 
-    async def roster(self, epoch: int, lineage: Lineage) -> Expected:
+    async def roster(self, epoch: int, lineage: Lineage, *, since_s: float = -math.inf) -> Expected:
         """Who should be in the group of (epoch, lineage), as everybody's words were no more than ``FRESH_S`` ago.
 
         A directory that takes longer than usual (one of its keepers is frozen) holds nobody up: it is then as it was
         last seen.
         """
         view = self.view
-        if self._clock.monotonic() - self._looked_s > FRESH_S:
+        if self._looked_s < max(self._clock.monotonic() - FRESH_S, since_s):
             self._wants_all = True
-            view = await self._renewed(self._reading.deadline_s())
+            view = await self._renewed(self._reading.deadline_s(), since_s)
         return self._presence.expected(view, epoch, lineage)
 
     def leaders(self, lineage: Lineage, epoch: int) -> list[PeerId]:
@@ -271,8 +272,7 @@ class Membership:
             return any(backbone.checkpoint_epoch > record.epoch for backbone in self.backbones())
         if consensus == (record.epoch, record.lineage):
             return bool(self.keepers())
-        supporters = self.view.number_at(*consensus)
-        companions = self.view.companions(record)
+        supporters, companions = self.view.number_at(*consensus), self.view.companions(record)
         if consensus[0] == record.epoch:
             return (supporters, consensus[1]) > (companions, record.lineage)
         return consensus[0] > record.epoch

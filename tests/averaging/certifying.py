@@ -1,5 +1,6 @@
 """Records with the proof that they are history, by voters whose keys are their names."""
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -46,7 +47,7 @@ def refusals(ports: Ports) -> list[PeerRefused]:
 def make_notary(ports: Ports, *, present: Sequence[PeerId] = (), missed_s: float = 0.0) -> Notary:
     """Of a peer that knows of ``present`` as being here, and has missed all others for so long."""
 
-    async def roster(epoch: int, lineage: Lineage) -> Expected:
+    async def roster(epoch: int, lineage: Lineage, *, since_s: float = -math.inf) -> Expected:
         return Expected(trainers=frozenset(present), helpers=frozenset(), absent_s=lambda _: missed_s)
 
     return Notary(ports, FINGERPRINT, roster, Electors(FIRST.reform_s, FIRST.orphaned_s))

@@ -1,6 +1,7 @@
 """A few round engines over in-memory transports."""
 
 import asyncio
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -43,6 +44,8 @@ class Rounds:
         """Trainers that answer a leader's call with: not coming."""
         self.takes_for_here: dict[str, set[PeerId]] = {}
         """Trainers besides these of whom a peer has not heard that they are gone."""
+        self.goodbyes_to_read: dict[str, set[PeerId]] = {}
+        """Trainers besides these whose goodbye a peer has not read; it does when it looks anew."""
         self.missed_s = 0.0
         """For how long everybody who is not here has been missed by those who are."""
 
@@ -97,9 +100,12 @@ class Rounds:
         self.network.run(assistant.run(engine))
         return assistant
 
-    async def _roster(self, name: str, epoch: int, lineage: Lineage) -> Expected:
+    async def _roster(self, name: str, epoch: int, lineage: Lineage, *, since_s: float = -math.inf) -> Expected:
+        if since_s > -math.inf:
+            self.goodbyes_to_read.pop(name, None)
+        takes_for_here = self.takes_for_here.get(name, set()) | self.goodbyes_to_read.get(name, set())
         return Expected(
-            trainers=frozenset(self.trainers - self.behind | self.takes_for_here.get(name, set())),
+            trainers=frozenset(self.trainers - self.behind | takes_for_here),
             helpers=frozenset(self.helpers),
             ahead=frozenset(self.ahead),
             behind=frozenset(self.behind),

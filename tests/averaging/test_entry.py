@@ -106,6 +106,25 @@ def test_who_cannot_go_into_a_round_says_why_to_its_leader_and_to_whoever_watche
     run(main())
 
 
+def test_a_goodbye_that_only_the_leader_has_read_yet_costs_no_round() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = Rounds(network, "a")
+            for name in "abcd":
+                await rounds.add_trainer(name)
+            first = (await rounds.average(random_vectors("abcd", 100)))["a"]
+            assert isinstance(first, Committed)
+            rounds.trainers.discard(PeerId("d"))
+            rounds.missed_s = 10.0 * rounds.engines["a"].links.timeouts.fixed.orphaned_s
+            rounds.goodbyes_to_read = {name: {PeerId("d")} for name in "bc"}
+            outcomes = await rounds.average(random_vectors("abc", 100), epoch=1, lineage=first.lineage)
+            for outcome in outcomes.values():
+                assert isinstance(outcome, Committed), outcome
+                assert set(dict(outcome.record.contributors)) == {PeerId(name) for name in "abc"}
+
+    run(main())
+
+
 def refusals(rounds: Rounds, name: str) -> list[PeerRefused]:
     """That a peer has told of."""
     return [event for event in rounds.observers[name].events if isinstance(event, PeerRefused)]

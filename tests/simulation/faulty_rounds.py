@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -196,7 +197,7 @@ class FaultyRounds:
         return main
 
     def _engine(self, index: int, ports: Ports, calls: "asyncio.Queue[tuple[Call, PeerId]]") -> RoundEngine:
-        async def roster(epoch: int, lineage: Lineage) -> Expected:
+        async def roster(epoch: int, lineage: Lineage, *, since_s: float = -math.inf) -> Expected:
             trainers = frozenset(self.peer_id(i) for i in TRAINERS)
             return Expected(trainers=trainers, helpers=frozenset({self.peer_id(AUXILIARY)}))
 

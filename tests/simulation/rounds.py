@@ -1,6 +1,7 @@
 """Round engines on simulated links, without membership or training: what links allow, and what engines make of it."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -199,7 +200,7 @@ class SimRounds:
         return main
 
     def _engine(self, index: int, ports: Ports, assistant: Assistant) -> RoundEngine:
-        async def roster(epoch: int, lineage: Lineage) -> Expected:
+        async def roster(epoch: int, lineage: Lineage, *, since_s: float = -math.inf) -> Expected:
             peers = {i: peer.peer_id for i, peer in enumerate(self.world.peers)}
             return Expected(
                 trainers=frozenset(peers[i] for i in self.trainers),

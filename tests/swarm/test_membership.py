@@ -243,6 +243,20 @@ def test_words_that_were_just_read_are_not_read_again_for_a_group_and_older_ones
     among(record(0), record(1), test=look)
 
 
+def test_who_wants_words_of_now_is_not_answered_by_a_reading_that_was_under_way() -> None:
+    async def look(us: Us) -> None:
+        us.directory.answers_after_s = 0.05
+        await us.membership.look()
+        us.membership.ask()
+        await asyncio.sleep(0.04)
+        us.hear(replace(record(1), state=PeerState.LEFT, said_at=us.clock.now()))
+        expected = await us.membership.roster(3, L, since_s=us.clock.monotonic())
+        assert PEOPLE[1].peer_id not in expected.present
+        assert expected.left == {PEOPLE[1].peer_id: 3}
+
+    among(record(0), record(1), test=look)
+
+
 def test_a_leader_that_has_read_nothing_for_long_because_the_directory_was_silent_reads_again() -> None:
     async def look(us: Us) -> None:
         us.directory.is_silent = True
