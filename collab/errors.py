@@ -4,7 +4,7 @@ A message says what was expected and what came; ``hint`` says what to do next. T
 traceback. Wrong arguments from a caller are ``ValueError`` and are not part of the tree.
 """
 
-from typing import Self
+from typing import Any, Self
 
 
 class CollabError(Exception):
@@ -48,6 +48,14 @@ class DataError(CollabError):
 
 class DataUnreachable(DataError):
     """The server that has the training data does not answer, or asks for patience: the same may work later."""
+
+
+class BrokenOff(CollabError):
+    """Work was ended between two pieces, since this machine is to do something else; ``at`` is where, as JSON values,
+    for whoever goes on with it. None: it begins anew.
+    """
+
+    at: dict[str, Any] | None = None
 
 
 class DeviceFull(CollabError):

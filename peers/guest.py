@@ -20,6 +20,7 @@ from collab.durable import replace_file
 from collab.training.pausing import Pause
 from peers.occasions import Occasion
 from peers.places import DataDir
+from peers.reading import Reading
 from peers.traffic import MonthlyTraffic
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class Guest:
             tell: hears why it waits between two sessions.
         """
         self._place, self._occasions, self.traffic, self._tell = place, occasions, traffic, tell
+        self.reading = Reading()
         self.pause = Pause()
         """Of the present session."""
         self.paused_s = 0.0
@@ -206,10 +208,12 @@ class Guest:
             logger.info("what this peer is doing cannot be written down reason=%s", error)
 
     def _condition(self) -> Condition:
+        if self._is_in_session and not self.pause.wanted.is_set():
+            return Condition.WORKING
+        if (self._reason or self._is_in_session) and not self.reading.is_still:
+            return Condition.MAKING_ROOM
         if not self._is_in_session:
             return Condition.PAUSED if self._reason else Condition.STARTING
-        if not self.pause.wanted.is_set():
-            return Condition.WORKING
         if not self._uses_device:
             return Condition.STARTING
         return Condition.HANDING_IN if self.pause.has_made_room.is_set() else Condition.MAKING_ROOM

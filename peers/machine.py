@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from collab.errors import CollabError, ConfigError, DeviceFull
+from collab.data.sources import Overseen, unseen
+from collab.errors import BrokenOff, CollabError, ConfigError, DeviceFull
 from collab.metrics.records import Notice
 from collab.net.startup import Started
 from collab.swarm.bundle import Bundle
@@ -45,6 +46,8 @@ class Beginning:
     """Before a pause: whoever has the GPU's memory now may give it back, so that it is worth waiting for."""
     is_over: Callable[[], bool] = lambda: False
     """Whether this machine's owner wants it back; asked on the worker."""
+    overseen: Overseen = unseen
+    """What all text passes that its task reads."""
     takes_device: Event = field(default_factory=Event)
     """Set before anything is put on the device, which takes seconds; what is read before may take minutes."""
 
@@ -75,6 +78,22 @@ def find_device(options: "JoinOptions", beginning: Beginning) -> tuple[torch.dev
         return torch.device("cpu"), error
 
 
+def read_data(bundle: Bundle, task: Task, beginning: Beginning) -> None:
+    """Read or encode the data now, not in the first microbatch, unless shards are streamed.
+
+    Raises:
+        DataError: it cannot be used here.
+        BrokenOff: ``beginning.overseen`` has raised it.
+    """
+    if hasattr(task, "progress"):
+        task.progress = lambda text_bytes, whole_bytes: beginning.tell(READING, text_bytes, whole_bytes)
+    if hasattr(task, "overseen"):
+        task.overseen = beginning.overseen
+    if not is_streamed(bundle.run, task):
+        _ = task.num_samples
+    beginning.tell(READING, 1, 1)
+
+
 async def build_trainer(
     started: Started, bundle: Bundle, options: "JoinOptions", beginning: Beginning
 ) -> Trainer | None:
@@ -90,11 +109,10 @@ async def build_trainer(
         task = build_task(
             bundle.run, assets=bundle.assets, cache_dir=cache_dir(), peer_id=peer_id, allowed=options.allowed_modules
         )
-        if hasattr(task, "progress"):
-            task.progress = lambda text_bytes, whole_bytes: beginning.tell(READING, text_bytes, whole_bytes)
-        if not is_streamed(bundle.run, task):
-            _ = task.num_samples  # reads or encodes the data now, not in the first microbatch
-        beginning.tell(READING, 1, 1)
+        try:
+            read_data(bundle, task, beginning)
+        except BrokenOff:
+            return None
         beginning.takes_device.set()
         if beginning.is_over():
             return None

@@ -83,8 +83,8 @@ async def _paused(place: DataDir) -> str:
     if told is None:
         raise ConfigError(
             f"{place.path}: the device is not free after {ANSWER_S:.0f} s",
-            hint="it stops after the microbatch that is under way, or the batch of an evaluation; a smaller "
-            "--microbatch-size ends sooner, and Ctrl+C where it runs ends it at once",
+            hint="it stops after the microbatch that is under way, the batch of an evaluation, or the document that is "
+            "read; a smaller --microbatch-size ends sooner, and Ctrl+C where it runs ends it at once",
         )
     match told.condition:
         case Condition.HANDING_IN:

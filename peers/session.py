@@ -140,11 +140,16 @@ class Session:
         if dataset_of(bundle.run) is not None:
             tell = CountedReading(tell, READING, self.guest.traffic).tell
         pause = self.guest.pause
+
+        def is_over() -> bool:
+            return self.stop.is_set() or pause.wanted.is_set()
+
         beginning = Beginning(
             contributed=self.given.counts["epochs_contributed"],
             tell=tell,
             had_gpu=self.given.had_gpu,
-            is_over=lambda: self.stop.is_set() or pause.wanted.is_set(),
+            is_over=is_over,
+            overseen=self.guest.reading.until(is_over),
         )
         building = asyncio.ensure_future(build_trainer(started, bundle, self.options, beginning))
         ending = asyncio.ensure_future(self._ends())

@@ -2,14 +2,16 @@
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from collab.errors import DataError
+from collab.durable import replace_file
+from collab.errors import BrokenOff, DataError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -17,16 +19,17 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def make_once(path: Path, write: Callable[[BinaryIO], object], needed_bytes: Callable[[], int]) -> None:
     """Make sure that ``path`` exists, whole; ``write`` fills it if nobody did.
 
-    Of several processes one writes and the others wait; if it dies, the next one starts over. What is at ``path`` is
-    never half a file.
+    Of several processes one writes and the others wait; if it dies, the next one starts over; if it breaks off, the
+    next one goes on (``left_at``). What is at ``path`` is never half a file.
 
     Args:
-        path: where the file belongs; ``.lock`` and ``.partial`` beside it are ours.
-        write: writes the whole file.
+        path: where the file belongs; ``.lock``, ``.partial`` and ``.left`` beside it are ours.
+        write: writes the whole file, from where ``left_at`` says over what is there already.
         needed_bytes: asked when the disk is full, for the message.
 
     Raises:
         DataError: the disk is full, or the folder cannot be written.
+        BrokenOff: ``write`` has raised it.
     """
     if path.exists():
         return
@@ -44,17 +47,39 @@ def make_once(path: Path, write: Callable[[BinaryIO], object], needed_bytes: Cal
                         hint="choose another --data-dir, or change its permissions") from error
 
 
-def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    # The lock is held, so a partial file that is already there was left by a process that died.
-    partial = path.with_suffix(".partial")
+def left_at(path: Path) -> dict[str, Any] | None:
+    """Where whoever wrote ``path`` last broke off; None: it is to be written from its beginning."""
     try:
-        with partial.open("wb") as handle:
-            write(handle)
-            handle.flush()
-            os.fsync(handle.fileno())
+        at: dict[str, Any] = json.loads(path.with_suffix(".left").read_text(encoding="utf-8"))
+        return at if path.with_suffix(".partial").exists() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    # The lock is held, so a partial file that is already there was left by a process that died, or broke off.
+    partial, note = path.with_suffix(".partial"), path.with_suffix(".left")
+    is_left = False
+    try:
+        with partial.open("wb" if left_at(path) is None else "r+b") as handle:
+            try:
+                write(handle)
+            except BrokenOff as error:
+                _synced(handle)
+                replace_file(note, json.dumps(error.at).encode())
+                is_left = error.at is not None
+                raise
+            _synced(handle)
         partial.rename(path)
     finally:
-        partial.unlink(missing_ok=True)
+        if not is_left:
+            note.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
+
+
+def _synced(handle: BinaryIO) -> None:
+    handle.flush()
+    os.fsync(handle.fileno())
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collab.config import HubData
-from collab.data.sources import NoText, count_shards
+from collab.data.sources import NoText, Overseen, count_shards, unseen
 from collab.data.tokens import BlockRequest, Progress, blocks_path, no_progress, open_blocks
 from collab.errors import DataError
 
@@ -23,17 +23,24 @@ class TokenShards:
     """One streamed dataset, shard by shard. What reads is slow: call it off the event loop."""
 
     def __init__(
-        self, request: BlockRequest, tokenizer_json: str, cache_dir: Path, progress: Progress = no_progress
+        self,
+        request: BlockRequest,
+        tokenizer_json: str,
+        cache_dir: Path,
+        progress: Progress = no_progress,
+        overseen: Overseen = unseen,
     ) -> None:
         """
         Args:
             request: how text becomes samples; its reader names no shard.
             progress: hears how far the shard is that is read.
+            overseen: what its documents pass.
         """
         if not isinstance(request.section, HubData):
             raise ValueError("only a streamed dataset has shards")
         self._section, self._request = request.section, request
-        self._tokenizer_json, self._cache_dir, self._progress = tokenizer_json, cache_dir, progress
+        self._tokenizer_json, self._cache_dir = tokenizer_json, cache_dir
+        self._progress, self._overseen = progress, overseen
         self._open: dict[int, NDArray[Any]] = {}
 
     @cached_property
@@ -64,9 +71,11 @@ class TokenShards:
 
         Raises:
             DataError: it cannot be read, or not be written to the disk.
+            BrokenOff: ``overseen`` has raised it.
         """
+        wanted = self._of(shard)
         try:
-            blocks = open_blocks(self._of(shard), self._tokenizer_json, self._cache_dir, self._progress)
+            blocks = open_blocks(wanted, self._tokenizer_json, self._cache_dir, self._progress, self._overseen)
         except NoText:
             return ()
         self._open[shard] = blocks

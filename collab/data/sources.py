@@ -9,12 +9,12 @@ import hashlib
 import logging
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from collab.concurrency import chain_of
 from collab.config import BuiltinData, Data, FilesData, HubData
@@ -32,6 +32,15 @@ _SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__", "
 
 _FEW_SHARDS = 16
 """Below this a dataset's files are cut further (parquet row groups), so that peers start at different places."""
+
+
+Overseen: TypeAlias = Callable[[Iterator[str]], Iterator[str]]
+"""What all documents pass that are read, whichever side they are on. It may raise ``BrokenOff`` between two."""
+
+
+def unseen(texts: Iterator[str]) -> Iterator[str]:
+    """Nobody looks after them."""
+    return texts
 
 
 class Split(StrEnum):
@@ -65,7 +74,7 @@ def split_of(text: str) -> Split:
     return Split.EVAL if int.from_bytes(digest[:8], "big") % _EVAL_ONE_IN == 0 else Split.TRAIN
 
 
-def documents(section: Data, split: Split, reader: Reader) -> Iterator[str]:
+def documents(section: Data, split: Split, reader: Reader, overseen: Overseen = unseen) -> Generator[str, None, None]:
     """Iterate the documents of one side, in an order that is the same each time.
 
     Train text ends after ``section.max_megabytes`` (of UTF-8, 10^6 bytes). Eval text does not: the caller takes what it
@@ -74,10 +83,11 @@ def documents(section: Data, split: Split, reader: Reader) -> Iterator[str]:
     Raises:
         DataError: a path matches nothing, a file or dataset cannot be read, the text field is missing, or there is no
             text on this side.
+        BrokenOff: ``overseen`` has raised it.
     """
     limit_bytes = section.max_megabytes * 1e6 if split is Split.TRAIN else float("inf")
     num_seen = num_bytes = 0
-    for text in _all_documents(section, split, reader):
+    for text in overseen(_all_documents(section, split, reader)):
         if not text or text.isspace():
             continue
         num_seen += 1

@@ -3,8 +3,10 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -13,16 +15,18 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from collab.config import Data
-from collab.data.made_once import make_once
+from collab.data.made_once import left_at, make_once
 from collab.data.sources import (
     NoText,
+    Overseen,
     Reader,
     Split,
     documents,
     expected_bytes,
     source_state,
+    unseen,
 )
-from collab.errors import DataError
+from collab.errors import BrokenOff, DataError
 
 logger = logging.getLogger(__name__)
 
@@ -148,24 +152,25 @@ class BlockRequest:
 
 
 def open_blocks(request: BlockRequest, tokenizer_json: str, cache_dir: Path,
-                progress: Progress = no_progress) -> NDArray[Any]:
+                progress: Progress = no_progress, overseen: Overseen = unseen) -> NDArray[Any]:
     """Encode the text of ``request``, or find it encoded, and map it into memory.
 
     Documents follow each other with one end-of-text token after each; blocks are cut from that without regard to
     documents, and tokens that do not fill the last block are dropped. Processes that ask for the same at the same time
-    wait for the first of them.
+    wait for the first of them. Whoever is broken off leaves what is encoded, and the next one goes on from there.
 
     Returns:
         [num_blocks, sequence_length] read-only, uint16 when the vocabulary fits and uint32 otherwise.
 
     Raises:
         DataError: text or tokenizer cannot be used, there is not one block of text, or the disk is full.
+        BrokenOff: ``overseen`` has raised it.
     """
     tokenizer = parse_tokenizer(tokenizer_json, origin="tokenizer.json")
     dtype = np.dtype(np.uint16 if vocabulary_size(tokenizer) <= 2**16 else np.uint32)
     path = blocks_path(request, tokenizer_json, cache_dir)
-    writer = _BlockWriter(request, tokenizer, dtype, progress)
-    make_once(path, writer.write, writer.needed_bytes)
+    writer = _BlockWriter(request, tokenizer, dtype, progress, overseen)
+    make_once(path, lambda handle: writer.write(handle, left_at(path)), writer.needed_bytes)
     return np.memmap(path, dtype=dtype, mode="r").reshape(-1, request.sequence_length)
 
 
@@ -177,62 +182,85 @@ def blocks_path(request: BlockRequest, tokenizer_json: str, cache_dir: Path) -> 
     return cache_dir / f"tokens-{request.split}-{key}.bin"
 
 
+@dataclass(slots=True)
+class _Written:
+    """How far a file is."""
+
+    documents: int = 0
+    text_bytes: int = 0
+    blocks: int = 0
+    pending: list[int] = field(default_factory=list)
+    """Tokens that are encoded, and fill no block yet."""
+
+
 class _BlockWriter:
-    def __init__(self, request: BlockRequest, tokenizer: Tokenizer, dtype: np.dtype[Any], progress: Progress) -> None:
+    def __init__(self, request: BlockRequest, tokenizer: Tokenizer, dtype: np.dtype[Any], progress: Progress,
+                 overseen: Overseen) -> None:
         self._request = request
         self._tokenizer = tokenizer
         self._dtype = dtype
-        self._progress = progress
-        self._text_bytes = 0
-        self._token_bytes = 0
+        self._progress, self._overseen = progress, overseen
+        self._written = _Written()
 
-    def write(self, handle: BinaryIO) -> None:
-        num_blocks = self._write_blocks(handle)
-        self._progress(self._text_bytes, self._text_bytes)
+    def write(self, handle: BinaryIO, at: dict[str, Any] | None) -> None:
+        if at is not None:
+            self._written = _Written(**at)
+            handle.seek(self._written.blocks * self._request.sequence_length * self._dtype.itemsize)
+            handle.truncate()
+        try:
+            self._write_blocks(handle)
+        except BrokenOff as error:
+            error.at = asdict(self._written)
+            raise
+        num_blocks, text_bytes = self._written.blocks, self._written.text_bytes
+        self._progress(text_bytes, text_bytes)
         if num_blocks == 0:
-            raise NoText(f"the {self._request.split} text has {self._text_bytes} bytes: not one sample of "
+            raise NoText(f"the {self._request.split} text has {text_bytes} bytes: not one sample of "
                          f"{self._request.sequence_length} tokens",
                          hint="give more text, or lower task.sequence_length")
         if self._request.max_blocks is not None and num_blocks < self._request.max_blocks:
             logger.info("less text than asked for: split=%s samples=%d wanted=%d", self._request.split, num_blocks,
                         self._request.max_blocks)
 
-    def _write_blocks(self, handle: BinaryIO) -> int:
-        length, limit = self._request.sequence_length, self._request.max_blocks
-        pending = np.empty(0, self._dtype)
-        num_blocks = 0
-        for tokens in self._encoded():
-            pending = np.concatenate([pending, tokens])
-            ready = len(pending) // length
-            if limit is not None:
-                ready = min(ready, limit - num_blocks)
-            handle.write(pending[:ready * length].tobytes())
-            pending = pending[ready * length:]
-            num_blocks += ready
-            self._token_bytes = num_blocks * length * self._dtype.itemsize
-            if num_blocks == limit:
-                break
-        return num_blocks
+    def _write_blocks(self, handle: BinaryIO) -> None:
+        request = self._request
+        length, limit = request.sequence_length, request.max_blocks
+        whole_bytes = expected_bytes(request.section, request.split, request.reader) if limit is None else 0
+        with closing(self._batches()) as batches:  # whoever oversees them knows at once that nobody reads any more
+            for batch, tokens in batches:
+                pending = np.concatenate([np.array(self._written.pending, self._dtype), tokens])
+                ready = len(pending) // length
+                if limit is not None:
+                    ready = min(ready, limit - self._written.blocks)
+                handle.write(pending[:ready * length].tobytes())
+                self._written = _Written(
+                    documents=self._written.documents + len(batch),
+                    text_bytes=self._written.text_bytes + sum(len(text.encode()) for text in batch),
+                    blocks=self._written.blocks + ready,
+                    pending=pending[ready * length:].tolist(),
+                )
+                if self._written.blocks == limit:
+                    break
+                text_bytes = self._written.text_bytes
+                self._progress(text_bytes, whole_bytes if whole_bytes > text_bytes else 0)
 
-    def _encoded(self) -> Iterator[NDArray[Any]]:
+    def _batches(self) -> Generator[tuple[list[str], NDArray[Any]], None, None]:
+        """Texts, and their tokens."""
         _, end_id = end_token(self._tokenizer)
-        texts = documents(self._request.section, self._request.split, self._request.reader)
-        whole_bytes = 0
-        if self._request.max_blocks is None:
-            whole_bytes = expected_bytes(self._request.section, self._request.split, self._request.reader)
-        while batch := list(_up_to(texts, _BATCH_BYTES)):
-            encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-            parts = [np.array([*encoding.ids, end_id], self._dtype) for encoding in encodings]
-            self._text_bytes += sum(len(text.encode()) for text in batch)
-            yield np.concatenate(parts)
-            self._progress(self._text_bytes, whole_bytes if whole_bytes > self._text_bytes else 0)
+        request = self._request
+        with closing(documents(request.section, request.split, request.reader, self._overseen)) as texts:
+            rest = islice(texts, self._written.documents, None)
+            while batch := list(_up_to(rest, _BATCH_BYTES)):
+                encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+                yield batch, np.concatenate([np.array([*one.ids, end_id], self._dtype) for one in encodings])
 
     def needed_bytes(self) -> int:
         """From what was written so far; before anything was, a token is taken to stand for three bytes of text."""
         request = self._request
         if request.max_blocks is not None:
             return request.max_blocks * request.sequence_length * self._dtype.itemsize
-        per_text_byte = self._token_bytes / self._text_bytes if self._token_bytes else self._dtype.itemsize / 3
+        token_bytes = self._written.blocks * request.sequence_length * self._dtype.itemsize
+        per_text_byte = token_bytes / self._written.text_bytes if token_bytes else self._dtype.itemsize / 3
         return int(request.section.max_megabytes * 1e6 * per_text_byte)
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from collab.config import CausalLMTask, HubData
 from collab.data.shards import TokenShards
-from collab.data.sources import Reader, Split
+from collab.data.sources import Overseen, Reader, Split, unseen
 from collab.data.tokens import (
     BlockRequest,
     Progress,
@@ -46,7 +46,7 @@ class CausalLM:
     """
 
     def __init__(self, section: CausalLMTask, tokenizer_json: bytes, *, cache_dir: Path, reader: Reader,
-                 progress: Progress = no_progress) -> None:
+                 progress: Progress = no_progress, overseen: Overseen = unseen) -> None:
         """Check that the model of ``section`` can be built with this tokenizer.
 
         Raises:
@@ -57,8 +57,8 @@ class CausalLM:
         self._tokenizer_json = _decoded(tokenizer_json, "tokenizer.json")
         self._cache_dir = cache_dir
         self._reader = reader
-        self.progress = progress
-        """Hears how much text is encoded; may be set until that begins."""
+        self.progress, self.overseen = progress, overseen
+        """Hears how much text is encoded, and what all text passes; may be set until that begins."""
         self._configuration = _configuration(section, self._tokenizer_json)
 
     def build_model(self) -> torch.nn.Module:
@@ -89,7 +89,7 @@ class CausalLM:
             return None
         request = BlockRequest(section=section, split=Split.TRAIN, sequence_length=self._section.sequence_length,
                                max_blocks=None, reader=self._reader)
-        return TokenShards(request, self._tokenizer_json, self._cache_dir, self.progress)
+        return TokenShards(request, self._tokenizer_json, self._cache_dir, self.progress, self.overseen)
 
     def loss(self, model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Cross entropy of the next token; samples are of one length: the mean over tokens is that over samples."""
@@ -152,7 +152,7 @@ class CausalLM:
     def _blocks(self, split: Split, max_blocks: int | None) -> NDArray[Any]:
         request = BlockRequest(section=self._section.data, split=split, sequence_length=self._section.sequence_length,
                                max_blocks=max_blocks, reader=self._reader)
-        return open_blocks(request, self._tokenizer_json, self._cache_dir, self.progress)
+        return open_blocks(request, self._tokenizer_json, self._cache_dir, self.progress, self.overseen)
 
 
 def make_tokenizer(section: CausalLMTask, *, seed: int, base_dir: Path, cache_dir: Path, peer_id: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from collab.concurrency import run_until_first
 from collab.data.sources import NoText
-from collab.errors import CollabError
+from collab.errors import BrokenOff, CollabError
 from collab.metrics.records import EvaluationDone, Notice
 from collab.tasks.base import Evaluation, Task
 from collab.tasks.evaluation import blaming_task, evaluate_unless
@@ -37,6 +37,8 @@ class Evaluating:
         try:
             await self._read(pause)
             found = await self._ports.compute.run(lambda: self._measured(pause))
+        except BrokenOff:
+            return
         except CollabError as error:
             self._say(epoch, error)
             await self._ports.compute.run(pause.release)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from collab.data.blocks import BlockId
-from collab.errors import DataError
+from collab.errors import BrokenOff, DataError
 from collab.metrics.records import Notice
 from collab.ports import Ports
 
@@ -74,7 +74,7 @@ class ShardStream:
             self._shards.close(block.block)
 
     async def run(self, leases: BlockLeases) -> None:
-        """Read one shard after the other, until cancelled. One that cannot be read is left to others."""
+        """Read one shard after the other, until cancelled or broken off. One that cannot be read is left to others."""
         pause_s = SHORTEST_PAUSE_S
         while True:
             await self._room.acquire()
@@ -82,6 +82,8 @@ class ShardStream:
             self._uses[block.block] += 1
             try:
                 ids = await self._ports.compute.apart(lambda shard=block.block: self._shards.open(shard))  # type: ignore[misc]
+            except BrokenOff:
+                return  # this machine is wanted back; leases end with the goodbye
             except DataError as error:
                 self._room.release()
                 self.close(block)

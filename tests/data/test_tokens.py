@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,7 +21,7 @@ from collab.data.tokens import (
     train_tokenizer,
     vocabulary_size,
 )
-from collab.errors import DataError
+from collab.errors import BrokenOff, DataError
 from tests.full_disk import no_file_larger_than
 
 WORDS = [f"the quick brown fox number {index} jumps over the lazy dog; déjà vu {index % 7}\n" for index in range(400)]
@@ -93,6 +94,37 @@ def test_batches_of_text_leave_no_seam(tmp_path: Path, monkeypatch: pytest.Monke
     assert np.array_equal(whole, pieces)
     assert len(encoded) > 10
     assert encoded == sorted(encoded)
+
+
+def test_whoever_breaks_off_leaves_what_is_encoded_and_the_next_one_goes_on_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collab.data.tokens._BATCH_BYTES", 500)
+    wanted, cache = request(tmp_path, length=13), tmp_path / "cache"
+    whole = open_blocks(wanted, TOKENIZER, tmp_path / "other")
+    told = list[int]()
+
+    def overseen(texts: Iterator[str]) -> Iterator[str]:
+        for number, text in enumerate(texts):
+            if number == most:
+                raise BrokenOff("that will do")
+            yield text
+
+    for limit in (0, 30, 31, 60):
+        most = limit
+        with pytest.raises(BrokenOff):
+            open_blocks(wanted, TOKENIZER, cache, lambda done, _: told.append(done), overseen)
+        assert not list(cache.glob("*.bin"))
+    most = 10_000
+    before = told[-1]
+    (partial,) = cache.glob("*.partial")
+    assert partial.stat().st_size > 0
+    with partial.open("ab") as handle:
+        handle.write(b"of one that was killed while it went on")
+    told.clear()
+    assert np.array_equal(open_blocks(wanted, TOKENIZER, cache, lambda done, _: told.append(done), overseen), whole)
+    assert told[0] > before, "it was not encoded again"
+    assert [path.suffix for path in token_files(cache)] == [".bin"]
 
 
 def test_how_far_the_encoding_is_is_told_of_about_as_much_as_there_will_be(

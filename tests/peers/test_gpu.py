@@ -1,6 +1,7 @@
 """Which device a peer computes on, whether it can, and what is said where it cannot."""
 
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 from collab.config import parse_run
-from collab.errors import CollabError, ConfigError, DeviceFull
+from collab.data.sources import unseen
+from collab.errors import BrokenOff, CollabError, ConfigError, DeviceFull
 from collab.metrics.records import Notice
 from collab.swarm.bundle import Bundle
 from collab.types import PeerId, Reachability
@@ -208,6 +210,24 @@ def test_a_pause_while_it_is_built_leaves_nothing_on_the_device(
     building(tmp_path, monkeypatch, Beginning(is_over=lambda: next(answers)))
     assert len(built) == looks
     assert released == [True] * looks
+
+
+def test_a_pause_while_text_is_read_for_it_breaks_that_off_and_builds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Text:
+        overseen = staticmethod(unseen)
+
+        @property
+        def num_samples(self) -> int:
+            return len(list(self.overseen(iter(["a text"]))))
+
+    def overseen(_texts: Iterator[str]) -> Iterator[str]:
+        raise BrokenOff("this machine is wanted back")
+
+    monkeypatch.setattr(machine, "build_task", lambda *_, **__: Text())
+    monkeypatch.setattr(machine, "build_replica", lambda *_: pytest.fail("the owner wants the machine back"))
+    assert building(tmp_path, monkeypatch, Beginning(overseen=overseen)).events == []
 
 
 @pytest.mark.usefixtures("limits")

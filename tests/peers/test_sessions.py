@@ -3,9 +3,10 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
+from threading import Semaphore, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from collab.errors import (
     AccessDenied,
     BootstrapFailed,
+    BrokenOff,
     ConfigError,
     DataError,
     DataUnreachable,
@@ -419,7 +421,7 @@ def at_work(
     """What a session does that is connected and agreed to, for what is built by then."""
     nothing: Any = SimpleNamespace(run=None)
     place = DataDir(directory)
-    guest = Guest(place, (), MonthlyTraffic(place.traffic), lambda _: None)
+    guest = Guest(place, [by_command(place.pause_mark)], MonthlyTraffic(place.traffic), lambda _: None)
 
     class Compute:
         async def run(self, work: Any) -> Any:
@@ -435,22 +437,75 @@ def at_work(
     return guest, live
 
 
-@pytest.mark.parametrize(("is_reading", "ends_s"), [(True, 1.0), (False, 3.0)])
-def test_a_pause_while_a_trainer_is_built_waits_for_what_is_put_on_the_device_and_for_nothing_else(
-    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, is_reading: bool, ends_s: float
+def test_a_pause_while_a_trainer_is_built_waits_for_what_is_put_on_the_device(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def build(_started: Any, _bundle: Any, _options: Any, beginning: machine.Beginning) -> None:
-        if not is_reading:
-            beginning.takes_device.set()
-        loop.call_later(1.0, guest.pause.ask, "the test wants it")
-        await asyncio.sleep(3.0)
+        beginning.takes_device.set()
+        guest.pause.ask("the test wants it")
+        await put_there.wait()
         assert beginning.is_over()
 
+    async def life() -> None:
+        living = asyncio.ensure_future(live(Given({})))
+        await asyncio.sleep(1.0)
+        assert not living.done()
+        put_there.set()
+        await living
+
+    put_there = asyncio.Event()
     monkeypatch.setattr(machine, "build_trainer", build)
     guest, live = at_work(tmp_path, loop, monkeypatch)
-    began_s = loop.time()
-    loop.run_until_complete(live(Given({})))
-    assert loop.time() - began_s == pytest.approx(ends_s)
+    loop.run_until_complete(life())
+
+
+def test_a_pause_ends_a_thread_that_reads_text_after_a_piece_and_only_then_the_device_is_free(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, read, piece, reads = DataDir(tmp_path), list[str](), Semaphore(0), Semaphore(0)
+
+    def texts() -> Iterator[str]:
+        while True:
+            reads.release()
+            assert piece.acquire(timeout=10.0)
+            yield "a piece of text"
+
+    async def build(_started: Any, _bundle: Any, _options: Any, beginning: machine.Beginning) -> None:
+        def work() -> None:
+            with suppress(BrokenOff):
+                read.extend(beginning.overseen(texts()))
+
+        thread = Thread(target=work)
+        threads.append(thread)
+        thread.start()
+        assert reads.acquire(timeout=10.0)
+        await asyncio.Event().wait()
+
+    async def life() -> None:
+        async with guest.stay():
+            guest.begin()
+            living = asyncio.ensure_future(live(Given({})))
+            await asyncio.sleep(1.0)
+            place.pause_mark.touch()
+            await living
+            guest.end_session()
+            await asyncio.sleep(60.0)
+            assert condition() is guests.Condition.MAKING_ROOM, "it is in the middle of a piece"
+            piece.release()
+            threads[0].join(10.0)
+            await asyncio.sleep(1.0)
+            assert condition() is guests.Condition.PAUSED
+
+    def condition() -> guests.Condition | None:
+        told = guests.condition_of(place)
+        return told and told.condition
+
+    threads = list[Thread]()
+    monkeypatch.setattr(machine, "build_trainer", build)
+    guest, live = at_work(tmp_path, loop, monkeypatch)
+    loop.run_until_complete(life())
+    assert not threads[0].is_alive()
+    assert read == []
 
 
 class Trained:

@@ -11,7 +11,7 @@ import torch
 
 from collab.checkpoints.local import load_newest
 from collab.data.sources import NoText
-from collab.errors import DataError, DeviceFull
+from collab.errors import BrokenOff, DataError, DeviceFull
 from collab.metrics.guest_records import Paused
 from collab.metrics.records import CheckpointSaved, EvaluationDone, Notice
 from collab.simulation.peer import SimPeer
@@ -127,6 +127,18 @@ def test_who_cannot_read_the_held_out_data_trains_on(tmp_path: Path) -> None:
     assert_equal_ends(swarm, [trainer], epoch=12)
     (notice,) = notices(swarm, trainer)
     assert notice.text.endswith("the task could not read its held-out data: IndexError: list index out of range")
+
+
+def test_who_breaks_off_reading_it_since_the_machine_is_wanted_back_has_no_problem(tmp_path: Path) -> None:
+    def read_held_out() -> None:
+        raise BrokenOff("this machine is wanted back")
+
+    swarm = SimSwarm(tmp_path, until=12, every=2)
+    swarm.add_backbone()
+    trainer = swarm.add_trainer(task=Another(swarm.task, read_held_out=read_held_out))  # type: ignore[arg-type]
+    swarm.world.run()
+    assert_equal_ends(swarm, [trainer], epoch=12)
+    assert notices(swarm, trainer) == []
 
 
 def test_a_device_that_fails_while_it_evaluates_ends_its_trainer(tmp_path: Path) -> None:

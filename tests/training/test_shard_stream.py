@@ -5,7 +5,7 @@ from collections import deque
 from contextlib import suppress
 
 from collab.data.blocks import BlockId
-from collab.errors import DataError
+from collab.errors import BrokenOff, DataError
 from collab.training.shard_stream import ShardStream
 from tests.fakes import FakeNetwork, make_ports, run
 
@@ -18,8 +18,11 @@ class Shards:
     def __init__(self, *unreadable: int) -> None:
         self._unreadable = unreadable
         self.is_open: set[int] = set()
+        self.is_wanted_back = False
 
     def open(self, shard: int) -> tuple[int, ...]:
+        if self.is_wanted_back:
+            raise BrokenOff("this machine is wanted back")
         if shard in self._unreadable:
             raise DataError("the disk is gone", hint="look for it")
         self.is_open.add(shard)
@@ -98,5 +101,18 @@ def test_a_shard_that_cannot_be_read_is_given_up_and_makes_room_for_the_next() -
             assert await stream.next_block() == (BlockId(0, 6), (60, 61))
             assert leases.given_up == [BlockId(0, 5)]
             await end(task)
+
+    run(main())
+
+
+def test_when_reading_is_broken_off_nothing_more_is_leased_or_read_and_nothing_is_wrong() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            shards, leases = Shards(), Leases(*(BlockId(0, shard) for shard in range(8)))
+            stream, task = await stream_of(network, shards, leases)
+            shards.is_wanted_back = True
+            await stream.next_block()
+            await asyncio.wait_for(task, 1.0)
+            assert (len(leases.given), leases.given_up) == (2, [])
 
     run(main())
