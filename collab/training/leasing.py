@@ -122,6 +122,8 @@ class LeasedSupply:
         with suppress(TimeoutError, NetworkError):
             async with asyncio.timeout(GOODBYE_S):
                 await self._working.leases.close()
+        if self._stream is not None and self._participant.is_finished:
+            await self._stream.drop()
 
     # -- Listener ------------------------------------------------------------------------------------------------------
 

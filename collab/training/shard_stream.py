@@ -37,6 +37,10 @@ class Shards(Protocol):
         """The samples of a shard are not asked for any more; it may be that it could not be opened."""
         ...
 
+    def drop(self) -> None:
+        """Nothing that is kept of them is wanted any more."""
+        ...
+
 
 class BlockLeases(Protocol):
     """Who holds leases on shards."""
@@ -72,6 +76,10 @@ class ShardStream:
         self._uses[block.block] -= 1
         if not self._uses[block.block]:
             self._shards.close(block.block)
+
+    async def drop(self) -> None:
+        """The run is over."""
+        await self._ports.compute.beside(self._shards.drop)
 
     async def run(self, leases: BlockLeases) -> None:
         """Read one shard after the other, until cancelled or broken off. One that cannot be read is left to others."""

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from collab.config import HubData
-from collab.data.shards import TokenShards
+from collab.data.shards import KEPT, TokenShards
 from collab.data.sources import Reader, Split, split_of
 from collab.data.tokens import BlockRequest, parse_tokenizer, train_tokenizer
 from collab.errors import DataError
@@ -30,6 +30,10 @@ def shards_of(tmp_path: Path, peer: str, *, rows: int = 200, max_megabytes: floa
     )
     return TokenShards(request, train_tokenizer(iter(["text number of the dataset 0123456789"] * 9), 280),
                        tmp_path / f"cache-{peer}")  # fmt: skip
+
+
+def kept(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache-alice").rglob("*.bin"))
 
 
 def test_all_shards_together_have_all_train_text_once_whoever_reads_them(tmp_path: Path) -> None:
@@ -69,11 +73,11 @@ def test_two_peers_get_the_same_samples_from_one_shard(tmp_path: Path) -> None:
 def test_a_shard_that_is_trained_is_no_longer_on_the_disk(tmp_path: Path) -> None:
     shards = shards_of(tmp_path, "alice")
     three, four = shards.open(3), shards.open(4)
-    before = {path.name for path in (tmp_path / "cache-alice").glob("*.bin")}
+    before = {path.name for path in kept(tmp_path)}
     shards.close(3)
     shards.close(3)
     assert len(before) == 2
-    assert len(list((tmp_path / "cache-alice").glob("*.bin"))) == 1
+    assert len(kept(tmp_path)) == 1
     assert len(shards.rows(four)) == len(four)
     with pytest.raises(DataError, match="not open"):
         shards.rows(three)
@@ -83,3 +87,31 @@ def test_ids_of_all_shards_differ(tmp_path: Path) -> None:
     shards = shards_of(tmp_path, "alice")
     ids = list(chain.from_iterable(shards.open(shard) for shard in range(5)))
     assert len(ids) == len(set(ids))
+
+
+def test_the_next_life_finds_the_shards_that_the_last_one_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = shards_of(tmp_path, "alice")
+    ids = [before.open(shard) for shard in (3, 4, 5)]
+    monkeypatch.setattr("collab.data.tokens.documents", lambda *_: pytest.fail("it is here"))
+    after = shards_of(tmp_path, "alice")
+    assert [after.open(shard) for shard in (5, 3, 4)] == [ids[2], ids[0], ids[1]]
+
+
+def test_of_what_many_lives_have_left_the_newest_few_are_kept_and_nothing_when_the_run_is_over(tmp_path: Path) -> None:
+    for shard in range(0, 20, 3):
+        shards = shards_of(tmp_path, "alice")
+        for one in range(shard, min(shard + 3, 20)):
+            shards.open(one)
+    newest = kept(tmp_path)
+    assert len(newest) == KEPT + 2
+    shards.close(18)
+    shards.open(17)
+    assert len(kept(tmp_path)) == KEPT + 1, "one of those that were left"
+    other = shards_of(tmp_path, "bob")
+    other.open(0)
+    shards.drop()
+    assert kept(tmp_path) == []
+    assert not list((tmp_path / "cache-alice").rglob("*.lock"))
+    assert len(other.rows(other.open(0))) > 0

@@ -12,7 +12,9 @@ from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerState
 from collab.training import leasing
 from collab.training.leasing import LeasedSupply
+from collab.training.shard_stream import ShardStream
 from tests.fakes import NOW, FakeDirectory, FakeNetwork, make_ports, run
+from tests.training.test_shard_stream import Shards
 
 PLAN = BlockPlan.of(1500, digest="a" * 32, seed=0, microbatch_size=8)
 
@@ -46,6 +48,25 @@ def test_who_has_taken_over_a_state_answers_nobody_until_it_has_asked_what_is_in
             assert await words() == 1
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    run(everything())
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_when_the_run_is_over_no_shard_is_kept_and_else_all_are(is_finished: bool) -> None:
+    async def everything() -> None:
+        async with FakeNetwork() as network:
+            ports = make_ports(network.join("me"), FakeDirectory())
+            shards, one_of_us = Shards(), participant(ports)
+            one_of_us.is_finished = is_finished
+            plan = BlockPlan.of_shards(shards.number, digest=shards.digest, seed=0)
+            supply = LeasedSupply(one_of_us, lambda: plan, ShardStream(ports, shards))
+            task = asyncio.create_task(supply.run())
+            await supply.next(1)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await supply.close()
+            assert bool(shards.is_open) is not is_finished
 
     run(everything())
 

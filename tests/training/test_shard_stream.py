@@ -31,6 +31,9 @@ class Shards:
     def close(self, shard: int) -> None:
         self.is_open.discard(shard)
 
+    def drop(self) -> None:
+        self.is_open.clear()
+
 
 class Leases:
     """Gives the blocks that it has, then nothing."""
