@@ -11,7 +11,12 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ENOENT, ENOTDIR
 from pathlib import Path
+from stat import S_ISDIR
+from typing import TypeGuard
+
+from collab.durable import replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -29,18 +34,18 @@ def note_pausable(path: Path) -> None:
         list_home().mkdir(parents=True, exist_ok=True)
         with _locked(fcntl.LOCK_EX):
             for entry in _entries():
-                if not _named_in(entry).is_dir():
+                if _is_gone(_named_in(entry)):
                     entry.unlink(missing_ok=True)
-            (list_home() / name).write_bytes(os.fsencode(place))
+            replace_file(list_home() / name, os.fsencode(place))
     except OSError as error:
         logger.info("'collab-peer pause' finds this peer by its --data-dir only reason=%s", error)
 
 
 def noted_pausable() -> list[Path]:
-    """All directories that are still there, in order."""
+    """All directories that are still there, in order; not those of which nobody can say that now."""
     try:
         with _locked(fcntl.LOCK_SH):
-            return sorted(path for path in map(_named_in, _entries()) if path.is_dir())
+            return sorted(path for path in map(_named_in, _entries()) if is_there(path))
     except OSError:
         return []
 
@@ -57,5 +62,23 @@ def _entries() -> list[Path]:
     return [entry for entry in list_home().iterdir() if not entry.name.startswith(".")]
 
 
-def _named_in(entry: Path) -> Path:
-    return Path(os.fsdecode(entry.read_bytes()))
+def _named_in(entry: Path) -> Path | None:
+    """None: a full disk has left the note empty."""
+    named = entry.read_bytes()
+    return Path(os.fsdecode(named)) if named else None
+
+
+def is_there(place: Path | None) -> TypeGuard[Path]:
+    """Whether it is a directory that can be looked at; one whose mount has broken cannot."""
+    try:
+        return place is not None and S_ISDIR(place.stat().st_mode)
+    except OSError:
+        return False
+
+
+def _is_gone(place: Path | None) -> bool:
+    """For good: what cannot be looked at now may come back."""
+    try:
+        return place is None or not S_ISDIR(place.stat().st_mode)
+    except OSError as error:
+        return error.errno in (ENOENT, ENOTDIR)

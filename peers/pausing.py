@@ -7,7 +7,7 @@ from pathlib import Path
 
 from collab.errors import ConfigError
 from peers.guest import Condition, Told, condition_of
-from peers.pausable import noted_pausable
+from peers.pausable import is_there, noted_pausable
 from peers.places import DataDir, data_home, is_in_use, never_pauses
 from peers.process import announce
 
@@ -145,7 +145,7 @@ def _that_run() -> list[DataDir]:
 
 def _all() -> list[DataDir]:
     """This user's peers that run or ran: those that were noted, and those of earlier versions in the usual place."""
-    usual = [path.resolve() for path in data_home().glob("*/peer-*") if path.is_dir()]
+    usual = [path.resolve() for path in data_home().glob("*/peer-*") if is_there(path)]
     return [DataDir(path) for path in sorted({*usual, *noted_pausable()})]
 
 

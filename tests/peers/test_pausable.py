@@ -1,5 +1,7 @@
 """Which directories 'collab-peer pause' looks into: those that peers which pause have had, while they are there."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from collab.errors import ConfigError
 from peers.pausable import list_home, note_pausable, noted_pausable
 from peers.places import claim_data_dir, never_pauses
+from tests.full_disk import no_file_larger_than
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +52,43 @@ def test_where_nothing_can_be_noted_a_peer_runs_all_the_same(tmp_path: Path) -> 
     (tmp_path / "state").touch()
     with claim_data_dir(tmp_path / "peer", "run", pauses=True):
         assert noted_pausable() == []
+
+
+def test_a_directory_whose_mount_has_broken_hides_no_other_and_is_noted_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        note_pausable(tmp_path / name)
+    look = Path.stat
+
+    def stat(path: Path, **how: bool) -> os.stat_result:
+        if path == tmp_path / "a":
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        return look(path, **how)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "stat", stat)
+        assert noted_pausable() == [tmp_path / "b"]
+        (tmp_path / "c").mkdir()
+        note_pausable(tmp_path / "c")
+        assert noted_pausable() == [tmp_path / "b", tmp_path / "c"]
+    assert noted_pausable() == [tmp_path / name for name in "abc"]
+
+
+def test_an_empty_note_names_nothing_and_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    note_pausable(tmp_path / "a")
+    (list_home() / "empty").touch()
+    assert noted_pausable() == [tmp_path / "a"]
+    note_pausable(tmp_path / "a")
+    assert not (list_home() / "empty").exists()
+
+
+def test_a_full_disk_leaves_the_note_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    note_pausable(tmp_path / "a")
+    with no_file_larger_than(1):
+        note_pausable(tmp_path / "a")
+    assert noted_pausable() == [tmp_path / "a"]
