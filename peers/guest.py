@@ -10,9 +10,10 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from time import monotonic
 
 from collab.concurrency import Background, run_until_first
@@ -206,6 +207,8 @@ class Guest:
             replace_file(self._place.condition, json.dumps(words).encode(), is_synced=False)
         except OSError as error:
             logger.info("what this peer is doing cannot be written down reason=%s", error)
+            with suppress(OSError):
+                _link(told, self._place.condition)
 
     def _condition(self) -> Condition:
         if self._is_in_session and not self.pause.wanted.is_set():
@@ -219,9 +222,20 @@ class Guest:
         return Condition.HANDING_IN if self.pause.has_made_room.is_set() else Condition.MAKING_ROOM
 
 
+def _link(told: Told, path: Path) -> None:
+    """Say it without the reason where the disk is full: as the target of a link, which lies beside its name."""
+    unfinished = path.with_name(f".{path.name}.new")
+    unfinished.unlink(missing_ok=True)
+    unfinished.symlink_to(f"{told.condition}:{told.pid}")
+    unfinished.replace(path)
+
+
 def condition_of(place: DataDir) -> Told | None:
     """What the guest of a directory last said; None: nothing."""
     try:
+        if place.condition.is_symlink():
+            condition, _, pid = os.readlink(place.condition).partition(":")
+            return Told(condition=Condition(condition), reason="", pid=int(pid))
         words = json.loads(place.condition.read_text(encoding="utf-8"))
         return Told(condition=Condition(words["condition"]), reason=str(words["reason"]), pid=int(words["pid"]))
     except (OSError, ValueError, KeyError, TypeError):

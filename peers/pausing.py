@@ -5,7 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from collab.checkpoints.disk_errors import FULL
 from collab.errors import ConfigError
+from peers.disk_remedy import remedy
 from peers.guest import Condition, Told, condition_of
 from peers.pausable import is_there, noted_pausable
 from peers.places import DataDir, data_home, is_in_use, never_pauses
@@ -111,7 +113,7 @@ async def _resumed(place: DataDir) -> str:
         return "works again"
     told = condition_of(place)
     if told is not None and told.condition is Condition.PAUSED:
-        return f"still paused: {told.reason}"
+        return ": ".join(filter(None, ("still paused", told.reason)))
     if told is not None and told.condition is Condition.STARTING:
         return "works again as soon as it has left off what it was at, and is connected anew"
     return "works again as soon as what it had computed is in a step"
@@ -119,6 +121,8 @@ async def _resumed(place: DataDir) -> str:
 
 def _unwritable(place: DataDir, error: OSError) -> ConfigError:
     hint = "the user whose peer it is can pause it, and whoever may write to its directory"
+    if error.errno in FULL:
+        hint = remedy(place.pause_mark, error)
     return ConfigError(f"cannot write {place.pause_mark}: {error.strerror}", hint=hint)
 
 

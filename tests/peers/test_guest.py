@@ -19,6 +19,7 @@ from peers.occasions import by_command
 from peers.pausing import pause, resume
 from peers.places import DataDir, claim_data_dir
 from peers.traffic import SAVED_EVERY_BYTES, MonthlyTraffic
+from tests.full_disk import no_file_larger_than
 
 
 @pytest.fixture(autouse=True)
@@ -302,6 +303,34 @@ def test_pause_waits_until_the_device_is_free_and_resume_until_it_works(
         assert "its device is free" in capsys.readouterr().err
         await resume(tmp_path)
         assert house.condition is Condition.WORKING
+        assert "works again" in capsys.readouterr().err
+        house.stop.set()
+        house.reason = "so that the session ends"
+        await going
+
+    with running(tmp_path):
+        within(loop, life())
+
+
+def test_a_peer_answers_on_a_full_disk_too(
+    tmp_path: Path, loop: VirtualLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house = House(tmp_path)
+
+    async def life() -> None:
+        going = asyncio.ensure_future(session(house, room_s=2.0, leaving_s=3.0))
+        await asyncio.sleep(1.0)
+        with no_file_larger_than(0):
+            await pause(tmp_path)
+            assert "its device is free; what it has computed" in capsys.readouterr().err
+            await asyncio.sleep(10.0)
+            await pause(tmp_path)
+            assert "its device is free, and it is not in the swarm" in capsys.readouterr().err
+        await asyncio.sleep(1.0)
+        told = condition_of(house.place)
+        assert told is not None
+        assert told.reason, "there is room again"
+        await resume(tmp_path)
         assert "works again" in capsys.readouterr().err
         house.stop.set()
         house.reason = "so that the session ends"
