@@ -252,9 +252,9 @@ def _may_pass(error: Exception) -> bool:
     """Whether nobody has answered, or somebody that may answer later."""
     import httpx
 
-    statuses = [one.response.status_code for one in chain_of(error) if getattr(one, "response", None) is not None]
-    if statuses:
-        return statuses[0] in PATIENCE
+    responses = [response for one in chain_of(error) if (response := getattr(one, "response", None)) is not None]
+    if responses:
+        return bool(responses[0].status_code in PATIENCE)
     return any(isinstance(one, ConnectionError | TimeoutError | httpx.TransportError) for one in chain_of(error))
 
 
