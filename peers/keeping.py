@@ -43,9 +43,8 @@ class StateKeeper:
         self._membership, self._lease, self._mandate = company.membership, company.lease, company.mandate
         self.fetcher = Fetcher(ports, bundle.fingerprint, company)
         self.evaluations = Evaluations(ports, bundle.run, company.membership, workshop.evaluate)
-        self._off = company.off
+        self._off, self._last_seen, self._rounds = company.off, company.last_seen, company.rounds
         self.shelf = MemoryShelf(ports, publisher) if Duty.CHECKPOINTS in self._off else Shelf(ports, publisher)
-        self._last_seen, self._rounds = company.last_seen, company.rounds
         self.version: int | None = None
         """Of what is stored, where parameters are, as we last looked; None: nothing is, or we have not looked yet."""
         self.packed: PackedSnapshot | None = None
@@ -70,6 +69,7 @@ class StateKeeper:
     async def finish(self) -> None:
         """A checkpoint under way is finished; then no other one begins."""
         await self._saving.acquire()
+        await self.shelf.finish()
 
     # -- beginning ---------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,11 @@
 """A backbone's checkpoints on its disk, and what happens when they cannot be written."""
 
+import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from collab.checkpoints.base import Checkpoint, Order
 from collab.checkpoints.local import epoch_of, list_checkpoints
@@ -40,6 +42,7 @@ class Shelf:
         self._told = ""
         """That nothing was written, as people have heard it; empty: what comes is written."""
         self._problem = "", ""
+        self._writing: set[asyncio.Task[bool]] = set()
 
     @property
     def root(self) -> Path:
@@ -89,17 +92,35 @@ class Shelf:
 
     async def publish(self, snapshot: Snapshot, order: Order) -> bool:
         """Whether it is published now."""
-        if not await self._write(snapshot.epoch, lambda: self._publisher.publish(snapshot, order)):
-            return False
-        self.publication, self.era = order.publication, snapshot.era
-        return True
+
+        async def write() -> bool:
+            if not await self._write(snapshot.epoch, lambda: self._publisher.publish(snapshot, order)):
+                return False
+            self.publication, self.era = order.publication, snapshot.era
+            return True
+
+        return await self._to_its_end(write())
 
     async def keep(self, snapshot: Snapshot, digest: str, eval_loss: float) -> bool:
         """Have a snapshot here that nobody has published yet; whether it is here now."""
-        if not await self._write(snapshot.epoch, lambda: self._publisher.keep(snapshot, digest, eval_loss)):
-            return False
-        self.publication = None
-        return True
+
+        async def write() -> bool:
+            if not await self._write(snapshot.epoch, lambda: self._publisher.keep(snapshot, digest, eval_loss)):
+                return False
+            self.publication = None
+            return True
+
+        return await self._to_its_end(write())
+
+    async def finish(self) -> None:
+        """What is being written is on the disk then, whoever began it and was cancelled meanwhile."""
+        await asyncio.gather(*self._writing)
+
+    async def _to_its_end(self, writing: Coroutine[Any, Any, bool]) -> bool:
+        task = asyncio.ensure_future(writing)
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+        return await asyncio.shield(task)
 
     async def set_aside_after(self, epoch: int) -> int:
         """See ``LocalPublisher``; ``newest`` says what is left."""

@@ -224,15 +224,25 @@ def is_whole(path: Path) -> bool:
 
 def prune(root: Path, keep: int) -> None:
     """Delete all but the newest ``keep`` checkpoints, and what a crash left unfinished."""
-    for path in [*list_checkpoints(root)[keep:], *root.glob(f"{UNFINISHED}*")]:
+    _remove(list_checkpoints(root)[keep:])
+    for path in root.glob(f"{UNFINISHED}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def forget_after(root: Path, epoch: int) -> None:
     """Delete the checkpoints of later epochs."""
-    for path in list_checkpoints(root):
-        if epoch_of(path) > epoch:
-            shutil.rmtree(path, ignore_errors=True)
+    _remove([path for path in list_checkpoints(root) if epoch_of(path) > epoch])
+
+
+def _remove(paths: list[Path]) -> None:
+    """Of one of which a crash leaves half the name says so, and the next ``prune`` removes the rest."""
+    for path in paths:
+        doomed = path.with_name(f"{UNFINISHED}removed-{path.name}")
+        try:
+            path.rename(doomed)
+        except OSError as error:
+            logger.warning("a checkpoint that is not wanted any more stays path=%s: %s", path, error)
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _tensors(snapshot: Snapshot, prefix: str) -> bytes:

@@ -5,6 +5,7 @@ import itertools
 import json
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,29 @@ def test_pruning_keeps_the_newest_and_removes_what_a_crash_left(tmp_path: Path) 
     prune(tmp_path, 2)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["epoch-00000010", "epoch-00000003"]
     assert leftovers(tmp_path) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("remove", [lambda root: prune(root, 2), lambda root: forget_after(root, 2)])
+def test_a_kill_while_a_checkpoint_is_deleted_leaves_nothing_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remove: Callable[[Path], None]
+) -> None:
+    for epoch in (1, 2, 3):
+        save(tmp_path, epoch)
+
+    def is_killed(path: Path, **_: object) -> None:
+        if path.exists():
+            (path / "collab_state.json").unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "rmtree", is_killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove(tmp_path)
+    (left,) = (path for path in tmp_path.iterdir() if not (path / "collab_state.json").exists())
+    assert (left / "model.safetensors").exists()
+    prune(tmp_path, 2)
+    assert not left.exists()
+    assert len(list_checkpoints(tmp_path)) == 2
 
 
 def test_pruning_an_empty_directory_is_fine(tmp_path: Path) -> None:

@@ -286,7 +286,9 @@ def test_whatever_a_tasks_files_fail_with_is_a_checkpoint_that_failed(
     assert list_checkpoints(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", [*TENSORS, *sorted(PAGES), STATE_FILE, "collab_history.json", "a/b", "../up", ".hidden", ""])
+@pytest.mark.parametrize(
+    "name", [*TENSORS, *sorted(PAGES), STATE_FILE, "collab_history.json", "a/b", "../up", ".hidden", ""]
+)
 def test_a_name_that_could_not_be_had_back_from_the_hub_is_refused_with_the_first_checkpoint(
     tmp_path: Path, name: str
 ) -> None:

@@ -1,14 +1,17 @@
 """Several backbones: each may die, one publishes at a time, and all hold the same files."""
 
+import asyncio
 import errno
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from collab.checkpoints import local
+from collab.checkpoints.base import Checkpoint
 from collab.errors import NoDonor
 from collab.metrics.records import CheckpointSaved, EpochFinished, LeaseChanged, Notice
 from collab.simulation.peer import SimPeer
@@ -17,6 +20,7 @@ from collab.swarm.lease import LEASE_S, MARGIN_S, RENEW_S, TURN_S
 from collab.swarm.snapshots import PackedSnapshot
 from collab.types import PeerId
 from peers import fetching
+from peers.shelf import Shelf
 from peers.ungiven import UNGIVEN_S
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_faults import assert_equal_ends
@@ -224,6 +228,31 @@ def test_a_run_whose_state_nobody_gives_is_not_well_after_some_minutes(
     assert [(event.text, event.is_problem) for event in notices if text in (event.text, event.settles)] == [
         (text, True), ("trainers give their state again", False),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_checkpoint_that_is_being_written_when_its_backbone_is_asked_to_leave_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: int
+) -> None:
+    """By the one that publishes, and by one that has it from there."""
+    swarm = several(tmp_path, 2, 3, until=40)
+    backbone = swarm.world.peers[who]
+    write, asked = Shelf._write, list[int]()
+
+    async def slowly(shelf: Shelf, epoch: int, do: Callable[[], Checkpoint]) -> bool:
+        is_ours = shelf.root.is_relative_to(swarm.directory / f"backbone-{who}")
+        if is_ours and epoch >= 20 and not asked:
+            asked.append(epoch)
+            swarm.world.call_at(swarm.world.time_s + 0.5, lambda: swarm.ask_to_leave(backbone))
+        await asyncio.sleep(1.0)
+        return await write(shelf, epoch, do)
+
+    monkeypatch.setattr(Shelf, "_write", slowly)
+    swarm.world.run()
+    (epoch,) = asked
+    assert epoch in published(swarm, who)
+    assert epoch in [event.epoch for event in swarm.events(backbone, CheckpointSaved)]
+    assert max(published(swarm, who)) == epoch, "it has left"
 
 
 def test_a_holder_frozen_while_it_publishes_yields_to_the_next_one(tmp_path: Path) -> None:
