@@ -9,8 +9,8 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -80,7 +80,7 @@ class Guest:
             tell: hears why it waits between two sessions.
         """
         self._place, self._occasions, self.traffic, self._tell = place, occasions, traffic, tell
-        self.reading = Reading()
+        self.reading = Reading(traffic)
         self.pause = Pause()
         """Of the present session."""
         self.paused_s = 0.0
@@ -148,13 +148,20 @@ class Guest:
         self._uses_device = self._has_begun = True
         self._say()
 
-    def count(self, traffic_bytes: Callable[[], int]) -> None:
-        """What the session sends and takes is counted from now on."""
+    @contextmanager
+    def metered(self, traffic_bytes: Callable[[], int]) -> Iterator[None]:
+        """What a daemon of the session sends and takes is counted, to its end."""
+        self.traffic.begin_daemon()
         self._count = traffic_bytes
+        try:
+            yield
+        finally:
+            self._count = None
+            self.traffic.note(traffic_bytes())
 
     def end_session(self) -> None:
         """It has left the swarm."""
-        self._count, self._is_in_session, self._uses_device = None, False, False
+        self._is_in_session = self._uses_device = False
         self.traffic.save()
         self._say()
 

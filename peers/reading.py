@@ -1,5 +1,6 @@
 """The text that a peer reads: whether it is at that, and what it downloads of a streamed dataset, which its libp2p
-daemon does not see, counted with the rest.
+daemon does not see, counted with the rest. That is about as much as the text is long: files are packed, and bring other
+columns than the text.
 """
 
 import threading
@@ -8,9 +9,6 @@ from collections.abc import Callable, Iterator
 from collab.config import CausalLMTask, HubData, Run
 from collab.errors import BrokenOff
 from peers.traffic import MonthlyTraffic
-
-Tell = Callable[[str, int, int], None]
-"""Hears how far what takes long is, in bytes; from any thread."""
 
 
 def dataset_of(run: Run) -> HubData | None:
@@ -22,7 +20,8 @@ def dataset_of(run: Run) -> HubData | None:
 class Reading:
     """By threads of this process, of any of its sessions, which nobody waits for. Any thread may ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, traffic: MonthlyTraffic) -> None:
+        self._traffic = traffic
         self._changing, self._num_readers = threading.Lock(), 0
 
     @property
@@ -30,17 +29,20 @@ class Reading:
         """Whether nobody reads or encodes."""
         return not self._num_readers
 
-    def until(self, is_over: Callable[[], bool]) -> Callable[[Iterator[str]], Iterator[str]]:
+    def until(self, is_over: Callable[[], bool], *, is_downloaded: bool) -> Callable[[Iterator[str]], Iterator[str]]:
         """What the documents of one session pass.
 
         Args:
             is_over: asked after each document; from then on the session reads no more.
+            is_downloaded: what is read counts, on whichever side it is.
         """
 
         def overseen(texts: Iterator[str]) -> Iterator[str]:
             self._count(1)
             try:
                 for text in texts:
+                    if is_downloaded:
+                        self._traffic.add(len(text.encode()))
                     if is_over():
                         raise BrokenOff("reading was broken off: this machine is wanted back")
                     yield text
@@ -52,31 +54,3 @@ class Reading:
     def _count(self, more: int) -> None:
         with self._changing:
             self._num_readers += more
-
-
-class CountedReading:
-    """Whoever reads text says how far it is; what that comes to is about what was downloaded: files are packed, and
-    bring other columns than the text.
-
-    A thread reads one part after the other, each from 0 until as much is read as there is.
-    """
-
-    def __init__(self, tell: Tell, what: str, traffic: MonthlyTraffic) -> None:
-        """
-        Args:
-            tell: hears everything, too.
-            what: how reading is called.
-        """
-        self._tell, self._what, self._traffic = tell, what, traffic
-        self._read: dict[int, int] = {}
-        """Bytes of the present part, by thread."""
-
-    def tell(self, what: str, done_bytes: int, whole_bytes: int) -> None:
-        """See ``Tell``."""
-        self._tell(what, done_bytes, whole_bytes)
-        if what != self._what:
-            return
-        thread = threading.get_ident()
-        before = self._read.get(thread, 0)
-        self._traffic.add(done_bytes - before if done_bytes >= before else done_bytes)  # a part may have broken off
-        self._read[thread] = 0 if done_bytes == whole_bytes else done_bytes

@@ -25,7 +25,7 @@ from peers.join_options import JoinOptions, Relay
 from peers.panel import LivePanel, Watched
 from peers.process import settle_heap
 from peers.progress import ProgressTeller, StepTeller, ahead_of_swarm, ahead_of_trainer
-from peers.reading import CountedReading, dataset_of
+from peers.reading import dataset_of
 from peers.screen import choose_screen
 from peers.summary import told
 from peers.tally import Tally
@@ -82,8 +82,9 @@ class Session:
             CollabError: it cannot take part, or not any more.
         """
         relay, options = Relay(), self.options
-        async with start_from_invite(self.invite, options.data_dir, options.reach, relay) as (started, bundle):
-            self.guest.count(started.traffic_bytes)
+        async with start_from_invite(
+            self.invite, options.data_dir, options.reach, relay, metered=self.guest.metered
+        ) as (started, bundle):
             me, offset_s = started.ports.transport.peer_id, started.clock_offset_s
             options.say(f"connected as {me} (clock offset {offset_s:+.2f} s)")
             self._say_reach(started.verdict)
@@ -133,12 +134,10 @@ class Session:
         await started.ports.compute.run(lambda: import_module("peers.machine"))  # PyTorch, beside the loop
         if self._is_to_leave:
             return
-        from peers.machine import READING, Beginning, build_trainer
+        from peers.machine import Beginning, build_trainer
 
         self.guest.take_device()
         tell = ProgressTeller(relay.observe, started.ports.clock).tell
-        if dataset_of(bundle.run) is not None:
-            tell = CountedReading(tell, READING, self.guest.traffic).tell
         pause = self.guest.pause
 
         def is_over() -> bool:
@@ -149,7 +148,7 @@ class Session:
             tell=tell,
             had_gpu=self.given.had_gpu,
             is_over=is_over,
-            overseen=self.guest.reading.until(is_over),
+            overseen=self.guest.reading.until(is_over, is_downloaded=dataset_of(bundle.run) is not None),
         )
         building = asyncio.ensure_future(build_trainer(started, bundle, self.options, beginning))
         ending = asyncio.ensure_future(self._ends())

@@ -50,11 +50,15 @@ class MonthlyTraffic:
         return self._counted - self._saved >= SAVED_EVERY_BYTES
 
     def begin_life(self) -> None:
+        """A disk that does not take it is told of anew."""
+        self._has_told = False
+
+    def begin_daemon(self) -> None:
         """A process that counts from 0 is counted from now on."""
-        self._seen_bytes, self._has_told = 0, False
+        self._seen_bytes = 0
 
     def note(self, bytes_so_far: int) -> None:
-        """Of the present life. Less than before means that nobody can say any more."""
+        """Of the present daemon. Less than before means that nobody can say any more."""
         self.add(max(bytes_so_far - self._seen_bytes, 0))
         self._seen_bytes = max(bytes_so_far, self._seen_bytes)
 

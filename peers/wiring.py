@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from collab.net.hivemind_net import NetworkSettings
+from collab.net.hivemind_net import Metered, NetworkSettings, unmetered
 from collab.net.startup import Started, StartupSettings, default_host, open_run
 from collab.ports import NO_LIMITS, LinkLimits, Observer
 from collab.swarm.address_book import AddressBook
@@ -40,17 +40,25 @@ def limits_from(max_upload: float | None, max_download: float | None) -> LinkLim
 
 @asynccontextmanager
 async def start_from_invite(
-    invite: Invite, data_dir: DataDir, reach: Reach, observer: Observer, *, is_guest: bool = False
+    invite: Invite,
+    data_dir: DataDir,
+    reach: Reach,
+    observer: Observer,
+    *,
+    is_guest: bool = False,
+    metered: Metered = unmetered,
 ) -> AsyncIterator[tuple[Started, Bundle]]:
     """Get into the swarm that ``invite`` names; see ``open_run``.
 
     Args:
         is_guest: only to look: no device's place of the invite is taken then.
+        metered: entered while a daemon runs; there may be two, one after the other.
     """
     network = NetworkSettings(
         identity_path=data_dir.identity,
         host=reach.host or default_host(invite),
         port=reach.port,
+        metered=metered,
     )
     settings = StartupSettings(
         network=network,

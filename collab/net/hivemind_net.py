@@ -7,10 +7,11 @@ hivemind's higher layers (optimiser, averagers, matchmaking, codecs) are not use
 import asyncio
 import ipaddress
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from collab.concurrency import Background
 from collab.errors import NetworkError, PeerUnreachable, TimedOut
@@ -40,6 +41,15 @@ from collab.types import PeerId
 logger = logging.getLogger(__name__)
 
 
+Metered: TypeAlias = Callable[[Callable[[], int]], AbstractContextManager[None]]
+"""Is given what says how many bytes a daemon has sent and taken, by the kernel's count: libp2p's own, too."""
+
+
+def unmetered(_traffic_bytes: Callable[[], int]) -> AbstractContextManager[None]:
+    """Nobody counts."""
+    return nullcontext()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSettings:
     """How this machine takes part in the network."""
@@ -57,6 +67,8 @@ class NetworkSettings:
     """A client that listens all the same: two such who dial each other at one moment get through their routers."""
     relay: RelayLimits | None = None
     """Pass on between peers that nobody can dial, within these limits; None: pass nothing on."""
+    metered: Metered = unmetered
+    """Entered while a daemon runs."""
 
 
 class HivemindTransport:
@@ -70,10 +82,6 @@ class HivemindTransport:
     @property
     def peer_id(self) -> PeerId:
         return PeerId(self._p2p.peer_id.to_base58())
-
-    def traffic_bytes(self) -> int:
-        """All that the daemon has sent and taken so far, by the kernel's count: the DHT's and libp2p's own, too."""
-        return daemon_traffic(self._p2p)
 
     async def addresses(self) -> tuple[str, ...]:
         if self._is_client:
@@ -278,8 +286,9 @@ async def open_transport(settings: NetworkSettings) -> AsyncIterator[HivemindTra
         hint = "have memory and processes free for it; 'collab-peer doctor' tries it, too"
         raise NetworkError(f"the libp2p daemon did not start: {error}", hint=hint) from error
     try:
-        async with Background() as tasks:
-            yield HivemindTransport(p2p, tasks, is_client=settings.is_client)
+        with settings.metered(lambda: daemon_traffic(p2p)):
+            async with Background() as tasks:
+                yield HivemindTransport(p2p, tasks, is_client=settings.is_client)
     finally:
         await p2p.shutdown()
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -87,8 +87,6 @@ class Started:
     """How others can reach this peer, as far as is known by now."""
     verdict_s: float = 0.0
     """What the first verdict took."""
-    traffic_bytes: Callable[[], int] = lambda: 0
-    """What this peer has sent and taken since it was started."""
 
     @property
     def verdict(self) -> Verdict:
@@ -149,7 +147,6 @@ async def start_peer(settings: StartupSettings, observer: Observer) -> AsyncIter
             refusals=connected.refusals,
             reaching=reaching,
             verdict_s=verdict_s,
-            traffic_bytes=connected.daemon.traffic_bytes,
         )
 
 

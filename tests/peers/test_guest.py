@@ -232,15 +232,17 @@ def test_a_session_that_goes_on_is_counted_and_the_count_is_kept(tmp_path: Path,
     async def life() -> None:
         async with house.guest.stay():
             await house.guest.may_begin(house.stop)
-            house.guest.count(lambda: gone[0])
-            for number in range(10):
-                gone[0] = number * SAVED_EVERY_BYTES // 4
-                await asyncio.sleep(1.0)
-            assert MonthlyTraffic(house.place.traffic).used_bytes == 8 * SAVED_EVERY_BYTES // 4, "a power cut may come"
+            with house.guest.metered(lambda: gone[0]):
+                for number in range(10):
+                    gone[0] = number * SAVED_EVERY_BYTES // 4
+                    await asyncio.sleep(1.0)
+                used_bytes = MonthlyTraffic(house.place.traffic).used_bytes
+                assert used_bytes == 8 * SAVED_EVERY_BYTES // 4, "a power cut may come"
+                gone[0] += 7
             house.guest.end_session()
 
     within(loop, life())
-    assert MonthlyTraffic(house.place.traffic).used_bytes == 9 * SAVED_EVERY_BYTES // 4
+    assert MonthlyTraffic(house.place.traffic).used_bytes == 9 * SAVED_EVERY_BYTES // 4 + 7, "and what went since"
 
 
 def test_a_disk_that_takes_a_minute_for_the_count_keeps_nobody_from_the_device(
@@ -258,11 +260,11 @@ def test_a_disk_that_takes_a_minute_for_the_count_keeps_nobody_from_the_device(
     async def life() -> None:
         async with house.guest.stay():
             await house.guest.may_begin(house.stop)
-            house.guest.count(lambda: SAVED_EVERY_BYTES)
-            await asyncio.sleep(5.0)
-            house.reason = "the machine runs on battery"
-            await asyncio.sleep(1.0)
-            assert house.guest.pause.wanted.is_set()
+            with house.guest.metered(lambda: SAVED_EVERY_BYTES):
+                await asyncio.sleep(5.0)
+                house.reason = "the machine runs on battery"
+                await asyncio.sleep(1.0)
+                assert house.guest.pause.wanted.is_set()
             house.guest.end_session()
 
     within(loop, life())

@@ -1,7 +1,6 @@
 """What is downloaded of a dataset counts, however many threads read it, and is named before anybody agrees."""
 
 import asyncio
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,19 +8,18 @@ from typing import Any
 import pytest
 
 from collab.config import FilesData, Run, parse_run
-from collab.data.sources import Reader, Split, documents
+from collab.data.sources import Reader, Split
 from collab.data.tokens import BlockRequest, open_blocks, train_tokenizer
-from collab.errors import ConfigError
+from collab.errors import BrokenOff, ConfigError
 from collab.swarm.bundle import Bundle
 from collab.types import Role
 from peers import asking, machine
 from peers.consent import download_words
 from peers.guest import Guest
 from peers.join_options import JoinOptions, Relay
-from peers.machine import READING
 from peers.panel import Watched
 from peers.places import DataDir
-from peers.reading import CountedReading, dataset_of
+from peers.reading import Reading, dataset_of
 from peers.session import Given, Session
 from peers.traffic import MonthlyTraffic
 from peers.wiring import Reach
@@ -39,38 +37,34 @@ def run(data: dict[str, Any], **fields: Any) -> Run:
 STREAMED = run({"source": "hub", "dataset": "org/name"})
 
 
-def counted(traffic: MonthlyTraffic) -> CountedReading:
-    return CountedReading(lambda *_: None, READING, traffic)
-
-
-def test_parts_that_are_read_at_once_or_one_after_the_other_add_up(tmp_path: Path) -> None:
-    traffic = MonthlyTraffic(tmp_path / "t.json")
-    reading = counted(traffic)
-    reading.tell(READING, 10_000, 0)
-    other = threading.Thread(target=lambda: [reading.tell(READING, done, 3_000) for done in (1_000, 3_000)])
-    other.start()
-    other.join()
-    reading.tell(READING, 25_000, 0)
-    reading.tell(READING, 25_000, 25_000)
-    reading.tell(READING, 700_000, 0)  # breaks off
-    reading.tell(READING, 5, 0)
-    reading.tell("fetching the swarm's state", 99, 100)
-    assert traffic.used_bytes == 25_000 + 3_000 + 700_000 + 5
-
-
-def test_what_counts_is_the_text_that_is_read_and_not_that_which_is_there_already(tmp_path: Path) -> None:
+def test_all_text_that_is_downloaded_counts_that_of_the_other_side_too(tmp_path: Path) -> None:
     for number in range(0, 400, 4):
         (tmp_path / f"{number:03}.txt").write_text("".join(LINES[number : number + 4]))
     section, reader = FilesData(source="files", path="."), Reader(seed=0, peer_id="a", base_dir=tmp_path)
-    traffic = MonthlyTraffic(tmp_path / "t.json")
-    tokenizer, reading = train_tokenizer(LINES, 300), counted(traffic)
-    for split in (Split.TRAIN, Split.EVAL, Split.TRAIN):
-        request = BlockRequest(section=section, split=split, sequence_length=8, max_blocks=None, reader=reader)
-        told = lambda done, whole: reading.tell(READING, done, whole)  # noqa: E731 - as the task is told
-        open_blocks(request, tokenizer, tmp_path / "cache", told)
-    assert traffic.used_bytes == sum(
-        len(text.encode()) for split in Split for text in documents(section, split, reader)
-    )
+    tokenizer = train_tokenizer(LINES, 300)
+    for is_downloaded in (True, False):
+        traffic = MonthlyTraffic(tmp_path / "t.json")
+        overseen = Reading(traffic).until(lambda: False, is_downloaded=is_downloaded)
+        for split in (Split.TRAIN, Split.EVAL, Split.TRAIN):
+            request = BlockRequest(section=section, split=split, sequence_length=8, max_blocks=None, reader=reader)
+            open_blocks(request, tokenizer, tmp_path / f"cache-{is_downloaded}", overseen=overseen)
+        whole = sum(len(line.encode()) for line in LINES)
+        assert traffic.used_bytes == (2 * whole if is_downloaded else 0), "once for each side that is not there already"
+
+
+def test_who_reads_is_known_until_all_have_ended_whatever_they_end_with(tmp_path: Path) -> None:
+    reading, is_over = Reading(MonthlyTraffic(tmp_path / "t.json")), list[bool]()
+    overseen = reading.until(lambda: bool(is_over), is_downloaded=False)
+    first, second, third = (overseen(iter(LINES)) for _ in range(3))
+    assert reading.is_still
+    assert next(first) == next(second) == next(third) == LINES[0]
+    list(first)
+    third.close()  # type: ignore[attr-defined]
+    assert not reading.is_still
+    is_over.append(True)
+    with pytest.raises(BrokenOff):
+        next(second)
+    assert reading.is_still
 
 
 @pytest.mark.parametrize(("asked", "counts"), [(STREAMED, 5_000), (run({"source": "files", "path": "here"}), 0)])
@@ -78,7 +72,7 @@ def test_a_session_counts_what_its_task_reads_of_a_dataset_of_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Run, counts: int
 ) -> None:
     async def builds(_started: Any, _bundle: Any, _options: Any, beginning: machine.Beginning) -> Any:
-        beginning.tell(READING, 5_000, 0)
+        list(beginning.overseen(iter(["x" * 5_000])))
         raise ConfigError("that will do")
 
     class Compute:

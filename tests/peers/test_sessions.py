@@ -349,13 +349,13 @@ def test_a_session_that_began_to_ask_goes_no_further_when_it_is_to_pause(
     went_on = list[Session]()
 
     @asynccontextmanager
-    async def connected(*_: object) -> AsyncIterator[Any]:
+    async def connected(*_: object, **__: object) -> AsyncIterator[Any]:
         transport = SimpleNamespace(peer_id="me")
         verdict = SimpleNamespace(reach="direct", text="", hint="")
         ports = SimpleNamespace(transport=transport, clock=VirtualClock(loop))
         reaching = SimpleNamespace(follow=lambda _: None)
         yield SimpleNamespace(
-            traffic_bytes=int, ports=ports, clock_offset_s=0.0, verdict=verdict, reaching=reaching,
+            ports=ports, clock_offset_s=0.0, verdict=verdict, reaching=reaching,
             refusals=SimpleNamespace(rows=tuple)
         ), None
 
@@ -580,7 +580,6 @@ class Quiet:
         ports = SimpleNamespace(clock=VirtualClock(loop), transport=SimpleNamespace(peer_id=PeerId("me")))
         self._started = SimpleNamespace(
             ports=ports,
-            traffic_bytes=lambda: 0,
             clock_offset_s=0.0,
             verdict=SimpleNamespace(reach=Reachability.DIRECT, text="others can dial it", hint=""),
             reaching=SimpleNamespace(follow=lambda _: None),
@@ -588,7 +587,7 @@ class Quiet:
         )
 
         @asynccontextmanager
-        async def start(*_: Any) -> AsyncIterator[tuple[Any, None]]:
+        async def start(*_: Any, **__: Any) -> AsyncIterator[tuple[Any, None]]:
             yield self._started, None
 
         async def agrees(*_: Any) -> bool:

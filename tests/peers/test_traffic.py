@@ -1,25 +1,40 @@
 """A month's gigabytes: counted over restarts, anew each month, and never lost with a damaged file unsaid."""
 
+import asyncio
 import logging
 import os
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from collab.errors import BootstrapFailed
+from collab.net import hivemind_net
 from collab.net.daemon import daemon_traffic
+from collab.net.hivemind_net import NetworkSettings, open_transport
+from collab.net.startup import StartupSettings
+from collab.swarm.identity import Identity
+from collab.swarm.invite import Invite
+from collab.types import Role
+from peers import wiring
+from peers.guest import Guest
+from peers.join_options import JoinOptions
+from peers.places import DataDir
+from peers.session import Given, Session
 from peers.traffic import SAVED_EVERY_BYTES, MonthlyTraffic
+from peers.wiring import Reach
 
 NOVEMBER, DECEMBER = datetime(2026, 11, 30, 23, 59, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC)
 
 
 def test_lives_add_up_and_each_counts_from_nothing(tmp_path: Path) -> None:
     first = MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER)
-    first.begin_life()
+    first.begin_daemon()
     first.note(300)
     first.note(700)
-    first.begin_life()  # paused and resumed: another daemon
+    first.begin_daemon()  # paused and resumed: another daemon
     first.note(50)
     first.save()
     second = MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER)
@@ -124,6 +139,7 @@ def test_a_disk_that_does_not_take_it_is_told_of_once_a_life(
     with caplog.at_level(logging.WARNING):
         for life in (1, 2):
             traffic.begin_life()
+            traffic.begin_daemon()
             for million in range(1, 4):
                 traffic.note(million * 1_000_000)
                 traffic.save()
@@ -157,3 +173,51 @@ def test_the_daemons_bytes_pass_it_twice(tmp_path: Path) -> None:
     assert daemon_traffic(p2p, tmp_path) == 4000
     assert daemon_traffic(SimpleNamespace(_child=None), tmp_path) == 0
     assert daemon_traffic(SimpleNamespace(_child=SimpleNamespace(pid=78)), tmp_path) == 0
+
+
+def test_each_daemon_of_a_session_counts_to_its_end_also_of_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bytes_so_far = [0]
+
+    class Daemon:
+        async def shutdown(self) -> None:
+            bytes_so_far[0] = 0
+
+    async def start(*_: object, **__: object) -> Daemon:
+        return Daemon()
+
+    async def session() -> None:
+        settings = NetworkSettings(identity_path=tmp_path / "key", is_client=True, metered=guest.metered)
+        async with open_transport(settings):
+            bytes_so_far[0] = 300
+        async with open_transport(settings):  # in client mode, say
+            bytes_so_far[0] = 50
+            raise BootstrapFailed("nobody has told us the run")
+
+    monkeypatch.setattr(hivemind_net, "start_daemon", start)
+    monkeypatch.setattr(hivemind_net, "daemon_traffic", lambda _: bytes_so_far[0])
+    traffic, place = MonthlyTraffic(tmp_path / "t.json"), DataDir(tmp_path)
+    guest = Guest(place, (), traffic, lambda _: None)
+    with pytest.raises(ExceptionGroup):
+        asyncio.run(session())
+    assert traffic.used_bytes == 350
+
+
+def test_sessions_have_their_daemons_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[StartupSettings]()
+
+    def open_run(_invite: Invite, settings: StartupSettings, _observer: object) -> Any:
+        asked.append(settings)
+        raise BootstrapFailed("none of the 1 bootstrap addresses answered")
+
+    monkeypatch.setattr(wiring, "open_run", open_run)
+    place, owner = DataDir(tmp_path), Identity.from_seed(bytes(32))
+    address = f"/ip4/127.0.0.1/tcp/4001/p2p/{owner.peer_id}"
+    invite = Invite(run_id="run", fingerprint="f" * 64, owner=owner.peer_id, addresses=(address,))
+    guest = Guest(place, (), MonthlyTraffic(place.traffic), lambda _: None)
+    options = JoinOptions(invite="", role=Role.TRAINER, name="me", data_dir=place, reach=Reach())
+    session = Session(options=options, invite=invite, guest=guest, stop=asyncio.Event(), given=Given({}))
+    with pytest.raises(BootstrapFailed):
+        asyncio.run(session.live())
+    assert asked[0].network.metered == guest.metered
