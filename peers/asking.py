@@ -1,16 +1,23 @@
 """The first time that a machine is to take part in a run: its owner reads what that means, and is asked."""
 
 import asyncio
+import math
+import statistics
 
+from collab.averaging.timeouts import FIRST, MeasuredTimeouts
+from collab.averaging.verdicts import ask_maker
 from collab.config import VcAsgd
 from collab.net.startup import Started
 from collab.swarm.board import ProgressBoard
 from collab.swarm.bundle import Bundle
+from collab.swarm.duties import Duty
 from collab.swarm.progress import SwarmView
+from collab.swarm.records import PeerState
 from collab.swarm.statutes import Statutes
-from collab.types import Reachability, Role
+from collab.types import Lineage, PeerId, Reachability, Role
 from peers.consent import (
     Load,
+    Others,
     can_ask,
     download_words,
     has_agreed,
@@ -26,6 +33,9 @@ from peers.ordered import learn_orders
 from peers.places import DataDir
 from peers.process import Declined, announce
 from peers.screen import Style
+
+ASKED = 5
+"""Peers, one after the other, for the last round."""
 
 
 def is_to_ask(options: JoinOptions, fingerprint: str) -> bool:
@@ -78,21 +88,76 @@ async def _tell_traffic(started: Started, bundle: Bundle, options: JoinOptions) 
 
 async def forecast(started: Started, bundle: Bundle, options: JoinOptions) -> Load | None:
     """What taking part asks of the line; None: nobody can say."""
-    if options.role is not Role.TRAINER:
+    if options.role is Role.BACKBONE:
         return None
-
-    def num_elements() -> int:
-        from peers.machine import count_elements
-
-        return count_elements(bundle, options.allowed_modules)
-
-    length, now = await started.ports.compute.run(num_elements), started.ports.clock.now()
+    run, now, me = bundle.run, started.ports.clock.now(), started.ports.transport.peer_id
     statutes = Statutes(started.ports, bundle)
     await learn_orders(started, statutes.mandate, SwarmView((), now))
     view = await ProgressBoard(started.ports, started.identity, bundle.fingerprint, statutes).refresh()
-    run, step_s = bundle.run, float("inf")
-    if not isinstance(run.strategy, VcAsgd):
+    if options.role is Role.TRAINER:
+
+        def num_elements() -> int:
+            from peers.machine import count_elements
+
+            return count_elements(bundle, options.allowed_modules)
+
+        length = await started.ports.compute.run(num_elements)
+    else:
+        length = await _length_of_last_round(started, view)
+    if not length:
+        return None
+    if isinstance(run.strategy, VcAsgd):
+        step_s = usual_unit_s(view)
+    else:
         epoch, _ = view.consensus() or (0, "")
         _, step_s = view.step_ahead(statutes.mandate.target_batch_size(epoch), now)
     can_reduce = started.verdict.reach is Reachability.DIRECT
-    return load_of(run, length, others=max(view.num_trainers, 1), can_reduce=can_reduce, step_s=step_s)
+    others = others_in(view, me, can_reduce=can_reduce)
+    return load_of(run, length, others, role=options.role, can_reduce=can_reduce, step_s=step_s)
+
+
+async def _length_of_last_round(started: Started, view: SwarmView) -> int:
+    """Of what was averaged in it, as its record says, which the history is named after; 0: nobody says. Who only helps
+    has no model, and needs no PyTorch.
+    """
+    _, lineage = view.consensus() or (0, Lineage(""))
+    timeouts = MeasuredTimeouts(started.ports.clock.monotonic, FIRST)
+    for record in [*view.backbones(), *view.all_trainers()][:ASKED] if lineage else ():
+        if record.can_be_dialled and record.peer != started.ports.transport.peer_id:
+            made = await ask_maker(started.ports.transport, timeouts, record.peer, lineage)
+            if made is not None:
+                return made.num_elements
+    return 0
+
+
+def others_in(view: SwarmView, me: PeerId, *, can_reduce: bool) -> Others:
+    """Of a crowd as many in a hundred can be dialled as of those whose records are known.
+
+    Args:
+        can_reduce: whether this machine can: while nobody else trains, the first other one is taken for one like it.
+    """
+    known = [record for record in view.all_trainers() if record.peer != me]
+    dialled = sum(record.can_be_dialled for record in known)
+    if not known:
+        dialled, trainers = int(can_reduce), 1
+    elif view.crowd:
+        trainers = view.num_trainers
+        dialled = round(dialled / len(known) * trainers)
+    else:
+        trainers = len(known)
+    helpers = [one for one in view.helpers() if one.peer != me and one.state is PeerState.SERVING]
+    return Others(
+        dialled=dialled, dialling=trainers - dialled, helpers=sum(one.does(Duty.REDUCER) for one in helpers)
+    )
+
+
+def usual_unit_s(view: SwarmView) -> float:
+    """Seconds of computing for a unit of ``vc_asgd``, as those say who have pushed some, the middle one; infinite:
+    nobody has.
+    """
+    told = [
+        record.total_samples / record.epochs_contributed / record.samples_per_s
+        for record in view.all_trainers()
+        if record.epochs_contributed > 0 and record.total_samples > 0 and record.samples_per_s > 0
+    ]
+    return statistics.median(told) if told else math.inf

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from collab.averaging.contribution_plan import FIXED
+from collab.averaging.shares import PeerLink, link_seconds
 from collab.compression.base import codec_by_name
 from collab.concurrency import run_until_first
 from collab.config import About, BuiltinData, CausalLMTask, FilesData, HubData, Run, Solo, VcAsgd
 from collab.errors import ConfigError
-from collab.types import Role
+from collab.types import PeerId, Role
 from peers.places import DataDir
 from peers.reading import dataset_of
 
@@ -33,6 +34,10 @@ class Load:
     """Sent and taken, together."""
     step_s: float
     """Of the swarm, or of a unit; infinite: nobody knows yet."""
+    depends: str = ""
+    """On what, in words."""
+    step: str = "step"
+    """What it is called."""
 
     @property
     def gb_per_day(self) -> float | None:
@@ -42,23 +47,57 @@ class Load:
         return self.bytes_per_step * DAY_S / self.step_s / BYTES_PER_GB
 
 
-def load_of(run: Run, num_elements: int, *, others: int, can_reduce: bool, step_s: float) -> Load:
-    """What the rounds of a run come to for one trainer.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """Who is in a round beside this machine."""
 
-    Whoever only dials sends its vector and takes the mean. Whoever averages for others, too, takes its share of their
-    vectors and sends them its share of the mean: in a group of n about (n - 1)/n of both, in each direction.
+    dialled: int = 0
+    """Trainers that others can dial, so that they average."""
+    dialling: int = 0
+    """Trainers that only dial."""
+    helpers: int = 0
+    """Auxiliary and backbone peers that average."""
 
-    Args:
-        others: trainers beside this one.
+
+def load_of(
+    run: Run, num_elements: int, others: Others, *, role: Role = Role.TRAINER, can_reduce: bool, step_s: float
+) -> Load:
+    """What the rounds of a run come to for one machine, by the bytes of ``link_seconds``.
+
+    How much each of those that average takes follows from their measured links, which nobody knows beforehand: here
+    all take as much.
     """
-    if isinstance(run.strategy, Solo):
-        return Load(bytes_per_step=0.0, step_s=step_s)
-    if isinstance(run.strategy, VcAsgd):
-        return Load(bytes_per_step=2.0 * FLOAT_BYTES * num_elements, step_s=step_s)
-    sent, result = FIXED.get(run.averaging.compression, AUTO)
-    vectors = sum(codec_by_name(name).encoded_bytes(num_elements) for name in (sent, result))
-    num_peers = others + 1
-    return Load(bytes_per_step=vectors * (2.0 * (num_peers - 1) / num_peers if can_reduce else 1.0), step_s=step_s)
+    if isinstance(run.strategy, Solo | VcAsgd):
+        is_sent = role is Role.TRAINER and isinstance(run.strategy, VcAsgd)
+        return Load(
+            bytes_per_step=2.0 * FLOAT_BYTES * num_elements if is_sent else 0.0,
+            step_s=step_s,
+            depends="if this machine computes a unit as fast as others" if is_sent else "",
+            step="unit" if is_sent else "step",
+        )
+    sent, result = (codec_by_name(n).encoded_bytes(num_elements) for n in FIXED.get(run.averaging.compression, AUTO))
+    helpers = others.helpers or int(not (can_reduce or others.dialled))  # else there would be no round
+    members = [  # who trains, and who averages; ourselves first
+        (role is Role.TRAINER, can_reduce),
+        *[(True, True)] * others.dialled,
+        *[(True, False)] * others.dialling,
+        *[(False, True)] * helpers,
+    ]
+    links = [
+        PeerLink(
+            peer=PeerId(""),
+            up_bytes_per_s=1.0,
+            down_bytes_per_s=1.0,
+            payload_bytes=float(sent) if trains else 0.0,
+            can_reduce=reduces,
+            receives=trains,
+        )
+        for trains, reduces in members
+    ]
+    able = sum(reduces for _, reduces in members)
+    up, down = link_seconds(links, [reduces / able for _, reduces in members], result)  # at a byte a second
+    depends = f"while it is one of {able} that average for {sum(trains for trains, _ in members)} trainers"
+    return Load(bytes_per_step=float(up[0] + down[0]), step_s=step_s, depends=depends if can_reduce else "")
 
 
 def data_words(run: Run) -> str:
@@ -104,11 +143,12 @@ def traffic_words(load: Load | None) -> str:
     """The forecast."""
     if load is None:
         return "nobody can say before it has begun"
-    step_mb = f"{load.bytes_per_step / 1e6:.3g} MB a step"
+    step_mb = f"{load.bytes_per_step / 1e6:.3g} MB a {load.step}"
     if load.gb_per_day is None:
-        return f"about {step_mb}, sent and taken; how many steps a day nobody knows yet"
+        return f"about {step_mb}, sent and taken; how many {load.step}s a day nobody knows yet"
     gigabytes = f"{load.gb_per_day:,.0f}" if load.gb_per_day >= 100 else f"{load.gb_per_day:.3g}"
-    return f"about {gigabytes} GB a day if it works all day, sent and taken ({step_mb})"
+    depends = f"; {load.depends}" if load.depends else ""
+    return f"about {gigabytes} GB a day if it works all day, sent and taken ({step_mb}{depends})"
 
 
 def download_words(run: Run) -> str:

@@ -65,7 +65,8 @@ class Verdicts:
         if self.leading_to(lineage) is not None:
             return
         me = self._transport.peer_id
-        asking = [asyncio.create_task(self._ask_maker(peer, lineage)) for peer in peers if peer != me]
+        made = (ask_maker(self._transport, self._timeouts, peer, lineage) for peer in peers if peer != me)
+        asking = [asyncio.create_task(question) for question in made]
         try:
             for answer in asyncio.as_completed(asking):
                 maker = await answer
@@ -81,14 +82,6 @@ class Verdicts:
         """What followed a history that we may never have heard of, from those who have gone on from there."""
         await self.learn_maker(lineage, peers)
         return (await self.ask(peers, epoch, lineage))[0]
-
-    async def _ask_maker(self, peer: PeerId, lineage: Lineage) -> CommitRecord | None:
-        try:
-            answer = await self._exchange(peer, Message("made?", {"lineage": lineage}))
-            record = CommitRecord.from_fields(answer.get("record", dict)) if answer.kind == "made" else None
-        except NetworkError:
-            return None
-        return record if record is not None and record.next_lineage() == lineage else None
 
     async def believe(
         self, teller: PeerId, message: Message, instance: Instance, electorate: Electorate | None = None
@@ -162,22 +155,12 @@ class Verdicts:
     ) -> Certified | Literal["unknown"] | None:
         try:
             question = Message("verdict?", {"epoch": instance[0], "lineage": instance[1]})
-            answer = await self._exchange(peer, question)
+            answer = await _exchange(self._transport, self._timeouts, peer, question)
             if answer.kind != "committed":
                 return "unknown"
             return await self.believe(peer, answer, instance, electorate)
         except NetworkError:
             return None
-
-    async def _exchange(self, peer: PeerId, question: Message) -> Message:
-        """Raises ``NetworkError``."""
-        with self._timeouts.asking(peer) as limit_s:
-            stream = await self._transport.open(peer, VERDICT_PROTOCOL, timeout_s=limit_s)
-            try:
-                await stream.send(question, timeout_s=limit_s)
-                return await stream.receive(timeout_s=limit_s)
-            finally:
-                stream.close()
 
     async def _answer(self, stream: Stream) -> None:
         question = await stream.receive(timeout_s=self._timeouts.answer_s())
@@ -189,3 +172,26 @@ class Verdicts:
             known = self.committed(question.get("epoch", int), lineage)
             answer = Message("unknown") if known is None else Message("committed", known.to_fields())
         await stream.send(answer, timeout_s=self._timeouts.answer_s())
+
+
+async def ask_maker(
+    transport: Transport, timeouts: MeasuredTimeouts, peer: PeerId, lineage: Lineage
+) -> CommitRecord | None:
+    """The round that made the history ``lineage``, which names its digest; None: ``peer`` does not say."""
+    try:
+        answer = await _exchange(transport, timeouts, peer, Message("made?", {"lineage": lineage}))
+        record = CommitRecord.from_fields(answer.get("record", dict)) if answer.kind == "made" else None
+    except NetworkError:
+        return None
+    return record if record is not None and record.next_lineage() == lineage else None
+
+
+async def _exchange(transport: Transport, timeouts: MeasuredTimeouts, peer: PeerId, question: Message) -> Message:
+    """Raises ``NetworkError``."""
+    with timeouts.asking(peer) as limit_s:
+        stream = await transport.open(peer, VERDICT_PROTOCOL, timeout_s=limit_s)
+        try:
+            await stream.send(question, timeout_s=limit_s)
+            return await stream.receive(timeout_s=limit_s)
+        finally:
+            stream.close()

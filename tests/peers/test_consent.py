@@ -16,16 +16,22 @@ from collab.config import About, Run, parse_run
 from collab.errors import ConfigError
 from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle
+from collab.swarm.progress import SwarmView
+from collab.swarm.records import PeerState
 from collab.types import Reachability, Role
 from peers import asking, joined_backbone
-from peers.consent import can_ask, has_agreed, load_of, note_agreed, row, says_yes, terms, traffic_words
+from peers.asking import others_in, usual_unit_s
+from peers.consent import Others, can_ask, has_agreed, load_of, note_agreed, row, says_yes, terms, traffic_words
 from peers.join_options import JoinOptions
 from peers.places import DataDir
 from peers.process import Declined, leaves
 from peers.screen import Style
 from peers.wiring import Reach
+from tests.fakes import NOW
+from tests.swarm.people import PEOPLE, backbone, record
 
 MILLION = 1_000_000
+THREE = Others(dialled=3)
 
 
 def run(**fields: Any) -> Run:
@@ -35,29 +41,83 @@ def run(**fields: Any) -> Run:
 
 def test_whoever_only_dials_sends_a_vector_and_takes_one_a_step() -> None:
     exact = run(averaging={"compression": "exact"})
-    load = load_of(exact, MILLION, others=3, can_reduce=False, step_s=10.0)
+    load = load_of(exact, MILLION, THREE, can_reduce=False, step_s=10.0)
     assert load.bytes_per_step == 2 * 4 * MILLION
     assert load.gb_per_day == pytest.approx(8e6 * 8640 / 1e9)
-    half = load_of(run(averaging={"compression": "half"}), MILLION, others=3, can_reduce=False, step_s=10.0)
+    half = load_of(run(averaging={"compression": "half"}), MILLION, THREE, can_reduce=False, step_s=10.0)
     assert half.bytes_per_step == load.bytes_per_step / 2
 
 
 def test_whoever_averages_for_others_too_does_both_for_all_but_itself() -> None:
     exact = run(averaging={"compression": "exact"})
-    load = load_of(exact, MILLION, others=3, can_reduce=True, step_s=10.0)
+    load = load_of(exact, MILLION, THREE, can_reduce=True, step_s=10.0)
     assert load.bytes_per_step == 2 * 2 * 4 * MILLION * 3 / 4
-    assert load_of(exact, MILLION, others=0, can_reduce=True, step_s=10.0).bytes_per_step == 0.0
+    assert load_of(exact, MILLION, Others(), can_reduce=True, step_s=10.0).bytes_per_step == 0.0
+
+
+@pytest.mark.parametrize(
+    ("role", "others", "vectors"),
+    [
+        (Role.TRAINER, Others(dialling=9), 18),
+        (Role.TRAINER, Others(dialling=9, helpers=1), 2 * (1 / 2 + 9 / 2)),
+        (Role.TRAINER, Others(dialled=1, dialling=8, helpers=1), 2 * (2 / 3 + 9 / 3)),
+        (Role.AUXILIARY, Others(dialling=10), 20),
+        (Role.AUXILIARY, Others(dialled=4, dialling=6, helpers=3), 20 / 8),
+    ],
+)
+def test_the_fewer_can_be_dialled_the_more_each_of_them_averages_and_a_helper_as_much(
+    role: Role, others: Others, vectors: float
+) -> None:
+    """Of V sent by each and R = V got by each: in a round of n trainers V (1 - w) + (n - 1) R w go up, and
+    (n - 1) V w + R (1 - w) down; of a helper n R w and n V w.
+    """
+    exact = run(averaging={"compression": "exact"})
+    load = load_of(exact, MILLION, others, role=role, can_reduce=True, step_s=10.0)
+    assert load.bytes_per_step == pytest.approx(4 * MILLION * vectors)
+    trainers = others.dialled + others.dialling + (role is Role.TRAINER)
+    able = others.dialled + others.helpers + 1
+    assert f"while it is one of {able} that average for {trainers} trainers" in traffic_words(load)
+    only_dials = load_of(exact, MILLION, others, can_reduce=False, step_s=10.0)
+    assert only_dials.bytes_per_step == 2 * 4 * MILLION
+    assert "average" not in traffic_words(only_dials)
+
+
+def test_who_is_there_decides_and_this_machine_does_not_count_twice() -> None:
+    records = (
+        *(record(person, can_be_dialled=person < 3) for person in range(5)),
+        backbone(5),
+        backbone(6, without="reducer"),
+        backbone(7, state=PeerState.LEFT),
+    )
+    found = others_in(SwarmView(records, NOW), PEOPLE[0].peer_id, can_reduce=True)
+    assert found == Others(dialled=2, dialling=2, helpers=1)
+    for can_reduce in (True, False):
+        first = others_in(SwarmView((backbone(5),), NOW), PEOPLE[0].peer_id, can_reduce=can_reduce)
+        assert first == Others(dialled=int(can_reduce), dialling=int(not can_reduce), helpers=1)
+
+
+def test_how_long_a_unit_takes_others_say_who_have_pushed_some() -> None:
+    pushed = {"epochs_contributed": 4, "total_samples": 400}
+    records = (
+        record(0, samples_per_s=10.0, **pushed), record(1, samples_per_s=5.0, **pushed), record(2, samples_per_s=9.0),
+        record(3, samples_per_s=1e-9, **pushed), record(4, **pushed),
+    )  # fmt: skip
+    assert usual_unit_s(SwarmView(records, NOW)) == 20.0
+    assert usual_unit_s(SwarmView(records[2:3], NOW)) == math.inf
+    load = load_of(run(strategy={"name": "vc_asgd"}), MILLION, Others(), can_reduce=True, step_s=20.0)
+    words = "about 34.6 GB a day if it works all day, sent and taken (8 MB a unit; if this machine computes a unit as"
+    assert words in traffic_words(load)
 
 
 def test_strategies_of_their_own_kind_have_loads_of_their_own() -> None:
-    solo = load_of(run(strategy={"name": "solo"}), MILLION, others=3, can_reduce=True, step_s=1.0)
+    solo = load_of(run(strategy={"name": "solo"}), MILLION, THREE, can_reduce=True, step_s=1.0)
     assert solo.bytes_per_step == 0.0
-    units = load_of(run(strategy={"name": "vc_asgd"}), MILLION, others=3, can_reduce=True, step_s=math.inf)
+    units = load_of(run(strategy={"name": "vc_asgd"}), MILLION, Others(), can_reduce=True, step_s=math.inf)
     assert units.bytes_per_step == 2 * 4 * MILLION
     assert units.gb_per_day is None
     assert "nobody knows yet" in traffic_words(units)
     assert traffic_words(None) == "nobody can say before it has begun"
-    much = load_of(run(averaging={"compression": "exact"}), MILLION, others=3, can_reduce=False, step_s=0.1)
+    much = load_of(run(averaging={"compression": "exact"}), MILLION, THREE, can_reduce=False, step_s=0.1)
     assert "about 6,912 GB a day" in traffic_words(much)
 
 
@@ -67,7 +127,7 @@ def test_purpose_licences_contact_traffic_and_who_sees_the_address_are_shown() -
     text = terms(run(about=about))
     for words in (*about.values(), "IP address", "pause"):
         assert words in text
-    load = load_of(run(averaging={"compression": "exact"}), MILLION, others=3, can_reduce=False, step_s=10.0)
+    load = load_of(run(averaging={"compression": "exact"}), MILLION, THREE, can_reduce=False, step_s=10.0)
     assert "69.1 GB a day" in row("traffic", traffic_words(load))
     bare = terms(run())
     assert "the organiser does not say" in bare

@@ -9,18 +9,23 @@ from typing import Any
 import pytest
 import yaml
 
+from collab.averaging.messages import VERDICT_PROTOCOL
 from collab.errors import ConfigError
+from collab.net.base import Stream
+from collab.net.wire import Message
 from collab.swarm.board import ProgressBoard
 from collab.swarm.mandate import Mandate
 from collab.swarm.order_exchange import OrderExchange, write_orders
 from collab.swarm.progress import SwarmView
 from collab.swarm.statements import Amend, Ban
-from collab.types import PeerId, Reachability, Role
+from collab.types import Lineage, PeerId, Reachability, Role
 from peers import asking, owner, status
 from peers.commanding import Change, amend, end
+from peers.consent import Load
 from peers.organising import init_run
 from peers.owner import Estate, open_session
 from peers.places import ORDERS, RUN_FILE
+from tests.averaging.records import X, make_record
 from tests.fakes import NOW, FakeDirectory, FakeNetwork, make_ports, run
 from tests.swarm.people import PEOPLE, record
 
@@ -187,3 +192,56 @@ def test_who_is_asked_to_take_part_is_told_the_traffic_of_the_batch_that_is_in_f
     before_s, amended_s, batch = run(main())
     assert before_s == batch / 10.0
     assert amended_s == 64.0
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_helper_is_told_its_traffic_by_the_last_round_and_loads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    made = make_record(epoch=6, pieces=((X, 0, 1_000_000),))
+
+    async def answer(stream: Stream) -> None:
+        question = await stream.receive(timeout_s=1.0)
+        is_it = question.get("lineage", str) == made.next_lineage()
+        await stream.send(Message("made", {"record": made.to_fields()}) if is_it else Message("unknown"), timeout_s=1.0)
+
+    async def main() -> Load | None:
+        async with swarm_of(tmp_path, monkeypatch) as swarm:
+            for person in (2, 3):
+                await swarm.tell(person, epoch=7, lineage=lineage, samples_per_s=10.0, can_be_dialled=person == 2)
+            options: Any = SimpleNamespace(role=Role.AUXILIARY, allowed_modules=())
+            async with swarm.start() as started:
+                started.verdict = SimpleNamespace(reach=Reachability.DIRECT)
+                started.ports.compute.run = lambda _: pytest.fail("PyTorch is loaded")
+                return await asking.forecast(started, swarm.estate.bundle, options)
+
+    async def tell_and_serve(swarm: Swarm, person: int, **changes: Any) -> None:
+        ports = make_ports(swarm.network.join(PEOPLE[person].peer_id), swarm.said)
+        await ports.transport.serve(VERDICT_PROTOCOL, answer)
+        fingerprint = swarm.estate.bundle.fingerprint
+        board = ProgressBoard(ports, PEOPLE[person], fingerprint)
+        await board.publish(record(person, fingerprint=fingerprint, **changes))
+
+    monkeypatch.setattr(Swarm, "tell", tell_and_serve)
+    lineage = made.next_lineage() if has_begun else Lineage("of the beginning")
+    load = run(main())
+    assert (load is not None) is has_begun
+    assert load is None or (load.gb_per_day is not None and load.bytes_per_step > 0)
+
+
+def test_in_runs_of_units_the_traffic_goes_by_what_others_say_of_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with swarm_of(tmp_path, monkeypatch) as swarm:
+            monkeypatch.setattr(asking, "VcAsgd", type(swarm.estate.bundle.run.strategy))
+            monkeypatch.setattr(asking, "load_of", lambda *_, step_s, **__: steps_s.append(step_s))
+            await swarm.tell(2, samples_per_s=10.0, epochs_contributed=4, total_samples=400)
+            options: Any = SimpleNamespace(role=Role.TRAINER, allowed_modules=())
+            async with swarm.start() as started:
+                started.verdict = SimpleNamespace(reach=Reachability.CLIENT)
+                await asking.forecast(started, swarm.estate.bundle, options)
+
+    steps_s = list[float]()
+    run(main())
+    assert steps_s == [10.0]
