@@ -30,7 +30,7 @@ class Expected:
     syncing: frozenset[PeerId] = frozenset()
     """Trainers that take over a newer state than the one that they hold."""
     left: Mapping[PeerId, int] = field(default_factory=dict)
-    """Peers that have said goodbye and are not back, and the first epoch about which each has promised nothing."""
+    """Peers that have said goodbye, with no seat since; and the first epoch about which each has promised nothing."""
     absent_s: Callable[[PeerId], float] = lambda _: 0.0
     """For how long we have looked for a peer in vain."""
     backbones: frozenset[PeerId] = frozenset()

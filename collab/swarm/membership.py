@@ -90,7 +90,7 @@ class Membership:
             self._backbone_s = self._clock.monotonic()
         if view.crowd is None:  # else who is not in it is not missing
             seated, seatless = ([r.peer for r in view.records if r.has_seat is has_seat] for has_seat in (True, False))
-            self._presence.looked(seated, view.left, backbones, seatless)
+            self._presence.looked(seated, view.left, backbones, seatless, self._board.era)
         return view
 
     def vouched_backbones(self) -> list[PeerId]:

@@ -34,6 +34,7 @@ class Presence:
         """For how long we had when we saw each last, or were first asked for it; in that order."""
         self._left: dict[PeerId, int] = {}
         self._backbones: set[PeerId] = set()
+        self._era = ""
 
     @property
     def backbones(self) -> frozenset[PeerId]:
@@ -42,7 +43,9 @@ class Presence:
 
     @property
     def left(self) -> Mapping[PeerId, int]:
-        """Peers that have said goodbye and are not back, and the first epoch about which each has promised nothing."""
+        """Peers that have said goodbye and were not seen with a seat since, and the first epoch about which each has
+        promised nothing.
+        """
         return dict(self._left)
 
     def looked(
@@ -51,6 +54,7 @@ class Presence:
         left: Mapping[PeerId, int],
         backbones: Collection[PeerId] = (),
         seatless: Collection[PeerId] = (),
+        era: str = "",
     ) -> None:
         """We have looked for everybody just now.
 
@@ -59,8 +63,12 @@ class Presence:
             left: whose fresh word is a goodbye; as in ``left``.
             backbones: of those present.
             seatless: whose word is fresh, and who may not vote: as absent as its earlier life, and from now on at the
-                latest.
+                latest; what that said in its goodbye holds.
+            era: of the states that count; in another one epochs come again, about which no goodbye says anything.
         """
+        if era != self._era:
+            self._era = era
+            self._left.clear()
         now_s = self._clock()
         self._looking_s += min(now_s - self._looked_s, LONGEST_STEP_S) if self._looked_s is not None else 0.0
         self._looked_s = now_s
@@ -70,7 +78,6 @@ class Presence:
             self._left.pop(peer, None)
         for peer in seatless:
             self._seen_s.setdefault(peer, self._looking_s)
-            self._left.pop(peer, None)
         self._left.update(left)
         self._backbones = (self._backbones | set(backbones)) - left.keys()
         self._backbones.difference_update(sorted(self._backbones, key=self.absent_s)[MOST_BACKBONES:])

@@ -59,6 +59,15 @@ def test_a_goodbye_is_remembered_until_its_author_is_back() -> None:
     assert story.presence.left == {}
 
 
+def test_a_goodbye_holds_for_who_is_back_without_a_seat_and_in_its_era_only() -> None:
+    story = Story()
+    story.looks(A, left={B: 7})
+    story.presence.looked([A], {}, seatless=[B])
+    assert story.presence.left == {B: 7}
+    story.presence.looked([A], {}, seatless=[B], era="rolled back")
+    assert story.presence.left == {}
+
+
 def test_ever_new_peers_take_a_bounded_memory_and_those_who_are_here_stay_in_it() -> None:
     story = Story()
     for number in range(3):
