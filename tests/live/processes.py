@@ -173,15 +173,16 @@ def live_swarm(directory: Path, run_text: str) -> Iterator[LiveSwarm]:
 
 def processes_about(path: Path) -> list[str]:
     """Command lines of living processes that name ``path``; p2pd names its key file."""
-    return list(_commands_about(path).values())
+    return list(commands_about(path).values())
 
 
 def pids_about(path: Path) -> list[int]:
     """Process ids of the same."""
-    return list(_commands_about(path))
+    return list(commands_about(path))
 
 
-def _commands_about(path: Path) -> dict[int, str]:
+def commands_about(path: Path) -> dict[int, str]:
+    """The same by their process ids."""
     found: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():

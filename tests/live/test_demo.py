@@ -1,6 +1,15 @@
 """The demo as a user runs it, and what can be done with what it leaves."""
 
 import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -9,9 +18,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from collab.config import load_run
 from collab.tasks.registry import build_task
 from peers.places import cache_dir
-from tests.live.processes import LIMIT_S, LiveSwarm, run_cli, wait_until
+from tests.live.processes import LIMIT_S, LiveSwarm, commands_about, processes_about, run_cli, wait_until
+from tests.test_package import ROOT, SETUP_INPUTS, program
 
 EPOCHS = 6
+LONGER = 10
+"""Steps in which one can kill a trainer."""
+DONE = re.compile(r"(\d+) epochs in \d+ s, loss (\S+) -> (\S+), held-out \S+")
 
 
 def test_the_demo_leaves_a_model_that_transformers_loads_and_a_run_that_resumes(tmp_path: Path) -> None:
@@ -49,3 +62,77 @@ def test_the_demo_leaves_a_model_that_transformers_loads_and_a_run_that_resumes(
         assert summary["lineage"] == trainers[0]["lineage"]
     finally:
         backbone.close()
+
+
+def checkout_with_everything(root: Path) -> Path:
+    """One that has what ``scripts/demo.sh`` reads, and an environment in which pip finds everything in place: what it
+    has is lent by the environment of this test. Where pip writes what it was asked for.
+    """
+    for name in (*SETUP_INPUTS, "scripts/demo.sh"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(root / ".venv")], check=True, timeout=LIMIT_S)
+    (packages,) = (root / ".venv").glob("lib/python*/site-packages")
+    (packages / "lent.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    asked = root / "pip.log"
+    (packages / "pip").mkdir()
+    (packages / "pip" / "__init__.py").touch()
+    (packages / "pip" / "__main__.py").write_text(f"import sys\nprint(*sys.argv[1:], file=open({str(asked)!r}, 'a'))\n")
+    bin_dir = root / ".venv" / "bin"
+    program(bin_dir, "collab-peer", f'exec "{bin_dir}/python" -m peers.cli "$@"')
+    return asked
+
+
+@contextmanager
+def demo_script(root: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[bytes]", Path, Path]]:
+    """It runs, and is gone afterwards with all of its processes; with it, where its output and its words go."""
+    output, words = root / "output.txt", root / "words.txt"
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COVERAGE"))}
+    with output.open("wb") as out, words.open("wb") as errors:
+        script = subprocess.Popen(
+            ["bash", str(root / "scripts" / "demo.sh"), *arguments],
+            cwd=root.parent,
+            env=inherited,
+            stdout=out,
+            stderr=errors,
+        )
+    try:
+        yield script, output, words
+    finally:
+        script.kill()
+        script.wait(LIMIT_S)
+        wait_until(lambda: not processes_about(root), f"every process about {root} to be gone")
+
+
+def test_the_script_sets_up_and_trains_to_the_end_though_a_trainer_is_killed(tmp_path: Path) -> None:
+    root = tmp_path / "checkout"
+    asked = checkout_with_everything(root)
+    with demo_script(root, "--epochs", str(LONGER), "--json") as (script, output, words):
+
+        def runs(what: bool) -> bool:
+            assert script.poll() is None, words.read_text()
+            return what
+
+        def steps_of(name: str) -> int:
+            told = root.glob(f"runs/demo-*/{name}/metrics.jsonl")
+            return sum(path.read_text().count("EpochFinished") for path in told)
+
+        wait_until(lambda: runs(steps_of("trainer-3") > 0), "the trainer to take part")
+        (killed,) = (pid for pid, line in commands_about(root).items() if "--name trainer-3 " in line)
+        os.kill(killed, signal.SIGKILL)
+        assert script.wait(2 * LIMIT_S) == 0, words.read_text()
+        report, told = json.loads(output.read_text()), words.read_text()
+    assert f"--editable {root}[dev]" in asked.read_text()
+    assert "trainer-3 was killed by SIGKILL; the others go on without it" in told
+    done = DONE.search(told)
+    assert done is not None, told
+    assert int(done[1]) == report["epochs"] == LONGER
+    assert float(done[3]) < float(done[2])
+    assert "the model writes" in told
+    (directory,) = (root / "runs").iterdir()
+    assert f".venv/bin/collab-peer join runs/{directory.name}/invite.txt" in told
+    assert (root / report["checkpoint"] / "model.safetensors").exists()
+    roles = [peer["role"] for peer in report["peers"]]
+    assert roles == ["trainer", "trainer", "backbone"], "one had no time for a report"
+    assert len({peer["lineage"] for peer in report["peers"]}) == 1
+    assert min(peer["epochs_contributed"] for peer in report["peers"][:2]) > 0
