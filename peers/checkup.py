@@ -70,7 +70,7 @@ class Devices:
     has_driver: bool = False
     """Whether an NVIDIA driver is here, whatever torch makes of it."""
     error: str = ""
-    """Why torch could not be loaded, or said nothing."""
+    """Why torch could not be loaded."""
     trouble: str = ""
     """Why nothing can be computed on the first GPU, which ``join`` takes unless it is told another; empty: it can."""
     remedy: str = ""

@@ -112,15 +112,14 @@ def look_at_device() -> Finding:
     has_driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
     try:
         import torch
-
-        known = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
     except (ImportError, OSError, RuntimeError) as error:
         return checkup.device(checkup.Devices(has_driver=has_driver, error=str(error)))
-    gpus = tuple(f"{one.name}, {one.total_memory / checkup.BYTES_PER_GB:.1f} GB" for one in known)
+    gpus: tuple[str, ...] = ()
     trouble = remedy = ""
-    if gpus:
-        from peers.gpu import choose_device
+    if torch.cuda.is_available():  # as ``join`` asks; cards may be counted that torch cannot use
+        from peers.gpu import choose_device, in_words
 
+        gpus = tuple(map(in_words, range(torch.cuda.device_count())))
         try:
             choose_device(None)
         except CollabError as error:

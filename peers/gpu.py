@@ -53,6 +53,15 @@ def gpu_of(device: torch.device) -> Gpu | None:
     return CudaGpu(device) if device.type == "cuda" else None
 
 
+def in_words(number: int) -> str:
+    """A GPU's name and memory, or why torch does not tell."""
+    try:
+        card = torch.cuda.get_device_properties(number)
+    except (RuntimeError, AssertionError) as error:
+        return f"GPU {number}, of which torch says {first_line(error)!r}"
+    return f"{card.name}, {card.total_memory / BYTES_PER_GB:.1f} GB"
+
+
 def keep_within(gpu: Gpu | None, gigabytes: float) -> None:
     """Let this process take at most so much of the device's memory.
 

@@ -242,3 +242,33 @@ def test_the_doctor_tries_the_gpu_that_would_be_taken(
     assert "T4, 16.0 GB" in finding.text
     assert ("no kernel image" in finding.text) is (error is not None)
     assert finding.remedy == ("" if error is None else gpu.OTHER_BUILD)
+
+
+@pytest.mark.usefixtures("limits")
+def test_a_driver_that_is_too_old_for_this_torch_is_a_note_as_join_computes_on_the_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def too_old(_: int) -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # though the driver counts two cards
+    monkeypatch.setattr(torch.cuda, "get_device_properties", too_old)
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: "/usr/bin/nvidia-smi")
+    finding = doctor.look_at_device()
+    assert choose_device(None) == torch.device("cpu")
+    assert finding.outcome is Outcome.NOTE
+    assert "though a driver for one is here" in finding.text
+    assert "newer driver" in finding.remedy
+
+
+@pytest.mark.usefixtures("limits")
+def test_a_second_card_that_is_broken_is_named_beside_the_first_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(number: int) -> SimpleNamespace:
+        if number:
+            raise RuntimeError("CUDA error: unknown error\nCUDA kernel errors might be reported elsewhere")
+        return SimpleNamespace(name="T4", total_memory=16_000_000_000)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", told)
+    finding = doctor.look_at_device()
+    assert finding.outcome is Outcome.OK
+    assert finding.text == "T4, 16.0 GB; GPU 1, of which torch says 'CUDA error: unknown error'"
