@@ -176,7 +176,7 @@ def table(report: dict[str, Any]) -> str:
     head = f"{report['run_id']}: epoch {report['epoch']}, loss {loss}, {report['samples_per_s']:.1f} samples/s"
     lines = [
         f"  {_shown(peer['name']):24}  {peer['role']:9}  {peer['state']:8}  {peer['reach']:12}  "
-        f"epoch {peer['epoch']:>6}  lineage {peer['lineage'][:8]:8}  gave {peer['samples']} samples  {peer['id']}"
+        f"epoch {peer['epoch']:>6}  lineage {plain(peer['lineage'], 8):8}  gave {peer['samples']} samples  {peer['id']}"
         + (f"  without {', '.join(peer['without'])}" if peer["without"] else "")
         for peer in report["peers"]
     ]

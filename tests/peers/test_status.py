@@ -23,7 +23,7 @@ from collab.net.wire import Message
 from collab.swarm.bundle import Bundle
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
-from collab.types import PeerId, Role
+from collab.types import Lineage, PeerId, Role
 from peers.status import MAX_LINES, ask_for_refusals, ask_how_far, status_report, table
 from tests.fakes import FakeClock, FakeNetwork, FakeObserver, run
 
@@ -167,7 +167,8 @@ def test_what_others_say_of_names_reasons_and_times_is_shown_without_harm() -> N
                 await asyncio.sleep(1)
 
             await network.join("liar").serve(REPORT_PROTOCOL, lie)
-            view = SwarmView((record("liar", shown="\x1b[31mred\nrow"),), 0.0)
+            liar = replace(record("liar", shown="\x1b[31mred\nrow"), lineage=Lineage("\x1b[2J\x1b[H\n"))
+            view = SwarmView((liar,), 0.0)
             report = status_report("r", view, await ask_for_refusals(network.join("us"), view))
             text = table(report)
             assert len(text.splitlines()) == 4
