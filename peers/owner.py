@@ -256,19 +256,21 @@ async def open_to_order(directory: Path) -> AsyncIterator[Session]:
     """As ``open_session``, with nobody else who gives orders from this directory: two would sign the same number.
 
     Raises:
-        ConfigError: as ``Estate.at``; or the run is not the one that the directory's backbone serves.
+        ConfigError: as ``Estate.at``, and as ``open_session``.
     """
-    async with alone_at(directory):
-        estate = Estate.at(directory)
-        check_is_served(directory, estate.bundle.fingerprint)
-        async with open_session(estate) as session:
-            yield session
+    async with alone_at(directory), open_session(Estate.at(directory)) as session:
+        yield session
 
 
 @asynccontextmanager
 async def open_session(estate: Estate) -> AsyncIterator[Session]:
-    """Look at a run's swarm, with the newest orders known."""
+    """Look at a run's swarm, with the newest orders known.
+
+    Raises:
+        ConfigError: the directory's backbone serves another run; or as ``Estate.addresses``.
+    """
     directory, mandate = estate.directory, Mandate(estate.bundle)
+    check_is_served(directory, estate.bundle.fingerprint)
     for path in (directory / ORDERS, directory / "backbone" / ORDERS):
         if trouble := restore_orders(path, mandate):
             announce(f"problem: {trouble}\n  -> {UNHEARD}")
@@ -279,9 +281,7 @@ async def open_session(estate: Estate) -> AsyncIterator[Session]:
         host = "127.0.0.1" if all(is_loopback(address) for address in addresses) else "0.0.0.0"  # noqa: S104
         network = NetworkSettings(identity_path=path, host=host, is_client=True)
         bootstrap = tuple(dict.fromkeys((*addresses, *filter(None, map(at_home, addresses)))))  # few routers lead back
-        settings = StartupSettings(
-            network=network, bootstrap=bootstrap, papers=papers, bootstrap_timeout_s=BOOTSTRAP_S
-        )
+        settings = StartupSettings(network=network, bootstrap=bootstrap, papers=papers, bootstrap_timeout_s=BOOTSTRAP_S)
         async with AsyncExitStack() as stack:
             started: Started | None = None
             try:

@@ -1,5 +1,5 @@
 """Which run the backbone of a run directory serves: the run file beside it may be edited meanwhile, and what its owner
-signs then would be for a run that nobody has.
+signs then would be for a run that nobody has, and nobody would answer who looks.
 """
 
 from pathlib import Path
@@ -32,7 +32,9 @@ def check_is_served(directory: Path, fingerprint: str) -> None:
     except (OSError, UnicodeDecodeError):
         return
     if served != fingerprint:
-        path = directory / RUN_FILE
-        text = f"the run of {path} is not the run that the backbone of this directory serves: nobody would follow this"
+        text = (
+            f"the run of {directory / RUN_FILE} is not the run that the backbone of this directory serves: "
+            "nobody would answer or follow this"
+        )
         hint = "change it back, or start the backbone with it first, if that is to be another run from now on"
         raise ConfigError(text, hint=hint)

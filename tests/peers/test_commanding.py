@@ -29,6 +29,7 @@ from peers.organising import init_run
 from peers.owner import Estate
 from peers.places import INVITES, ORDERS, RUN_FILE, DataDir
 from peers.served import note_served
+from peers.status import _look_as_owner
 from tests.checkpoints.test_local import snapshot
 from tests.swarm.people import PEOPLE
 
@@ -275,6 +276,17 @@ def edited(run_directory: Path) -> Iterator[None]:
     path.write_text(yaml.safe_dump(yaml.safe_load(before) | {"seed": 1}))
     yield
     path.write_text(before)
+
+
+def test_a_run_whose_file_is_edited_is_not_called_dead(
+    run_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with edited(run_directory):
+        for look in (_look_as_owner(run_directory), list_invites(run_directory, as_json=False)):
+            with pytest.raises(ConfigError, match="is not the run that the backbone of this directory serves") as told:
+                asyncio.run(look)
+            assert told.value.hint.startswith("change it back")
+    assert capsys.readouterr().out == ""
 
 
 def test_an_order_for_a_run_that_nobody_has_is_not_given(run_directory: Path) -> None:
