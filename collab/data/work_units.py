@@ -3,7 +3,7 @@
 import hashlib
 import math
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -103,18 +103,20 @@ class WorkUnits:
         self._leased: dict[Unit, UnitLease] = {}
         self._first_end_s = math.inf
         """No lease is over before that."""
-        self._done: set[Unit] = set()
+        self._first_open = 1
+        """Passes before this one are done."""
+        self._done: dict[int, set[int]] = {}
+        """Shards by pass, of that and later ones."""
         self._again: deque[Unit] = deque()
         """Were out, and are free again."""
         self._next = Unit(1, 0)
         """First that was never out; behind the last pass when there is none."""
         self._took_s: deque[float] = deque(maxlen=SEEN)
-        self.expired: Counter[PeerId] = Counter()
-        """Leases that each client let pass."""
 
     def restore(self, done: Mapping[int, Mapping[int, str]]) -> None:
         """What an earlier server's clients did: leases by shard, by pass."""
-        self._done |= {Unit(number, shard) for number, shards in done.items() for shard in shards}
+        for unit in sorted(Unit(number, shard) for number, shards in done.items() for shard in shards):
+            self._add_done(unit)
 
     # -- what clients ask for ----------------------------------------------------------------------------------------
 
@@ -159,12 +161,12 @@ class WorkUnits:
         lease = self._leased.pop(unit, None)
         if lease is not None:
             self._took_s.append(now_s - lease.began_s)
-        self._done.add(unit)
+        self._add_done(unit)
 
     def note_all_done(self, pass_number: int, shards: Collection[int], now_s: float) -> None:
         """The store has taken pushes for these shards of a pass; some of them we may know of."""
         for shard in shards:
-            if (unit := Unit(pass_number, shard)) not in self._done:
+            if not self._is_done(unit := Unit(pass_number, shard)):
                 self.note_done(unit, now_s)
 
     # -- how far it is -----------------------------------------------------------------------------------------------
@@ -177,16 +179,16 @@ class WorkUnits:
     @property
     def is_finished(self) -> bool:
         """Whether every unit of the run is done."""
-        return len(self._done) == self._shards * self._passes
+        return self.num_done == self._shards * self._passes
 
     @property
     def num_done(self) -> int:
         """Units of all passes that are done."""
-        return len(self._done)
+        return (self._first_open - 1) * self._shards + sum(map(len, self._done.values()))
 
     def done_in(self, pass_number: int) -> int:
         """Units of a pass that are done."""
-        return sum(unit.pass_number == pass_number for unit in self._done)
+        return self._shards if pass_number < self._first_open else len(self._done.get(pass_number, ()))
 
     def out(self) -> list[UnitLease]:
         """All leases, in the order of their ends."""
@@ -197,15 +199,27 @@ class WorkUnits:
     def _free(self) -> Unit | None:
         while self._again:
             unit = self._again.popleft()
-            if unit not in self._done and unit not in self._leased:
+            if not self._is_done(unit) and unit not in self._leased:
                 return unit
         while self._next.pass_number <= self._passes:
             unit, shard = self._next, self._next.shard + 1
             last = shard == self._shards
             self._next = Unit(unit.pass_number + 1, 0) if last else Unit(unit.pass_number, shard)
-            if unit not in self._done:
+            if not self._is_done(unit):
                 return unit
         return None
+
+    def _is_done(self, unit: Unit) -> bool:
+        return unit.pass_number < self._first_open or unit.shard in self._done.get(unit.pass_number, ())
+
+    def _add_done(self, unit: Unit) -> None:
+        """A pass of which everything is done takes no more memory than its number."""
+        if self._is_done(unit):
+            return
+        self._done.setdefault(unit.pass_number, set()).add(unit.shard)
+        while len(self._done.get(self._first_open, ())) == self._shards:
+            del self._done[self._first_open]
+            self._first_open += 1
 
     def _held(self, lease: str, client: PeerId) -> UnitLease | None:
         return next((each for each in self._leased.values() if (each.lease, each.client) == (lease, client)), None)
@@ -216,5 +230,4 @@ class WorkUnits:
         for lease in [each for each in self.out() if each.until_s <= now_s]:
             del self._leased[lease.unit]
             self._again.append(lease.unit)
-            self.expired[lease.client] += 1
         self._first_end_s = min((lease.until_s for lease in self._leased.values()), default=math.inf)

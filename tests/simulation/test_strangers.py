@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.simulation.swarm import SimSwarm
 
 BOUNDED = {
@@ -24,6 +26,7 @@ BOUNDED = {
     "Presence._seen_s": "4,096",
     "Presence._left": "4,096",
     "Uplink._paths": "ten minutes, when the next one comes",
+    "WorkUnits._leased": "until the lease is over, when the next client asks",
 }
 """Attributes that hold names of peers, and how long or of how many. A ``TTLCache`` has a bound, and is passed over."""
 SHARED = ("collab.simulation", "collab.net.memory", "peers.simulated_roles")
@@ -31,8 +34,17 @@ SHARED = ("collab.simulation", "collab.net.memory", "peers.simulated_roles")
 COLLECTIONS = dict | list | set | frozenset | deque | tuple
 
 
-def test_all_that_a_backbone_remembers_of_strangers_has_a_bound(tmp_path: Path) -> None:
-    swarm = SimSwarm(tmp_path, until=100_000, every=50)
+@pytest.mark.parametrize(
+    ("strategy", "units", "met"),
+    [
+        ("dedloc", "", {"Presence._seen_s", "Ledger._accounts", "Guard._quiet"}),
+        ("vc_asgd", "shards: 50, first_lease_s: 10.0", {"Presence._seen_s"}),
+    ],
+)
+def test_all_that_a_backbone_remembers_of_strangers_has_a_bound(
+    tmp_path: Path, strategy: str, units: str, met: set[str]
+) -> None:
+    swarm = SimSwarm(tmp_path, strategy=strategy, until=100_000, every=50, units=units)
     swarm.add_backbone()
     swarm.backbones_stay_s = 1000.0
     strangers: list[str] = []
@@ -60,7 +72,7 @@ def test_all_that_a_backbone_remembers_of_strangers_has_a_bound(tmp_path: Path) 
     swarm.world.call_at(900.0, look)
     with swarm.world:
         swarm.world.run(until_s=901.0)
-    assert {"Presence._seen_s", "Ledger._accounts", "Guard._quiet"} <= found, "they were here, and are looked for"
+    assert met <= found, "they were here, and are looked for"
     assert found <= BOUNDED.keys(), "bound what is new, and say here how"
 
 
