@@ -18,6 +18,7 @@ from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time
 from collab.training.dismissal import LOOK_S, dismissal, tell_of_end
 from collab.types import Role
+from peers.credible import Credible
 from peers.reporting import Reporter
 
 
@@ -42,8 +43,9 @@ class Auxiliary:
         self.membership = Membership(board, ports.clock, self.record)
         self.assistant = Assistant(self.membership.knows)
         self._engine = assisting_engine(ports, self.statutes, self.membership, self.assistant)
-        mandate, rounds = self.statutes.mandate, self._engine.known_records
-        self._reporter = Reporter(ports.observer, bundle.run, mandate, self.membership, rounds)
+        mandate, rounds, trusts = self.statutes.mandate, self._engine.known_records, self.statutes.trusts_backbone
+        credible = Credible(bundle.run, lambda: mandate.era, rounds, trusts=trusts)
+        self.reporter = Reporter(ports.observer, mandate, self.membership, credible)
         self._orders = OrderExchange(ports, self.statutes.mandate, lambda: self.membership.view, None)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -74,7 +76,7 @@ class Auxiliary:
         """Report where the swarm stands; returns when the run has reached its last epoch, or wants us no more."""
         told_at = -math.inf
         while True:
-            until, history = self.statutes.mandate.until_epoch, self._reporter.report(self.membership.view)
+            until, history = self.statutes.mandate.until_epoch, self.reporter.report(self.membership.view)
             if until is not None and self.membership.view.is_over(until):
                 return
             epoch = history[0] if history is not None else 0

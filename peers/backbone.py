@@ -36,6 +36,7 @@ from collab.training.dismissal import turned_away, until_dismissed
 from collab.types import Lineage, PeerId, Role
 from peers.backbone_settings import BackboneSettings
 from peers.company import Company
+from peers.credible import Credible
 from peers.evaluations import FOLLOW_S
 from peers.goal import Goal
 from peers.keeping import StateKeeper
@@ -77,7 +78,10 @@ class Backbone:
             ports, self.statutes, self.membership, self.assistant, can_reduce=self._does(Duty.REDUCER)
         )
         mandate, orders, rounds = self.statutes.mandate, settings.data_dir.orders, self._engine.known_records
-        self._reporter = Reporter(ports.observer, bundle.run, mandate, self.membership, rounds, self._version)
+        credible = Credible(
+            bundle.run, lambda: mandate.era, rounds, trusts=self._is_vouched, version=self._version
+        )
+        self.reporter = Reporter(ports.observer, mandate, self.membership, credible)
         self.orders = OrderExchange(ports, mandate, lambda: self.membership.view, orders)
         self.lease = LeaseKeeper(ports, identity, bundle.fingerprint, self, self._is_vouched)
         self.keeper = self._keeper(workshop)
@@ -199,7 +203,7 @@ class Backbone:
 
     def _epoch_of(self, view: SwarmView) -> int:
         """That trainers are at; -1: none is here."""
-        return self._reporter.epoch(view)
+        return self.reporter.epoch(view)
 
     def all_addresses(self) -> tuple[str, ...]:
         """Of all backbones that are alive, our own first; for an invite."""
@@ -265,7 +269,7 @@ class Backbone:
                 return  # something of the old history may be under way here
             self._told_era = mandate.era
             self._ports.observer.observe(RolledBack(at_s=self._ports.clock.now(), epoch=undone, era=mandate.era))
-        history = self._reporter.report(view)
+        history = self.reporter.report(view)
         if history is not None:
             self._goal.note_epoch(history[0], len(view.all_trainers()))
 

@@ -122,6 +122,7 @@ async def show(listening: socket.socket, ports: Ports, backbone: Backbone, data_
         clock=ports.clock,
         me=ports.transport.peer_id,
         view=lambda: backbone.membership.view,
+        credible=backbone.reporter.credible,
         credits=kept.book,
         store=kept.history,
         recent=kept.recent,

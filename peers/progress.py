@@ -12,9 +12,10 @@ from collab.metrics.records import Event
 from collab.ports import Clock
 from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
+from peers.credible import Credible
 from peers.event_words import eta_words, words
 from peers.rhythm import Rhythm
-from peers.summary import epoch_of, history_of
+from peers.summary import epoch_of
 
 if TYPE_CHECKING:
     from collab.training.participant import Participant
@@ -119,16 +120,24 @@ def ahead_of_trainer(participant: "Participant", rhythm: Rhythm = UNSEEN) -> Ahe
     """The same for a trainer; None: it has no state of the run yet."""
     if not participant.replica.lineage:
         return None
-    view, now_s = participant.membership.view, participant.ports.clock.now()
+    view, now_s = seen_by_trainer(participant), participant.ports.clock.now()
     run, mandate = participant.bundle.run, participant.statutes.mandate
     return ahead_of(run, mandate, view, participant.replica.epoch, now_s, rhythm)
 
 
-def ahead_of_swarm(run: Run, mandate: Mandate, view: SwarmView, now_s: float, rhythm: Rhythm = UNSEEN) -> Ahead:
+def seen_by_trainer(participant: "Participant") -> SwarmView:
+    """The swarm, as far as a trainer takes it to be true."""
+    run, members = participant.bundle.run, participant.membership
+    return Credible(run, lambda: members.era, members.known_records, trusts=members.trusts).of(members.view)
+
+
+def ahead_of_swarm(
+    credible: Credible, mandate: Mandate, view: SwarmView, now_s: float, rhythm: Rhythm = UNSEEN
+) -> Ahead:
     """The same for who trains nothing itself: from where the swarm is."""
-    history = history_of(run, view)
-    epoch = epoch_of(view, history[0] if history is not None else 0)
-    return ahead_of(run, mandate, view, epoch, now_s, rhythm)
+    history, here = credible.history(view), credible.of(view)
+    epoch = epoch_of(here, history[0] if history is not None else 0)
+    return ahead_of(credible.run, mandate, here, epoch, now_s, rhythm)
 
 
 class StepTeller:

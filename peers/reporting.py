@@ -1,40 +1,24 @@
 """Where the swarm stands, told by a peer that trains nothing itself whenever the swarm has gone on."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
-from collab.averaging.agreement import CommitRecord
-from collab.config import Run
 from collab.metrics.records import EvaluationDone, SwarmReport
 from collab.ports import Observer
 from collab.swarm.mandate import Mandate
 from collab.swarm.membership import Membership
-from collab.swarm.parameter_store.base import lineage_of
 from collab.swarm.progress import SwarmView
-from collab.types import Lineage, Role
-from peers.summary import history_of, learning_rate, newest_evaluation, swarm_loss, without_impossible
+from collab.types import Lineage
+from peers.credible import Credible
+from peers.summary import learning_rate, newest_evaluation, swarm_loss
 
 
 class Reporter:
     """Of one backbone or auxiliary peer."""
 
-    def __init__(
-        self,
-        observer: Observer,
-        run: Run,
-        mandate: Mandate,
-        membership: Membership,
-        rounds: Callable[[], list[CommitRecord]],
-        version: Callable[[], int | None] = lambda: None,
-    ) -> None:
-        """
-        Args:
-            rounds: the last ones that committed, as far as we know.
-            version: of what is stored in a run with parameter servers, where we have the store.
-        """
-        self._rounds, self._version = rounds, version
-        self._observer, self._run, self._mandate, self._membership = observer, run, mandate, membership
+    def __init__(self, observer: Observer, mandate: Mandate, membership: Membership, credible: Credible) -> None:
+        self.credible = credible
+        self._observer, self._mandate, self._membership = observer, mandate, membership
         self._reported: tuple[int, Lineage] | None = None
         self._evaluated: tuple[str, int] = "", -1
         """Era and epoch of the newest evaluation that was told of."""
@@ -44,8 +28,7 @@ class Reporter:
 
         Of what was rolled back, and of what follows a rollback that we have not heard of yet, nothing is told.
         """
-        view = self._counted(view)
-        history = self._history(view)
+        view, history = self.credible.of(view), self.credible.history(view)
         if history is None or history == self._reported:
             self._tell_evaluation(view)
             return history
@@ -66,25 +49,15 @@ class Reporter:
                 samples_per_s=view.samples_per_s,
                 trainers=len(view.all_trainers()),
                 peers=view.num_peers,
-                learning_rate=learning_rate(self._run, self._mandate, epoch),
+                learning_rate=learning_rate(self.credible.run, self._mandate, epoch),
             )
         )
         return history
 
     def epoch(self, view: SwarmView) -> int:
         """That the swarm is at; -1: no trainer is here."""
-        history = self._history(self._counted(view))
+        history = self.credible.history(view)
         return history[0] if history is not None else -1
-
-    def _counted(self, view: SwarmView) -> SwarmView:
-        era = self._membership.era
-        here = [one for one in view.records if one.era == era or one.role is Role.AUXILIARY]
-        return replace(view, records=without_impossible(here, self._rounds()))
-
-    def _history(self, view: SwarmView) -> tuple[int, Lineage] | None:
-        """The store knows better than any client, who may say anything."""
-        history, version = history_of(self._run, view), self._version()
-        return history if history is None or version is None else (version, lineage_of(version, self._membership.era))
 
     def _tell_evaluation(self, view: SwarmView) -> None:
         """Tell of one that came after the report of its step: after that of the last step no other follows.

@@ -149,11 +149,12 @@ def watch(
         not_published: what keeps the newest checkpoint from the Hub, and what to do; both empty: nothing does.
     """
     clock, mandate, tally = started.ports.clock, backbone.statutes.mandate, Tally()
+    members, credible = backbone.membership, backbone.reporter.credible
     return Watched(
         title=f"collab backbone: {bundle.run.run_id}" + (f", {url}" if url else ""),
         role=Role.BACKBONE,
-        view=lambda: backbone.membership.view,
-        ahead=lambda: ahead_of_swarm(bundle.run, mandate, backbone.membership.view, clock.now(), tally.rhythm),
+        view=lambda: credible.of(members.view),
+        ahead=lambda: ahead_of_swarm(credible, mandate, members.view, clock.now(), tally.rhythm),
         tally=tally,
         refusals=started.refusals.rows,
         problem=lambda: _standing_problem(backbone, not_published()),

@@ -24,7 +24,7 @@ from peers.guest import Guest
 from peers.join_options import JoinOptions, Relay
 from peers.panel import LivePanel, Watched
 from peers.process import settle_heap
-from peers.progress import ProgressTeller, StepTeller, ahead_of_swarm, ahead_of_trainer
+from peers.progress import ProgressTeller, StepTeller, ahead_of_swarm, ahead_of_trainer, seen_by_trainer
 from peers.reading import dataset_of
 from peers.screen import choose_screen
 from peers.summary import told
@@ -161,7 +161,7 @@ class Session:
             return
         participant = trainer.participant
         self.given.had_gpu = participant.replica.device.type != "cpu"
-        watched.view = lambda: participant.membership.view
+        watched.view = lambda: seen_by_trainer(participant)
         watched.ahead = lambda: ahead_of_trainer(participant, watched.tally.rhythm)
         self._begun(started, relay)
         try:
@@ -199,9 +199,10 @@ class Session:
             )
         auxiliary = Auxiliary(started.ports, started.identity, bundle, AuxiliarySettings(self.options.name))
         leaves = asyncio.Event()
-        watched.view = lambda: auxiliary.membership.view
+        clock, members, tally = started.ports.clock, auxiliary.membership, watched.tally
+        watched.view = lambda: auxiliary.reporter.credible.of(members.view)
         watched.ahead = lambda: ahead_of_swarm(
-            bundle.run, auxiliary.statutes.mandate, watched.view(), started.ports.clock.now(), watched.tally.rhythm
+            auxiliary.reporter.credible, auxiliary.statutes.mandate, members.view, clock.now(), tally.rhythm
         )
         self._begun(started, relay)
         text = "helping to average; this machine trains nothing itself"

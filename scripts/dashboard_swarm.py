@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from collab.averaging.agreement import CommitRecord
 from collab.clock import SystemClock
 from collab.config import parse_run
 from collab.metrics.backbone_events import RoundPlanned, RoundShared
@@ -22,6 +23,7 @@ from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, PeerId, Reachability, Role
+from peers.credible import Credible
 from peers.credits import CreditBook
 from peers.dashboard.recent import Recent
 from peers.dashboard.sources import Sources
@@ -67,6 +69,8 @@ class InventedSwarm:
         self.sink = Fanout(self.recorder, self.recent)
         self.names = {PeerId(f"12D3KooWtrainer{number:03d}"): f"trainer-{number}" for number in range(1, trainers + 1)}
         self.epoch, self.begun_s = 0, time.time()
+        self.rounds: list[CommitRecord] = []
+        """That are known to have committed; none: of each peer its own word counts."""
         self.problem, self.not_kept = "", ("", "")
         self.on_disk = [told["epoch"] for told in self.recent.newest(CheckpointSaved)[:KEEP][::-1]]
         self.sources = Sources(
@@ -75,6 +79,7 @@ class InventedSwarm:
             clock=self.clock,
             me=BACKBONE,
             view=self.view,
+            credible=Credible(bundle.run, str, lambda: self.rounds, trusts=lambda peer: peer == BACKBONE),
             credits=CreditBook(directory / "credits.json"),
             store=self.store,
             recent=self.recent,

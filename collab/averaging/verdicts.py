@@ -46,8 +46,8 @@ class Verdicts:
             self._known.popitem(last=False)
 
     def known_records(self) -> list[CommitRecord]:
-        """Of the rounds that are remembered."""
-        return [certified.record for certified in self._known.values()]
+        """Of the rounds that are remembered. A panel's thread asks, too, while the loop remembers more."""
+        return [certified.record for certified in list(self._known.values())]
 
     def committed(self, epoch: int, lineage: Lineage) -> Certified | None:
         """The round that continued ``lineage`` after ``epoch`` steps, if it is known to have committed."""

@@ -28,7 +28,7 @@ from peers.dashboard.sources import Sources
 from peers.dashboard.words import REACHED, Moment, doing, health, why
 from peers.progress import ahead_of
 from peers.rhythm import Rhythm, between_steps_s
-from peers.summary import epoch_of, history_of, learning_rate, switched_off
+from peers.summary import epoch_of, learning_rate, switched_off
 
 FORMAT = 1
 """Of the JSON; fields are added without a new number."""
@@ -56,7 +56,7 @@ class Overview:
         view, now_s = sources.view(), sources.clock.now()
         self._learn_names(view)
         self._used = links_used(sources.recent.newest(RoundEnded)[:MOST_ROUNDS], sources.recent.newest(RoundPlanned))
-        consensus = history_of(sources.run, view)
+        consensus = sources.credible.history(view)
         figures, moment = self._figures(view, consensus, now_s)
         return {
             "format": FORMAT,
@@ -84,7 +84,7 @@ class Overview:
     def figures_now(self) -> dict[str, Any]:
         """What is under ``now`` in the state."""
         view = self.sources.view()
-        return self._figures(view, history_of(self.sources.run, view), self.sources.clock.now())[0]
+        return self._figures(view, self.sources.credible.history(view), self.sources.clock.now())[0]
 
     def peers_by_role_and_state(self) -> Mapping[tuple[str, str], int]:
         """How many peers there are of each kind."""
@@ -118,8 +118,9 @@ class Overview:
         self, view: SwarmView, consensus: tuple[int, Lineage] | None, now_s: float
     ) -> tuple[dict[str, Any], Moment]:
         run, mandate, recent = self.sources.run, self.sources.mandate, self.sources.recent
+        here = self.sources.credible.of(view)
         report = next(iter(recent.newest(SwarmReport)), {})
-        epoch = epoch_of(view, consensus[0]) if consensus is not None else int(report.get("epoch", 0))
+        epoch = epoch_of(here, consensus[0]) if consensus is not None else int(report.get("epoch", 0))
         rounds, (not_kept, hint) = recent.newest(RoundEnded), self.sources.not_kept()
         committed = [one for one in rounds if one["committed"]]
         is_lost = bool(rounds) and not rounds[0]["committed"]
@@ -127,12 +128,12 @@ class Overview:
         measured_s = between_steps_s((one["epoch"], one["at_s"]) for one in reversed(committed))
         round_s = (committed[0]["seconds"] or 0.0) if committed else 0.0
         rhythm = Rhythm(measured_s if math.isfinite(measured_s) else round_s, last_s)
-        ahead = ahead_of(run, mandate, view, epoch, now_s, rhythm)
+        ahead = ahead_of(run, mandate, here, epoch, now_s, rhythm)
         takes_s = measured_s if math.isfinite(measured_s) else ahead.step_s
         moment = Moment(
             epoch=epoch,
             until_epoch=mandate.until_epoch,
-            trainers=view.num_trainers,
+            trainers=here.num_trainers,
             contributors=committed[0]["contributors"] if committed else 0,
             since_step_s=now_s - last_s,
             step_s=ahead.step_s,
@@ -149,11 +150,11 @@ class Overview:
             "eval_loss": finite(recent.figures.get(EVAL_LOSS.name)),
             "eval_accuracy": finite(recent.figures.get(EVAL_ACCURACY.name)),
             "eval_epoch": recent.last_epoch(EVAL_LOSS),
-            "samples_per_s": finite(view.samples_per_s, 4),
+            "samples_per_s": finite(here.samples_per_s, 4),
             "learning_rate": finite(learning_rate(run, mandate, epoch)),
-            "trainers": view.num_trainers,
+            "trainers": here.num_trainers,
             "peers": view.num_peers,
-            "samples": finite(view.samples(*consensus), 6) if consensus is not None else 0.0,
+            "samples": finite(here.samples(*consensus), 6) if consensus is not None else 0.0,
             "target_batch_size": mandate.target_batch_size(epoch),
             "next_step_s": finite(ahead.next_s, 3),
             "step_s": finite(takes_s, 3),

@@ -9,6 +9,7 @@ from collab.ports import Clock
 from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
 from collab.types import PeerId
+from peers.credible import Credible
 from peers.credits import CreditBook
 from peers.dashboard.recent import Recent
 
@@ -22,6 +23,7 @@ class Sources:
     clock: Clock
     me: PeerId
     view: Callable[[], SwarmView]
+    credible: Credible
     credits: CreditBook
     store: MetricsStore
     recent: Recent

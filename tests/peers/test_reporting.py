@@ -14,6 +14,7 @@ from collab.swarm.parameter_store.base import lineage_of
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import Lineage, PeerId
+from peers.credible import Credible
 from peers.reporting import Reporter
 from scripts.dashboard_swarm import RUN
 from tests.averaging.records import make_record
@@ -31,9 +32,14 @@ class Told:
         observer: Any = SimpleNamespace(observe=self.events.append)
         self.rounds: list[CommitRecord] = []
         self.version: int | None = None
-        self._reporter = Reporter(
-            observer, bundle.run, Mandate(bundle), self.membership, lambda: self.rounds, lambda: self.version
+        credible = Credible(
+            bundle.run,
+            lambda: self.membership.era,
+            lambda: self.rounds,
+            trusts=lambda peer: peer == PEOPLE[7].peer_id,
+            version=lambda: self.version,
         )
+        self._reporter = Reporter(observer, Mandate(bundle), self.membership, credible)
 
     def of(self, *records: PeerRecord) -> list[Event]:
         """Of these what is told."""

@@ -32,7 +32,7 @@ def seen_by(swarm: SimSwarm, peer: SimPeer) -> Ahead | None:
     if peer.index in swarm.participants:
         return ahead_of_trainer(swarm.participants[peer.index])
     role = swarm.backbones.get(peer.index) or swarm.roles.auxiliaries[peer.index]
-    return ahead_of_swarm(swarm.bundle.run, role.statutes.mandate, role.membership.view, peer.ports.clock.now())
+    return ahead_of_swarm(role.reporter.credible, role.statutes.mandate, role.membership.view, peer.ports.clock.now())
 
 
 def test_everybody_sees_how_far_a_step_of_two_minutes_is(tmp_path: Path) -> None:
@@ -107,12 +107,12 @@ def test_where_rounds_take_a_hundred_times_what_computing_does_everybody_says_th
         if not all(swarm.events(trainer, EpochFinished) for trainer in trainers):
             return
         role, at_s = swarm.backbones[0], swarm.world.time_s
-        run, mandate, view = swarm.bundle.run, role.statutes.mandate, role.membership.view
+        credible, mandate, view = role.reporter.credible, role.statutes.mandate, role.membership.view
         told = overview(swarm).state()
         due_s[at_s] = told["now"]["next_step_s"]
         seen[at_s] = [
             told["health"]["text"],
-            first_line(backbone, lambda rhythm: ahead_of_swarm(run, mandate, view, EPOCH_S + at_s, rhythm), view),
+            first_line(backbone, lambda rhythm: ahead_of_swarm(credible, mandate, view, EPOCH_S + at_s, rhythm), view),
         ]
         for trainer in trainers:
             participant = swarm.participants[trainer.index]

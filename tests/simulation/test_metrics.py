@@ -47,6 +47,7 @@ def overview(swarm: SimSwarm) -> Overview:
             clock=peer.ports.clock,
             me=PeerId(peer.identity.peer_id),
             view=lambda: backbone.membership.view,
+            credible=backbone.reporter.credible,
             credits=book,
             store=store,
             recent=recent,

@@ -4,16 +4,19 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from collab.metrics.names import BY_EPOCH
+from collab.types import PeerId
 from peers.dashboard.address import LOCAL_HOSTS
 from peers.dashboard.app import PAGE, Answers, dashboard_app
 from peers.dashboard.overview import Overview
 from scripts.dashboard_swarm import InventedSwarm
+from tests.averaging.records import make_record
 
 Ask = Callable[[httpx.AsyncClient], Awaitable[None]]
 MAX_PAGE_BYTES = 150_000
@@ -123,6 +126,21 @@ def test_metrics_are_in_prometheus_format_and_name_no_peer(swarm: InventedSwarm)
         assert 'collab_peers{role="trainer",state="training"} 3' in lines
         assert not any(peer in answer.text for peer in swarm.names)
         assert "trainer-1" not in answer.text
+
+    ask(swarm, questions)
+
+
+def test_a_stranger_s_claim_is_over_no_metric(swarm: InventedSwarm) -> None:
+    swarm.rounds = [make_record(contributors=tuple((peer, 8.0) for peer in swarm.names), epoch=11)]
+    ahead = next(record for record in swarm.view().records if record.peer in swarm.names)
+    ahead = replace(ahead, peer=PeerId("stranger"), epoch=2**53, samples_per_s=1e9)
+    seen = swarm.view
+    del swarm.names[min(swarm.names)], swarm.names[max(swarm.names)]
+    swarm.sources = replace(swarm.sources, view=lambda: replace(seen(), records=(*seen().records, ahead)))
+
+    async def questions(client: httpx.AsyncClient) -> None:
+        lines = (await client.get("/metrics")).text.splitlines()
+        assert {"collab_epoch 12", "collab_trainers 1", "collab_samples_per_second 4"} <= set(lines)
 
     ask(swarm, questions)
 

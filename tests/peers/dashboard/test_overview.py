@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from collab.averaging.complaints import Complaint
+from collab.config import VcAsgd
 from collab.metrics.backbone_events import RolledBack, RoundShared
 from collab.metrics.names import BY_EPOCH, COUNTERS
 from collab.metrics.records import (
@@ -21,12 +22,16 @@ from collab.metrics.records import (
     RoundEnded,
 )
 from collab.metrics.store import MetricsStore
-from collab.types import PeerId
+from collab.swarm.progress import SwarmView
+from collab.swarm.records import PeerRecord
+from collab.types import Lineage, PeerId, Role
+from peers.credible import Credible
 from peers.dashboard.overview import MOST_CONTRIBUTORS, MOST_NAMES, Overview
 from peers.dashboard.plain import short_id
 from peers.dashboard.recent import Recent
 from peers.summary import ABSENT, DEFERRED
 from scripts.dashboard_swarm import InventedSwarm
+from tests.averaging.records import make_record
 from tests.metrics.test_names import REPORT, ROUND
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "dashboard.md"
@@ -96,6 +101,41 @@ def test_figures_peers_rounds_and_contributors_are_those_of_the_swarm(swarm: Inv
     assert sum(row["share"] for row in rows) == pytest.approx(1.0, abs=0.001)
     assert told["checkpoints"][0]["epoch"] == 30
     assert told["checkpoints"][0]["place"] == "checkpoints/epoch-00000030", "and not where on this machine"
+
+
+def joined_by(swarm: InventedSwarm, *strangers: PeerRecord) -> None:
+    """They are here from now on."""
+    seen = swarm.sources.view
+    swarm.sources = replace(swarm.sources, view=lambda: replace(seen(), records=(*seen().records, *strangers)))
+
+
+def test_a_stranger_s_claims_move_neither_the_first_line_nor_the_step_nor_when_the_run_ends(tmp_path: Path) -> None:
+    """It says to be a trainer, or a backbone, beyond the run's end."""
+    swarm = InventedSwarm(tmp_path, 2)
+    for _ in range(30):
+        swarm.step()
+    swarm.rounds = [make_record(contributors=tuple((peer, 8.0) for peer in swarm.names), epoch=29)]
+    told = state(swarm)
+    honest = next(record for record in swarm.view().records if record.role is Role.TRAINER)
+    ahead = replace(honest, peer=PeerId("stranger-1"), epoch=2**53, lineage=Lineage("x"), samples_per_s=1e9)
+    keeper = replace(ahead, peer=PeerId("stranger-2"), role=Role.BACKBONE, checkpoint_epoch=2**53)
+    joined_by(swarm, ahead, keeper)
+    deceived = state(swarm)
+    swarm.close()
+    assert deceived["health"]["text"].startswith("healthy: step 30 was taken")
+    for figure in ("epoch", "trainers", "samples_per_s", "step_s", "remaining_s", "learning_rate"):
+        assert deceived["now"][figure] == pytest.approx(told["now"][figure], rel=0.01)
+    assert [peer["id"] for peer in deceived["peers"] if peer["epoch"] == 2**53] == ["stranger-2", "stranger-1"]
+
+
+def test_where_parameters_are_stored_the_store_says_which_step_the_run_is_at(swarm: InventedSwarm) -> None:
+    run = swarm.sources.run.model_copy(update={"strategy": VcAsgd(name="vc_asgd")})
+    swarm.sources = replace(swarm.sources, run=run, credible=Credible(run, str, list, trusts=bool, version=lambda: 12))
+    honest = next(record for record in swarm.view().records if record.role is Role.TRAINER)
+    swarm.sources = replace(
+        swarm.sources, view=lambda: SwarmView((replace(honest, epoch=11), replace(honest, epoch=2**53)), 0.0)
+    )
+    assert state(swarm)["now"]["epoch"] == 12
 
 
 def took(swarm: InventedSwarm, *steps_s: float, round_s: float, ago_s: float) -> None:
