@@ -1,13 +1,16 @@
 """The dashboard's server, in the peer's event loop."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from peers.dashboard.address import listen, url_of
-from peers.dashboard.serving import QuietServer, serve_app
+from peers.dashboard.serving import QuietServer, serve_app, serve_dashboard
+from scripts.dashboard_swarm import InventedSwarm
+from tests.fakes import FakeNetwork, make_ports
 
 LOOKS_S = 0.1
 """How often uvicorn's own server looks whether it should end."""
@@ -46,3 +49,26 @@ def test_it_answers_ends_when_told_and_does_nothing_else_meanwhile(monkeypatch: 
 
     asyncio.run(main())
     assert ticks == [0]
+
+
+@pytest.mark.parametrize("place", ["127.0.0.2:0", "127.0.0.1:0", "0"])
+def test_one_for_this_machine_answers_at_the_address_that_it_prints_and_under_no_strange_name(
+    tmp_path: Path, place: str
+) -> None:
+    swarm = InventedSwarm(tmp_path, 1)
+
+    async def main() -> None:
+        listening = listen(place)
+        assert listening is not None
+        url = url_of(listening)
+        ports = make_ports(FakeNetwork().join("backbone"))
+        serving = asyncio.create_task(serve_dashboard(listening, swarm.sources, ports))
+        async with httpx.AsyncClient(trust_env=False) as client:
+            assert (await client.get(f"{url}healthz")).status_code == 200
+            assert (await client.get(f"{url}healthz", headers={"host": "evil.example"})).status_code == 421
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+
+    asyncio.run(main())
+    swarm.close()
