@@ -29,7 +29,7 @@ from peers.invites import is_invite
 from peers.joining import Relay
 from peers.ordered import learn_orders, order_lines, orders_report, plain
 from peers.owner import Estate, open_session
-from peers.places import claim_data_dir
+from peers.passing_key import guest_dir
 from peers.summary import epoch_of, era_of, newest_evaluation, swarm_loss, switched_off, told
 from peers.wiring import Reach, invite_from, start_from_invite
 
@@ -54,7 +54,7 @@ async def _look_as_owner(directory: Path) -> dict[str, Any]:
 async def _look_as_guest(invite_text: str) -> dict[str, Any]:
     """As one that dials and is never dialled."""
     invite = invite_from(invite_text)
-    with claim_data_dir(None, invite.run_id, "guest") as place:  # one key for all looks
+    with guest_dir(invite.run_id) as place:
         reach = Reach(asked_for=Reachability.CLIENT)
         async with start_from_invite(invite, place, reach, Relay(), is_guest=True) as (started, bundle):
             statutes = Statutes(started.ports, bundle)

@@ -29,7 +29,8 @@ from peers.event_words import count
 from peers.hub_lookup import apart, word_of
 from peers.joining import Relay
 from peers.ordered import learn_orders
-from peers.places import claim_data_dir, place_of_next
+from peers.passing_key import guest_dir
+from peers.places import place_of_next
 from peers.summary import epoch_of, history_of
 from peers.wiring import Reach, invite_from, start_from_invite
 
@@ -47,7 +48,7 @@ async def visit(word: str, data_dir: Path | None, port: int, tell: Tell) -> None
         CollabError: the run cannot be visited.
     """
     invite = invite_from(await apart(lambda: word_of(word)))
-    with claim_data_dir(None, invite.run_id, "guest") as place:
+    with guest_dir(invite.run_id) as place:
         async with start_from_invite(invite, place, Reach(port=port), Relay(), is_guest=True) as (started, bundle):
             tell(checkup.clock(started.clock_offset_s))
             tell(checkup.reach(started.verdict))

@@ -21,10 +21,10 @@ from collab.swarm.invite import Invite, write_invite
 from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
 from collab.swarm.statements import Amend, Ban, End, Statement
-from peers import doctor, visiting
+from peers import doctor, status, visiting
 from peers.checkup import Finding, Outcome
 from peers.cli import app
-from peers.places import claim_data_dir
+from peers.places import DataDir, claim_data_dir
 from tests.fakes import NOW
 from tests.swarm.people import PEOPLE, backbone, record
 
@@ -323,6 +323,38 @@ def test_who_would_join_is_looked_up_where_a_peer_would_find_its_key_and_nothing
         assert visiting.peer_of(None, "run") is None, "a second peer would have another directory"
     assert visiting.peer_of(None, "run") == used
     assert visiting.peer_of(first.path, "run") == used
+
+
+@pytest.mark.parametrize("is_in_the_way", ["the directory", "the key"])
+@pytest.mark.parametrize("look", ["doctor", "status"])
+def test_who_only_looks_does_so_with_a_passing_key_where_none_can_be_kept(
+    look: str, is_in_the_way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``status`` has no ``--data-dir``, and that of ``doctor`` is a peer's."""
+    keys = list[Path]()
+
+    def start(_: Invite, place: DataDir, *__: object, **___: object) -> None:
+        load_or_create_identity(place.identity)
+        keys.append(place.identity)
+        raise BootstrapFailed("nobody is there")
+
+    home = tmp_path / "home"
+    monkeypatch.setenv("XDG_DATA_HOME", str(home))
+    if is_in_the_way == "the directory":
+        home.write_text("a file")
+    else:
+        (home / "collab" / "run" / "guest-1" / "identity.key").mkdir(parents=True)
+    owner = Identity.from_seed(bytes(32))
+    address = f"/ip4/127.0.0.1/tcp/4001/p2p/{owner.peer_id}"
+    word = write_invite(Invite(run_id="run", fingerprint="f" * 64, owner=owner.peer_id, addresses=(address,)), owner)
+    for command in (visiting, status):
+        monkeypatch.setattr(command, "start_from_invite", start)
+    with pytest.raises(BootstrapFailed):
+        if look == "doctor":
+            asyncio.run(visiting.visit(word, tmp_path / "ok", 0, lambda _: None))
+        else:
+            asyncio.run(status._look_as_guest(word))
+    assert [key.exists() for key in keys] == [False], "it has gone with the look"
 
 
 def test_files_that_every_machine_is_to_have_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
