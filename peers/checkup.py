@@ -11,6 +11,7 @@ from collab.compression.base import Codec
 from collab.errors import CollabError
 from collab.swarm.reachability import Verdict as ReachVerdict
 from collab.types import Reachability
+from peers.free_memory import FreeMemory
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 BYTES_PER_GB = 1e9
@@ -136,12 +137,15 @@ def device(found: Devices) -> Finding:
     return _ok("device", text)
 
 
-def memory(available_bytes: int | None) -> Finding:
-    """Of the machine."""
-    if available_bytes is None:
+def memory(free: FreeMemory | None) -> Finding:
+    """Of the machine, or of the container on it."""
+    if free is None:
         return _note("memory", "this system does not say how much is free")
-    free_gb = available_bytes / BYTES_PER_GB
-    return _enough("memory", free_gb, LEAST_MEMORY_GB, ENOUGH_MEMORY_GB, ("of memory are free", "end other programs"))
+    words = "of memory are free", "end other programs"
+    if free.is_limited:
+        within = "within the limit of this container, or of another control group"
+        words = f"of memory are free {within}", "end other programs in it, or have its limit raised"
+    return _enough("memory", free.free_bytes / BYTES_PER_GB, LEAST_MEMORY_GB, ENOUGH_MEMORY_GB, words)
 
 
 def disk(place: str, elsewhere: str, free_bytes: int | None, error: str = "") -> Finding:

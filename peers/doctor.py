@@ -22,6 +22,7 @@ from collab.net.listening import check_port
 from collab.swarm.identity import load_or_create_identity
 from peers import checkup
 from peers.checkup import Finding, Outcome
+from peers.free_memory import free_memory
 from peers.places import cache_dir, data_home
 from peers.process import leaves
 from peers.terminal import as_text
@@ -83,7 +84,7 @@ def local_checks(examination: Examination) -> list[tuple[str, Callable[[], Findi
         ("system", lambda: checkup.system(sys.version_info[:2], sys.platform, platform.machine())),
         ("versions", look_at_versions),
         ("device", look_at_device),
-        ("memory", lambda: checkup.memory(available_memory())),
+        ("memory", lambda: checkup.memory(free_memory())),
         ("disk", lambda: look_at_disk(examination.data_dir or data_home(), checkup.OTHER_DATA)),
         ("disk", lambda: look_at_disk(cache_dir(), checkup.OTHER_CACHE)),
         ("ports", lambda: look_at_port(examination.port)),
@@ -127,15 +128,6 @@ def look_at_device() -> Finding:
     processors = len(os.sched_getaffinity(0))
     devices = checkup.Devices(gpus=gpus, processors=processors, has_driver=has_driver, trouble=trouble, remedy=remedy)
     return checkup.device(devices)
-
-
-def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Bytes that programs can still have; None: this system does not say."""
-    try:
-        lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, ValueError, KeyError, IndexError):
-        return None
 
 
 def look_at_disk(place: Path, elsewhere: str) -> Finding:

@@ -9,6 +9,7 @@ from collab.swarm.reachability import OPEN_A_PORT, Verdict as ReachVerdict
 from collab.types import Reachability, Vector
 from peers import checkup
 from peers.checkup import Devices, Finding, Outcome
+from peers.free_memory import FreeMemory
 
 GB = 1_000_000_000
 
@@ -65,7 +66,15 @@ def test_a_gpu_that_torch_does_not_use_is_told_of() -> None:
 
 @pytest.mark.parametrize(("free", "outcome"), [(0.5, "problem"), (1.0, "note"), (8.0, "ok"), (None, "note")])
 def test_too_little_memory_is_a_problem(free: float | None, outcome: str) -> None:
-    assert outcome_of(checkup.memory(None if free is None else int(free * GB))) == outcome
+    there = None if free is None else FreeMemory(free_bytes=int(free * GB), is_limited=False)
+    assert outcome_of(checkup.memory(there)) == outcome
+
+
+def test_memory_that_a_container_limits_is_told_as_the_container_s() -> None:
+    finding = checkup.memory(FreeMemory(free_bytes=int(0.4 * GB), is_limited=True))
+    assert finding.outcome is Outcome.PROBLEM
+    assert "0.4 GB of memory are free within the limit of this container" in finding.text
+    assert "limit raised" in finding.remedy
 
 
 @pytest.mark.parametrize(("free", "outcome"), [(0.1, "problem"), (1.0, "note"), (50.0, "ok")])

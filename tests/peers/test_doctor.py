@@ -131,15 +131,6 @@ def test_each_place_is_mended_by_what_names_it(
     assert "--data-dir" not in cache.remedy
 
 
-def test_free_memory_is_what_programs_can_still_have(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal:       32 kB\nMemFree:          1 kB\nMemAvailable:   1000 kB\n")
-    assert doctor.available_memory(meminfo) == 1_024_000
-    meminfo.write_text("nonsense")
-    assert doctor.available_memory(meminfo) is None
-    assert doctor.available_memory(tmp_path / "none") is None
-
-
 @pytest.mark.parametrize(("name", "is_there"), [("torch", True), ("no-such-package-of-anybodys", False)])
 def test_packages_are_looked_up_without_loading_them(name: str, is_there: bool) -> None:
     assert (doctor._version(name) is not None) is is_there
