@@ -1,5 +1,6 @@
 """Weights & Biases: one run, over a backbone's lives and over hours in which the service does not answer."""
 
+import logging
 import netrc
 import os
 import shutil
@@ -11,6 +12,8 @@ from urllib.parse import urlsplit
 
 from collab.metrics.names import EPOCH
 from collab.metrics.tracking import PROJECT, Say, Tracked
+
+logger = logging.getLogger(__name__)
 
 INIT_LIMIT_S = 15
 KEY, MODE, PLACE = "WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"
@@ -38,7 +41,9 @@ class Wandb:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._run: Any = None
+        """None: neither the service nor the disk takes figures."""
         self._known: dict[str, Any] = {}
+        self._mode = ""
         self._folder = Path()
         self._say: Any = None
         self._problem = ""
@@ -62,56 +67,91 @@ class Wandb:
             "dir": str(tracked.directory),
             "settings": settings,
         }
-        mode = os.environ.get(MODE) or ("online" if has_key() else "offline")
-        if reason := self._open(mode):
-            self._problem = f"wandb cannot be reached ({reason}); figures are kept on this disk meanwhile"
-            hint = "it is tried again by itself, and gets them then; for what earlier lives left here, and this one"
-            say(self._problem, f"{hint} when it ends before: wandb sync {self._folder / 'offline-run-*'}")
+        self._mode = os.environ.get(MODE) or ("online" if has_key() else "offline")
+        if reason := self._open(self._mode):
+            self._fall_back("cannot be reached" if self._mode == "online" else "cannot begin", reason)
         else:
-            say(f"wandb has the figures: {f'in {self._folder}' if self._run.offline else self._run.url}")
+            say(self._where())
 
     def log(self, figures: Mapping[str, float]) -> None:
-        if self._problem:
-            self._owed.setdefault(figures[EPOCH.name], {}).update(figures)
-            if len(self._owed) > MOST_OWED:
-                del self._owed[next(iter(self._owed))]
-            if self._now() >= self._next_s:
-                self._try_again()
-                if not self._problem:
-                    return  # these were among what was owed
-        self._run.log(dict(figures))
+        if not self._problem:
+            reason = self._send(figures)
+            if not reason:
+                return
+            self._fall_back("takes no figures", reason)
+        self._owed.setdefault(figures[EPOCH.name], {}).update(figures)
+        if len(self._owed) > MOST_OWED:
+            del self._owed[next(iter(self._owed))]
+        if self._now() >= self._next_s:
+            self._try_again()
+        if self._problem and self._run is not None:  # else these were among what was owed, or nothing takes them
+            self._send(figures)
 
     def end(self) -> None:
-        self._run.finish()
+        if self._run is not None:
+            self._run.finish()
 
     def _open(self, mode: str) -> str:
-        """Begin the run, or go on with it; on the disk, where it cannot be had otherwise: the reason for that."""
+        """Begin the run, or go on with it; where that fails, there is none: the reason."""
         import wandb
 
-        trim(self._folder, KEPT_BYTES)
-        reason = ""
         try:
+            trim(self._folder, KEPT_BYTES)
             self._run = wandb.init(mode=mode, **self._known)
-        except Exception as error:
-            if mode == "offline":
-                raise
-            reason = type(error).__name__  # its text may hold the key
-            wandb.teardown()  # else what it has begun under this identity is in the way
-            self._run = wandb.init(mode="offline", **self._known)
-            self._next_s = self._now() + self._wait_s
-            self._wait_s = min(2 * self._wait_s, MOST_AGAIN_S)
-        self._run.define_metric("*", step_metric=EPOCH.name)
-        return reason
+            self._run.define_metric("*", step_metric=EPOCH.name)
+        except Exception as error:  # noqa: BLE001 - of any kind
+            self._drop()
+            return type(error).__name__  # its text may hold the key
+        return ""
+
+    def _send(self, *figures: Mapping[str, float]) -> str:
+        """Hand all over; where that fails, there is no run any more: the reason."""
+        try:
+            for row in figures:
+                self._run.log(dict(row))
+        except Exception as error:  # noqa: BLE001 - of any kind
+            self._drop()
+            return type(error).__name__
+        return ""
+
+    def _drop(self) -> None:
+        """Whatever has begun under this identity, and is in the way of the next."""
+        import wandb
+
+        self._run = None
+        try:
+            wandb.teardown()
+        except Exception as error:  # noqa: BLE001 - its process may be what has died
+            logger.debug("wandb does not end in order reason=%s", type(error).__name__)
+
+    def _where(self) -> str:
+        return f"wandb has the figures: {f'in {self._folder}' if self._run.offline else self._run.url}"
+
+    def _fall_back(self, what: str, reason: str) -> None:
+        """To the disk, and tell a person what is wrong."""
+        self._put_off()
+        where = "on this disk" if self._run is not None else "in memory, as this disk takes none,"
+        self._problem = f"wandb {what} ({reason}); figures are kept {where} meanwhile"
+        hint = "it is tried again by itself, and gets them then; for what earlier lives left here, and this one"
+        self._say(self._problem, f"{hint} when it ends before: wandb sync {self._folder / 'offline-run-*'}")
+
+    def _put_off(self) -> None:
+        """Until the next try what comes goes to the disk, if that takes it."""
+        self._open("offline")
+        self._next_s = self._now() + self._wait_s
+        self._wait_s = min(2 * self._wait_s, MOST_AGAIN_S)
 
     def _try_again(self) -> None:
         """Whether it answers by now; then it gets what it has missed."""
-        self._run.finish()
-        if self._open("online"):
+        try:
+            self.end()
+        except Exception:  # noqa: BLE001 - of any kind
+            self._drop()
+        if self._open(self._mode) or self._send(*self._owed.values()):
+            self._put_off()
             return
-        for figures in self._owed.values():
-            self._run.log(figures)
         self._owed.clear()
-        self._say(f"wandb has the figures: {self._run.url}", settles=self._problem)
+        self._say(self._where(), settles=self._problem)
         self._problem, self._wait_s = "", AGAIN_S
 
 

@@ -161,6 +161,9 @@ class FakeWandb(ModuleType):
         self.inits: list[dict[str, Any]] = []
         self.logged: list[dict[str, float]] = []
         self.torn_down = 0
+        self.is_broken = False
+        """It takes no figures, as when its process has died, until it begins anew."""
+        self.takes_disk = True
 
     def Settings(self, **settings: Any) -> dict[str, Any]:  # noqa: N802
         return settings
@@ -171,13 +174,21 @@ class FakeWandb(ModuleType):
     def teardown(self) -> None:
         self.torn_down += 1
 
+    def log(self, figures: dict[str, float]) -> None:
+        if self.is_broken:
+            raise BrokenPipeError("the key is 0123456789")
+        self.logged.append(figures)
+
     def init(self, **known: Any) -> Any:
         self.inits.append(known)
         if known["mode"] == "online" and not self.is_reached:
             raise ConnectionError("not in time")
+        if known["mode"] == "offline" and not self.takes_disk:
+            raise OSError(28, "No space left on device")
+        self.is_broken = False
         return SimpleNamespace(
             define_metric=lambda *_, **__: None,
-            log=self.logged.append,
+            log=self.log,
             finish=lambda: None,
             offline=known["mode"] == "offline",
             url="https://wandb.example/run",
@@ -245,6 +256,59 @@ def test_wandb_gets_what_it_has_missed_when_it_answers(monkeypatch: pytest.Monke
     service.log({"epoch": 6.0})
     assert library.logged[6:] == [{"epoch": 6.0}]
     assert len(library.inits) == 5
+
+
+@pytest.mark.parametrize("takes_disk", [True, False])
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_wandb_that_fails_later_is_tried_again_and_gets_what_it_has_missed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str, takes_disk: bool
+) -> None:
+    library = FakeWandb(is_reached=True)
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    monkeypatch.setenv(MODE, mode)
+    now_s, said = 0.0, Heard()
+    service = Wandb(lambda: now_s)
+    service.begin(tracked(tmp_path), said)
+    service.log({"epoch": 0.0})
+    library.is_broken, library.is_reached, library.takes_disk = True, False, takes_disk
+    for epoch in range(1, 4):
+        service.log({"epoch": float(epoch)})
+    assert [known["mode"] for known in library.inits] == [mode, "offline"], "it is not tried at each step"
+    assert library.logged == [{"epoch": float(epoch)} for epoch in range(4 if takes_disk else 1)]
+    assert said[1][0].startswith("wandb takes no figures (BrokenPipeError); figures are kept ")
+    assert ("on this disk" in said[1][0]) is takes_disk
+    library.logged.clear()
+    library.is_reached = library.takes_disk = True
+    now_s = AGAIN_S
+    service.log({"epoch": 4.0})
+    assert library.logged == [{"epoch": float(epoch)} for epoch in range(1, 5)]
+    assert library.inits[-1]["mode"] == mode
+    assert said[2][0].startswith("wandb has the figures: ")
+    assert said.settled == said[1][0]
+    service.log({"epoch": 5.0})
+    service.end()
+    assert library.logged[4:] == [{"epoch": 5.0}]
+    assert "0123456789" not in str(said)
+
+
+def test_wandb_that_fails_each_time_it_gets_what_it_has_missed_is_tried_later_and_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = FakeWandb(is_reached=True)
+    monkeypatch.setattr(library, "log", lambda _: library.logged[0])  # there is none
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    monkeypatch.setenv(MODE, "online")
+    now_s, said = 0.0, Heard()
+    service = Wandb(lambda: now_s)
+    service.begin(tracked(tmp_path), said)
+    tries_s = list[float]()
+    while now_s < 3 * MOST_AGAIN_S:
+        begun = len(library.inits)
+        service.log({"epoch": now_s})
+        tries_s += [now_s] * (len(library.inits) - begun > 0)
+        now_s += AGAIN_S
+    assert [round(one / AGAIN_S) for one in tries_s] == [0, 1, 3, 7, 15, 31, 55]
+    assert len(said) == 2, "once for where it is, once for what is wrong"
 
 
 def test_of_what_wandb_has_missed_the_newest_epochs_are_kept_however_often_each_was_told_of(
