@@ -43,7 +43,7 @@ def work_through(fleet: Fleet, rng: random.Random) -> Worked:
             units.note_done(done, now_s)
         if units.is_finished:
             return Worked(lost_s / places, now_s)
-        lease = units.take(PeerId(f"{place}"), now_s)
+        lease = units.take(PeerId(f"{next(names)}"), now_s)  # who was preempted has been replaced
         if lease is None:  # all that is left is out at others
             ends = [lease.until_s for lease in units.out()] + [at_s for at_s, _, _, busy in free if busy is not None]
             then_s, unit = min(ends), None

@@ -16,6 +16,21 @@ SEEN = 32
 """Units whose time decides how long a lease lasts."""
 SLOWEST = 3.0
 """A lease lasts so many times what the slowest of the last units took: a machine that pauses is not taken for dead."""
+MOST_EACH = 20
+"""Units that one client has at once: sixteen as a run file may have it, and a few of a life before."""
+PASSES_AT_ONCE = 3
+"""So many passes of units are out at most at clients that have brought nothing lately; the alpha of a later one may be
+that of a late pass, and then its push counts for little."""
+LEAST_AT_ONCE = 64
+"""Units, where passes are shorter than that: each client of a small run has one."""
+BROUGHT = 4
+"""More units for each client that has brought one: a crowd that comes at once waits for two units at most."""
+REMEMBERED = 1024
+"""Clients that have brought a unit, the last ones."""
+LONGEST = 20
+"""A lease is made longer up to so many times what one lasts, from when its client has brought something last."""
+OTHERS_FIRST_S = 10.0
+"""A unit goes to whoever has let its time pass only after that: others who wait ask each second."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -74,6 +89,17 @@ class UnitLease:
     until_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Free:
+    """A unit that was out, and is free again."""
+
+    unit: Unit
+    client: PeerId
+    """Who had it."""
+    others_until_s: float
+    """Up to when it goes to others only."""
+
+
 class Names(Protocol):
     """Makes a name for each lease, never twice."""
 
@@ -107,11 +133,12 @@ class WorkUnits:
         """Passes before this one are done."""
         self._done: dict[int, set[int]] = {}
         """Shards by pass, of that and later ones."""
-        self._again: deque[Unit] = deque()
-        """Were out, and are free again."""
+        self._again: deque[_Free] = deque()
         self._next = Unit(1, 0)
         """First that was never out; behind the last pass when there is none."""
         self._took_s: deque[float] = deque(maxlen=SEEN)
+        self._brought_s: dict[PeerId, float] = {}
+        """When each client has brought a unit last, in this order."""
 
     def restore(self, done: Mapping[int, Mapping[int, str]]) -> None:
         """What an earlier server's clients did: leases by shard, by pass."""
@@ -121,9 +148,15 @@ class WorkUnits:
     # -- what clients ask for ----------------------------------------------------------------------------------------
 
     def take(self, client: PeerId, now_s: float) -> UnitLease | None:
-        """A unit for ``client``; None: all that is left is out at others, or everything is done."""
+        """A unit for ``client``; None: all that is left is out at others, or too much is, or everything is done.
+
+        Whoever has too many loses the oldest: it may have been killed, and have forgotten that.
+        """
         self._expire(now_s)
-        unit = self._free()
+        theirs = [lease for lease in self._leased.values() if lease.client == client]
+        if len(theirs) >= MOST_EACH:
+            self._set_free(min(theirs, key=lambda lease: lease.began_s), -math.inf)
+        unit = self._free(client, now_s)
         if unit is None:
             return None
         lease = UnitLease(
@@ -137,19 +170,21 @@ class WorkUnits:
         """``client`` is about to be preempted: its unit is free at once; whether it had that lease."""
         found = self._held(lease, client)
         if found is not None:
-            del self._leased[found.unit]
-            self._again.append(found.unit)
+            self._set_free(found, -math.inf)
         return found is not None
 
     def extend(self, lease: str, client: PeerId, now_s: float) -> UnitLease | None:
-        """``client`` is still at work, and says so; None: its lease was over, and the unit is somebody else's."""
+        """``client`` is still at work, and says so; None: its lease was over, and the unit is somebody else's.
+
+        That of one who never brings anything ends: others may do the unit, and the first push counts.
+        """
         self._expire(now_s)
         found = self._held(lease, client)
         if found is None:
             return None
-        longer = UnitLease(
-            unit=found.unit, lease=lease, client=client, began_s=found.began_s, until_s=now_s + self.lease_s
-        )
+        last_s = max(found.began_s, self._brought_s.get(client, -math.inf)) + LONGEST * max(self._first_s, self.lease_s)
+        until_s = min(now_s + self.lease_s, max(last_s, found.until_s))
+        longer = UnitLease(unit=found.unit, lease=lease, client=client, began_s=found.began_s, until_s=until_s)
         self._leased[found.unit] = longer
         self._first_end_s = min(self._first_end_s, longer.until_s)
         return longer
@@ -161,6 +196,7 @@ class WorkUnits:
         lease = self._leased.pop(unit, None)
         if lease is not None:
             self._took_s.append(now_s - lease.began_s)
+            self._note_brought(lease.client, now_s)
         self._add_done(unit)
 
     def note_all_done(self, pass_number: int, shards: Collection[int], now_s: float) -> None:
@@ -182,6 +218,11 @@ class WorkUnits:
         return self.num_done == self._shards * self._passes
 
     @property
+    def is_all_out(self) -> bool:
+        """Whether nothing is out, and nothing left to hand out, as far as we know."""
+        return not self._leased and not self._again and self._next.pass_number > self._passes
+
+    @property
     def num_done(self) -> int:
         """Units of all passes that are done."""
         return (self._first_open - 1) * self._shards + sum(map(len, self._done.values()))
@@ -196,11 +237,15 @@ class WorkUnits:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _free(self) -> Unit | None:
-        while self._again:
-            unit = self._again.popleft()
-            if not self._is_done(unit) and unit not in self._leased:
-                return unit
+    def _free(self, client: PeerId, now_s: float) -> Unit | None:
+        waiting = [each for each in self._again if not self._is_done(each.unit) and each.unit not in self._leased]
+        self._again = deque(waiting)
+        for free in waiting:
+            if free.client != client or now_s >= free.others_until_s:
+                self._again.remove(free)
+                return free.unit
+        if client not in self._brought_s and self._is_too_much_out():
+            return None
         while self._next.pass_number <= self._passes:
             unit, shard = self._next, self._next.shard + 1
             last = shard == self._shards
@@ -208,6 +253,22 @@ class WorkUnits:
             if not self._is_done(unit):
                 return unit
         return None
+
+    def _is_too_much_out(self) -> bool:
+        """At clients that have brought nothing lately: one with many identities is to leave something to others."""
+        out = sum(lease.client not in self._brought_s for lease in self._leased.values())
+        most = max(PASSES_AT_ONCE * self._shards, LEAST_AT_ONCE) + BROUGHT * len(self._brought_s)
+        return out + len(self._again) >= most
+
+    def _note_brought(self, client: PeerId, now_s: float) -> None:
+        self._brought_s.pop(client, None)
+        self._brought_s[client] = now_s
+        if len(self._brought_s) > REMEMBERED:
+            del self._brought_s[next(iter(self._brought_s))]
+
+    def _set_free(self, lease: UnitLease, others_until_s: float) -> None:
+        del self._leased[lease.unit]
+        self._again.append(_Free(lease.unit, lease.client, others_until_s))
 
     def _is_done(self, unit: Unit) -> bool:
         return unit.pass_number < self._first_open or unit.shard in self._done.get(unit.pass_number, ())
@@ -228,6 +289,5 @@ class WorkUnits:
         if now_s < self._first_end_s:
             return
         for lease in [each for each in self.out() if each.until_s <= now_s]:
-            del self._leased[lease.unit]
-            self._again.append(lease.unit)
+            self._set_free(lease, now_s + OTHERS_FIRST_S)
         self._first_end_s = min((lease.until_s for lease in self._leased.values()), default=math.inf)

@@ -102,7 +102,7 @@ class UnitScheduler:
             lease = units.take(client, now_s)
             if lease is not None:
                 return self._told(lease, era, now_s)
-            if not units.out():
+            if units.is_all_out:
                 self.forget()  # all is done as far as we know, and it is not: see ``_current``
         return Message("nothing", {"is_over": self._is_over(version), "again_s": ASK_AGAIN_S})
 

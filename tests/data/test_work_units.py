@@ -7,7 +7,16 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from collab.data.work_units import SLOWEST, Unit, UnitLease, WorkUnits, sample_ids_of
+from collab.data.work_units import (
+    LONGEST,
+    MOST_EACH,
+    OTHERS_FIRST_S,
+    SLOWEST,
+    Unit,
+    UnitLease,
+    WorkUnits,
+    sample_ids_of,
+)
 from collab.errors import DataError
 from collab.types import PeerId
 
@@ -83,6 +92,50 @@ def test_a_server_that_takes_over_goes_on_with_what_the_store_has() -> None:
     board.restore({1: {0: "a", 2: "b"}})
     assert taken(board, ANNA, 0.0).unit == Unit(1, 1)
     assert taken(board, ANNA, 0.0).unit == Unit(2, 0)
+
+
+def test_one_that_takes_units_without_end_holds_a_few_and_others_get_the_next() -> None:
+    board = units(shards=50, passes=1000)
+    for number in range(5000):
+        taken(board, ANNA, number / 1000)
+    assert len(board.out()) == MOST_EACH
+    assert taken(board, BEN, 5.0).unit == Unit(1, MOST_EACH)
+
+
+def test_many_identities_that_bring_nothing_hold_a_few_passes_and_who_has_brought_one_goes_on() -> None:
+    board = units(shards=50, passes=1000)
+    first = taken(board, BEN, 0.0)
+    held = list(iter(lambda: board.take(PeerId(f"stranger {len(board.out())}"), 1.0), None))
+    assert max(lease.unit for lease in held) == Unit(3, 49)
+    board.note_done(first.unit, 9.0)
+    assert taken(board, BEN, 9.0).unit == Unit(4, 0)
+    assert taken(board, PeerId("late"), 11.0).unit == Unit(1, 1), "their time is over"
+
+
+def test_a_lease_is_not_made_longer_for_ever_for_one_that_brings_nothing() -> None:
+    board = units(shards=1, passes=1)
+    lease, now_s = taken(board, ANNA, 0.0), 0.0
+    while board.extend(lease.lease, ANNA, now_s) is not None:
+        now_s += 5.0
+    assert now_s == LONGEST * 10.0
+    assert board.take(ANNA, now_s) is None, "others have waited for it"
+    assert not board.is_all_out
+    assert taken(board, BEN, now_s + 1.0).unit == lease.unit
+
+
+def test_who_was_killed_and_is_alone_gets_its_unit_again_a_little_later() -> None:
+    board = units(shards=1, passes=1)
+    lease = taken(board, ANNA, 0.0)
+    assert board.take(ANNA, 10.0) is None
+    assert taken(board, ANNA, 10.0 + OTHERS_FIRST_S).unit == lease.unit
+
+
+def test_who_brings_units_keeps_the_others_for_as_long_as_it_does() -> None:
+    board = units(shards=100, passes=1)
+    slow = taken(board, ANNA, 0.0)
+    for number in range(1, 90):
+        board.note_done(taken(board, ANNA, 5.0 * number).unit, 5.0 * number + 4.0)
+        assert board.extend(slow.lease, ANNA, 5.0 * number + 4.5) is not None
 
 
 def test_passes_that_are_done_take_no_memory_and_neither_does_who_let_leases_pass() -> None:

@@ -93,6 +93,33 @@ def test_a_lease_lasts_as_long_as_its_client_asks_for_more_and_ends_when_it_give
     assert left == pytest.approx((20.0, 20.0, 20.0, 0.0))
 
 
+def test_a_client_that_takes_everything_and_brings_nothing_does_not_keep_a_run_from_its_end() -> None:
+    lab = Lab()
+
+    async def hoard(_: Ports, client: UnitClient) -> None:
+        held: list[Granted] = []
+        while True:
+            if isinstance(granted := await client.take(), Granted):
+                held.append(granted)
+            else:
+                await asyncio.sleep(0.3)
+            for each in held[:]:
+                if not await client.extend(each):
+                    held.remove(each)
+
+    async def work(_: Ports, client: UnitClient) -> bool:
+        while not (isinstance(granted := await client.take(), NothingNow) and granted.is_over):
+            if isinstance(granted, Granted):
+                await client.push(granted, START, 0)
+            else:
+                await asyncio.sleep(granted.again_s)
+        return True
+
+    lab.add(hoard)
+    lab.add(work)
+    assert lab.run(for_s=600.0) == [None, True]
+
+
 def test_what_is_too_stale_does_not_count() -> None:
     lab = Lab(max_staleness=0)
 
