@@ -33,6 +33,7 @@ class Credible:
         """
         self.run = run
         self._era, self._rounds, self._trusts, self._version = era, rounds, trusts, version
+        self._came_s: float | None = None
 
     def of(self, view: SwarmView) -> SwarmView:
         """Without those of another history, and without words that cannot be true, or need the owner's grant."""
@@ -47,6 +48,14 @@ class Credible:
         """
         history, version = history_of(self.run, self.of(view)), self._version()
         return history if history is None or version is None else (version, lineage_of(version, self._era()))
+
+    def came_s(self, view: SwarmView) -> float:
+        """When trainers came to where none was, swarm time. Is asked about every view, or does not know."""
+        if not self.of(view).num_trainers:
+            self._came_s = None
+        elif self._came_s is None:
+            self._came_s = view.at_s
+        return view.at_s if self._came_s is None else self._came_s
 
     def _heard(self, record: PeerRecord) -> PeerRecord:
         is_word = record.role is not Role.BACKBONE or self._trusts(record.peer)

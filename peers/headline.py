@@ -159,6 +159,7 @@ class SwarmHeadline:
                 trainers=view.num_trainers,
                 contributors=self._contributors,
                 since_step_s=self._clock() - self._since_s,
+                here_s=ahead.here_s,
                 step_s=ahead.step_s,
                 has_round=ahead.has_round,
                 unit_s=ahead.unit_s,

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from collab.config import Run, VcAsgd
@@ -74,6 +74,8 @@ class Ahead:
     """That a step should take, its round included; infinite: nobody knows."""
     has_round: bool = True
     """Whether it is known what a round takes; else ``step_s`` is what computing does."""
+    here_s: float = math.inf
+    """For how long there have been trainers without a break; infinite: since before the last step."""
     share: float = math.nan
     """Of the batch, that is there; NaN: nobody knows."""
     unit_s: float = 0.0
@@ -137,7 +139,8 @@ def ahead_of_swarm(
     """The same for who trains nothing itself: from where the swarm is."""
     history, here = credible.history(view), credible.of(view)
     epoch = epoch_of(here, history[0] if history is not None else 0)
-    return ahead_of(credible.run, mandate, here, epoch, now_s, rhythm)
+    ahead = ahead_of(credible.run, mandate, here, epoch, now_s, rhythm)
+    return replace(ahead, here_s=now_s - credible.came_s(view))
 
 
 class StepTeller:

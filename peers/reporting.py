@@ -28,6 +28,7 @@ class Reporter:
 
         Of what was rolled back, and of what follows a rollback that we have not heard of yet, nothing is told.
         """
+        self.credible.came_s(view)
         view, history = self.credible.of(view), self.credible.history(view)
         if history is None or history == self._reported:
             self._tell_evaluation(view)

@@ -7,6 +7,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -89,6 +90,7 @@ class InventedSwarm:
             home=str(directory),
             hub_url="https://hub.example",
         )
+        self.sources.credible.came_s(replace(self.view(), at_s=0.0))  # who is here at first has always been
 
     def close(self) -> None:
         self.recorder.write()

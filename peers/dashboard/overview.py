@@ -136,6 +136,7 @@ class Overview:
             trainers=here.num_trainers,
             contributors=committed[0]["contributors"] if committed else 0,
             since_step_s=now_s - last_s,
+            here_s=now_s - self.sources.credible.came_s(view),
             step_s=ahead.step_s,
             has_round=ahead.has_round,
             lost_reason=shown(rounds[0]["reason"], self.sources.home) if is_lost else "",

@@ -61,6 +61,8 @@ class Moment:
     """In the newest committed round; 0: none is known."""
     since_step_s: float
     """Infinite: no step was seen."""
+    here_s: float = math.inf
+    """For how long there have been trainers without a break; infinite: since before the last step."""
     step_s: float
     """That a step should take; infinite: nobody knows."""
     has_round: bool = True
@@ -90,20 +92,31 @@ def _progress(now: Moment) -> Health:
         return Health(WAITING, "waiting: no trainer is here", "whoever has an invite can join")
     if math.isinf(now.since_step_s):
         return Health(WAITING, f"waiting for the first step of {count(now.trainers, 'trainer')}")
-    least_s = PATIENCE_S if now.has_round else FIRST_PATIENCE_S
-    allowed_s = max(least_s, PATIENCE_STEPS * now.step_s) if math.isfinite(now.step_s) else least_s
-    ago = f"step {now.epoch} was taken {span(now.since_step_s)} ago"
-    if now.unit_s:
-        if now.since_step_s <= max(PATIENCE_S, now.unit_s):
-            return Health(GOOD, f"healthy: push {now.epoch} came {span(now.since_step_s)} ago")
-        text = f"standing still: push {now.epoch} came {span(now.since_step_s)} ago"
-        return Health(TROUBLE, text, f"a unit of work may take {span(now.unit_s)}, and none has come back since")
-    if now.since_step_s > allowed_s:
-        reason = f"the last round was lost: {now.lost_reason}" if now.lost_reason else "no round has come about since"
-        expected = f", expected every {span(now.step_s)}" if math.isfinite(now.step_s) else ""
-        return Health(TROUBLE, f"standing still: {ago}{expected}", reason)
-    whose = f" with the samples of {count(now.contributors, 'peer')}" if now.contributors else ""
+    what, taken = ("push", "came") if now.unit_s else ("step", "was taken")
+    ago = f"{what} {now.epoch} {taken} {span(now.since_step_s)} ago"
+    if min(now.since_step_s, now.here_s) > _allowed_s(now):
+        return Health(TROUBLE, *_standing_still(now, ago))
+    if now.here_s < now.since_step_s:
+        return Health(WAITING, f"waiting for the next {what} of {count(now.trainers, 'trainer')}: {ago}")
+    whose = f" with the samples of {count(now.contributors, 'peer')}" if now.contributors and not now.unit_s else ""
     return Health(GOOD, f"healthy: {ago}{whose}")
+
+
+def _allowed_s(now: Moment) -> float:
+    """How long there may be trainers, and no step, before one is late."""
+    if now.unit_s:
+        return max(PATIENCE_S, now.unit_s)
+    least_s = PATIENCE_S if now.has_round else FIRST_PATIENCE_S
+    return max(least_s, PATIENCE_STEPS * now.step_s) if math.isfinite(now.step_s) else least_s
+
+
+def _standing_still(now: Moment, ago: str) -> tuple[str, str]:
+    if now.unit_s:
+        reason = f"a unit of work may take {span(now.unit_s)}, and none has come back since"
+        return f"standing still: {ago}", reason
+    reason = f"the last round was lost: {now.lost_reason}" if now.lost_reason else "no round has come about since"
+    expected = f", expected every {span(now.step_s)}" if math.isfinite(now.step_s) else ""
+    return f"standing still: {ago}{expected}", reason
 
 
 def doing(record: PeerRecord, consensus: tuple[int, Lineage] | None, now_s: float) -> str:

@@ -231,6 +231,15 @@ def test_a_backbone_says_that_all_is_well_with_the_run() -> None:
     assert "you gave" not in looker.all
 
 
+def test_a_backbone_gives_those_who_came_back_time_for_a_step() -> None:
+    here_s = [20.0]
+    looker = Looker(Role.BACKBONE, ahead=lambda: replace(SOON, here_s=here_s[0]))
+    lines = looker.sees(report(), after_s=86_400.0)
+    assert lines == ["waiting for the next step of 2 trainers: step 12 was taken 24.0 h ago"]
+    here_s[0] = 121.0
+    assert looker.sees()[0].startswith("standing still: step 12 was taken 24.0 h ago")
+
+
 def test_a_backbone_without_trainers_waits_and_one_that_cannot_work_says_why() -> None:
     problem = [""]
     looker = Looker(Role.BACKBONE, view=lambda: SwarmView((), 0.0), problem=lambda: problem[0])

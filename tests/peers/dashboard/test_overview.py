@@ -179,6 +179,21 @@ def test_when_the_run_ends_is_told_right_also_after_a_night_without_trainers(swa
     assert now["remaining_s"] == pytest.approx(20.0 * (100_000 - 6), rel=0.01)
 
 
+def test_whoever_comes_back_in_the_morning_has_time_for_a_step(swarm: InventedSwarm) -> None:
+    took(swarm, 40.0, 40.0, round_s=1.0, ago_s=33_480.0)
+    assert state(swarm)["health"]["level"] == "trouble"
+    night = swarm.names
+    swarm.names = {}
+    assert state(swarm)["health"]["text"] == "waiting: no trainer is here"
+    swarm.names = night
+    told = state(swarm)["health"]
+    assert (told["level"], told["text"]) == (
+        "waiting", "waiting for the next step of 4 trainers: step 2 was taken 9.3 h ago"
+    )  # fmt: skip
+    swarm.step()
+    assert state(swarm)["health"]["level"] == "good"
+
+
 def test_who_was_left_out_of_a_round_is_said_with_the_reason(swarm: InventedSwarm) -> None:
     slow, gone, late, stranger = (PeerId(name) for name in (*sorted(swarm.names)[:3], "a-stranger"))
     ended = RoundEnded(

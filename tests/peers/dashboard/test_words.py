@@ -41,6 +41,20 @@ def test_a_step_that_takes_four_times_what_it_should_is_trouble_with_the_reason(
     assert health(replace(WELL, step_s=math.inf, since_step_s=31.0)).level == TROUBLE
 
 
+def test_no_step_is_late_while_those_who_came_back_cannot_have_taken_one() -> None:
+    night = replace(WELL, since_step_s=33_480.0, trainers=1, step_s=40.0)
+    found = health(replace(night, here_s=20.0))
+    assert (found.level, found.text) == (
+        WAITING, "waiting for the next step of 1 trainer: step 7 was taken 9.3 h ago"
+    )  # fmt: skip
+    found = health(replace(night, here_s=161.0))
+    assert found.text == "standing still: step 7 was taken 9.3 h ago, expected every 40 s"
+    assert health(replace(night, here_s=161.0, since_step_s=4.0)).level == GOOD
+    found = health(replace(night, here_s=299.0, step_s=math.inf, unit_s=300.0))
+    assert (found.level, found.text) == (WAITING, "waiting for the next push of 1 trainer: push 7 came 9.3 h ago")
+    assert health(replace(night, here_s=301.0, step_s=math.inf, unit_s=300.0)).level == TROUBLE
+
+
 def test_while_nobody_has_seen_what_a_round_takes_there_is_time_for_one_on_slow_links() -> None:
     found = replace(WELL, step_s=7.0, has_round=False)
     assert health(replace(found, since_step_s=299.0)).level == GOOD
