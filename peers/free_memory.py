@@ -1,4 +1,4 @@
-"""How much memory programs can still have here: of the machine, and within the limits of the container, if it has any."""
+"""How much memory programs can still have here: of the machine, and within the limits of a container."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -340,11 +341,12 @@ def test_who_only_looks_does_so_with_a_passing_key_where_none_can_be_kept(
     word = write_invite(Invite(run_id="run", fingerprint="f" * 64, owner=owner.peer_id, addresses=(address,)), owner)
     for command in (visiting, status):
         monkeypatch.setattr(command, "start_from_invite", start)
+    looks: dict[str, Callable[[], Any]] = {
+        "doctor": lambda: visiting.visit(word, tmp_path / "ok", 0, lambda _: None),
+        "status": lambda: status._look_as_guest(word),
+    }
     with pytest.raises(BootstrapFailed):
-        if look == "doctor":
-            asyncio.run(visiting.visit(word, tmp_path / "ok", 0, lambda _: None))
-        else:
-            asyncio.run(status._look_as_guest(word))
+        asyncio.run(looks[look]())
     assert [key.exists() for key in keys] == [False], "it has gone with the look"
 
 
