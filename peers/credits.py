@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from collab.config import Run, Solo, VcAsgd
 from collab.durable import replace_file
 from collab.ports import Ports
 from collab.swarm.progress import SwarmView
@@ -173,6 +174,12 @@ class CreditBook:
             except OSError as error:
                 self._is_changed = True
                 logger.warning("who gave how much cannot be written to %s: %s; free some space", self._path, error)
+
+
+def who_counts(given: Iterable[tuple[PeerId, Credit]], run: Run) -> list[tuple[PeerId, Credit]]:
+    """Of those who say to have given something: where training goes in rounds, who was seen in one."""
+    has_rounds = not isinstance(run.strategy, VcAsgd | Solo)
+    return [(peer, one) for peer, one in given if one.is_seen or not has_rounds]
 
 
 def _credit(one: dict[str, Any]) -> Credit:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ import yaml
 
 from collab.checkpoints.hub_publisher import Beside, Staged
 from collab.checkpoints.hub_repository import There
-from collab.config import Run, Solo, VcAsgd
 from collab.errors import CorruptState, InviteError
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import read_invite
@@ -19,7 +18,7 @@ from collab.swarm.orders import OrderBook
 from collab.swarm.statements import Amend
 from collab.types import PeerId
 from collab.version import VERSION
-from peers.credits import Credit
+from peers.credits import Credit, who_counts
 from peers.hub_history import (
     Curves,
     History,
@@ -151,12 +150,6 @@ class HubPages:
             "invite": invite,
         }
         return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
-
-
-def who_counts(given: Iterable[tuple[PeerId, Credit]], run: Run) -> list[tuple[PeerId, Credit]]:
-    """Of those who say to have given something: where training goes in rounds, who was seen in one."""
-    has_rounds = not isinstance(run.strategy, VcAsgd | Solo)
-    return [(peer, one) for peer, one in given if one.is_seen or not has_rounds]
 
 
 def _page(there: There) -> tuple[bytes | None, str]:

@@ -162,7 +162,7 @@ class InventedSwarm:
             self.sink.observe(
                 CheckpointSaved(at_s=now_s, epoch=self.epoch, path=place, num_bytes=21_300_000, seconds=0.2)
             )
-        self.sources.credits.note(self.view().records)
+        self.sources.credits.note(self.view().records, contributors=self.names)
 
     @property
     def loss(self) -> float:

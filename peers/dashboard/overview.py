@@ -22,6 +22,7 @@ from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
 from collab.types import Lineage, PeerId, Role
 from collab.version import VERSION
+from peers.credits import who_counts
 from peers.dashboard.link_use import Use, fullest, links_used
 from peers.dashboard.plain import finite, short_id, shown
 from peers.dashboard.sources import Sources
@@ -242,7 +243,8 @@ class Overview:
         return {"name": self._name(found[0]), "way": found[1], "used": finite(found[2], 3)} if found else None
 
     def _contributors(self, view: SwarmView) -> dict[str, Any]:
-        given, here = self.sources.credits.by_peer(), {record.peer for record in view.records}
+        given = who_counts(self.sources.credits.by_peer(), self.sources.run)
+        here = {record.peer for record in view.records}
         total = sum(credit.total for _, credit in given)
         rows = [
             {

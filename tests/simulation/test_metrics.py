@@ -38,7 +38,7 @@ def overview(swarm: SimSwarm) -> Overview:
         store.write(peer.events)
         recent = Recent(store, lambda: [record.peer for record in backbone.membership.view.records])
     book = CreditBook(swarm.directory / "credits.json")
-    book.note(backbone.membership.view.records)
+    book.note(backbone.membership.view.records, contributors=backbone.contributors())
     assert peer.ports is not None
     return Overview(
         Sources(

@@ -384,6 +384,17 @@ def test_of_very_many_contributors_the_first_are_named_and_the_others_counted(tm
     assert told["samples"] + sum(row["samples"] for row in told["rows"]) == told["total"]
 
 
+def test_a_claim_alone_makes_nobody_a_contributor_where_training_goes_in_rounds(swarm: InventedSwarm) -> None:
+    swarm.step()
+    told = state(swarm)["contributors"]
+    honest = next(record for record in swarm.view().records if record.role is Role.TRAINER)
+    swarm.sources.credits.note([replace(honest, peer=PeerId("stranger"), total_samples=10**15)])
+    assert state(swarm)["contributors"] == told
+    pushes = swarm.sources.run.model_copy(update={"strategy": VcAsgd(name="vc_asgd")})
+    swarm.sources = replace(swarm.sources, run=pushes)
+    assert state(swarm)["contributors"]["rows"][0]["id"] == "stranger", "there are no rounds to be seen in"
+
+
 def test_memory_of_rounds_is_bounded_and_begins_with_the_store() -> None:
     store = MetricsStore.in_memory()
     ended = RoundEnded(
