@@ -197,7 +197,9 @@ class Backbone:
         return self.not_saved()[0]
 
     def not_saved(self) -> tuple[str, str]:
-        """Why what is trained is not on this disk, and what to do, in words; both empty: it is."""
+        """Why what is trained is not in our store or on this disk, and what to do, in words; both empty: it is."""
+        if isinstance(self.keeper, ParameterKeeper) and self.keeper.trouble.is_there:
+            return self.keeper.trouble.problem
         on_shelf = self.keeper.shelf.problem
         return on_shelf if on_shelf[0] else self._ungiven.problem(self._epoch_of(self.membership.view))
 

@@ -22,6 +22,7 @@ from collab.types import PeerId, Vector
 from peers.company import Company
 from peers.due import Due
 from peers.keeping import StateKeeper
+from peers.store_trouble import StoreTrouble
 from peers.unit_ledger import UnitLedger
 from peers.workshop import Workshop
 
@@ -67,8 +68,7 @@ class ParameterKeeper(StateKeeper):
             max_staleness=section.max_staleness,
             is_scheduler=storeroom.is_vouched,
         )
-        self._trouble = ""
-        """What the store complained of last."""
+        self.trouble = StoreTrouble(ports)
         self._stores, self._names, self._shards = stores, storeroom.copied_names, section.shards
         self._ledgers: dict[str, UnitLedger] = {}
         """By era."""
@@ -88,6 +88,15 @@ class ParameterKeeper(StateKeeper):
         await self._server.serve()
         return tenure
 
+    @property
+    def is_able(self) -> bool:
+        return super().is_able and not self.trouble.is_there
+
+    def _has_able_fellow(self) -> bool:
+        """Whether another backbone says that it could go on; if none could, nothing is won by giving up."""
+        me = self._ports.transport.peer_id
+        return any(record.claim.is_able for record in self._records() if record.peer != me)
+
     def _in_charge(self) -> PeerId | None:
         if self._lease.tenure() is not None:
             return self._ports.transport.peer_id
@@ -102,11 +111,11 @@ class ParameterKeeper(StateKeeper):
             if is_ours:
                 await self._follow_store(ledger, self.version)
         except StateError as error:
-            if error.message != self._trouble:
-                self._warn(error.message, error.hint)
-            self._trouble = error.message
+            self.trouble.note(error)
         else:
-            self._trouble = ""
+            self.trouble.note_answer()
+        if is_ours and self.trouble.is_lasting and self._has_able_fellow():
+            self._lease.give_up()
         if not is_ours:
             await super()._follow()
 

@@ -4,8 +4,44 @@ from collections.abc import Callable, Iterable
 
 from collab.errors import StateError
 from collab.simulation.world import World
-from collab.swarm.parameter_store.base import Assimilated, Kept, Push, Stored, Verdict
+from collab.swarm.parameter_store.base import Assimilated, Kept, ParameterStore, Push, Stored, Verdict
 from collab.swarm.parameter_store.in_process import InProcessStore
+
+COMPLAINT = "the parameter store at redis://10.1.2.3: no route"
+
+
+class Way:
+    """Implements ``ParameterStore``: one backbone's own way to a store that others have, too."""
+
+    def __init__(self, store: ParameterStore) -> None:
+        self._store = store
+        self.is_broken = False
+
+    def begin(self, first: Kept) -> bool:
+        return self._open().begin(first)
+
+    def read(self, known: int | None = None) -> Stored | None:
+        return self._open().read(known)
+
+    def version(self) -> int | None:
+        return self._open().version()
+
+    def assimilate(self, push: Push) -> Assimilated:
+        return self._open().assimilate(push)
+
+    def done(self, pass_number: int) -> dict[int, str]:
+        return self._open().done(pass_number)
+
+    def keep(self, passes: Iterable[int]) -> Kept | None:
+        return self._open().keep(passes)
+
+    def close(self) -> None:
+        pass
+
+    def _open(self) -> ParameterStore:
+        if self.is_broken:
+            raise StateError(COMPLAINT, hint="is the way to it open?")
+        return self._store
 
 
 class MortalStore:
