@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,24 @@ def test_only_the_last_rounds_are_remembered() -> None:
         ours.remember(certify(record(epoch)))
     known = [epoch for epoch in range(REMEMBERED_ROUNDS + 5) if ours.committed(epoch, L)]
     assert known == list(range(5, REMEMBERED_ROUNDS + 5))
+
+
+def test_another_thread_is_told_the_rounds_while_more_are_remembered() -> None:
+    ours = verdicts(FakeNetwork(), "a")
+    later = [certify(record(epoch)) for epoch in range(10, 13)]
+
+    class Slow:
+        """The loop goes on while it is looked at."""
+
+        @property
+        def record(self) -> CommitRecord:
+            ours.remember(later.pop())
+            return record(3)
+
+    looked_at: Any = Slow()
+    ours._known[3, L] = looked_at
+    ours.remember(certify(record(4)))
+    assert [one.epoch for one in ours.known_records()] == [3, 4]
 
 
 def test_a_committed_round_is_only_that_of_its_own_epoch_and_history() -> None:
