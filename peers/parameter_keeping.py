@@ -15,6 +15,7 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.lease import Tenure
 from collab.swarm.parameter_server import ParameterServer, Rules
 from collab.swarm.parameter_store.base import lineage_of
+from collab.swarm.parameter_store.calls import StoreCalls
 from collab.swarm.parameter_store.eras import EraStores
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, unpack
 from collab.swarm.unit_scheduler import Plan, UnitScheduler
@@ -73,8 +74,9 @@ class ParameterKeeper(StateKeeper):
         self._ledgers: dict[str, UnitLedger] = {}
         """By era."""
         self._every = bundle.run.checkpoints.every_epochs
-        self._scheduler = UnitScheduler(ports, plan, stores, company.links.timeouts, self._in_charge)
-        self._server = ParameterServer(ports, rules, stores, company.links.timeouts)
+        calls = StoreCalls(ports.compute, stores, self.trouble.note_failed_call)
+        self._scheduler = UnitScheduler(ports, plan, calls, company.links.timeouts, self._in_charge)
+        self._server = ParameterServer(ports, rules, calls, company.links.timeouts)
 
     @property
     def pushes_taken(self) -> int:

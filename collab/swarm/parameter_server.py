@@ -16,7 +16,7 @@ from collab.net.pieces import receive_bytes, send_bytes
 from collab.net.wire import Message
 from collab.ports import Ports
 from collab.swarm.parameter_store.base import Assimilated, ParameterStore, Push, Verdict
-from collab.swarm.parameter_store.eras import EraStores
+from collab.swarm.parameter_store.calls import StoreCalls
 from collab.swarm.places import Places
 from collab.swarm.unit_leases import LARGEST_NUMBER, OTHER_ERA, PARAMETERS_PROTOCOL, Permit, unpack_permit
 from collab.types import PeerId
@@ -46,8 +46,8 @@ class Rules:
 class ParameterServer:
     """Of one backbone."""
 
-    def __init__(self, ports: Ports, rules: Rules, stores: EraStores, timeouts: MeasuredTimeouts) -> None:
-        self._ports, self._rules, self._stores, self._timeouts = ports, rules, stores, timeouts
+    def __init__(self, ports: Ports, rules: Rules, calls: StoreCalls, timeouts: MeasuredTimeouts) -> None:
+        self._ports, self._rules, self._calls, self._timeouts = ports, rules, calls, timeouts
         self._pushes, self._pulls = Places(MOST_PUSHES, MOST_EACH), Places(MOST_PULLS, MOST_EACH)
         self._bytes = 0
         self.taken = 0
@@ -82,18 +82,18 @@ class ParameterServer:
         """
         if era != self._rules.era():
             raise StateError(OTHER_ERA)
-        return await self._ports.compute.beside(partial(self._stores.of, era))
+        return await self._calls.ask(partial(self._calls.of, era))
 
     async def _give(self, stream: Stream, store: ParameterStore, known: int) -> None:
         """A pull, which has its place until the client has everything, and closes the stream."""
-        version = await self._ports.compute.beside(store.version)
+        version = await self._calls.ask(store.version)
         if version is None or version <= known:
             await self._unchanged(stream)
             return
         async with AsyncExitStack() as until_theirs:
             async with kept_alive(stream, self._timeouts):  # until the first piece: no word may be between them
                 await until_theirs.enter_async_context(self._pulls.taken_by(stream.remote))
-                stored = await self._ports.compute.beside(partial(store.read, known if known >= 0 else None))
+                stored = await self._calls.ask(partial(store.read, known if known >= 0 else None))
             if stored is None:  # the store has been put back while we waited
                 await self._unchanged(stream)
                 return
@@ -115,10 +115,10 @@ class ParameterServer:
         if not 0 <= based_on <= LARGEST_NUMBER:
             raise BadMessage(f"a push based on version {based_on}")
         store = await self._store_of(permit.era)
-        done = await self._ports.compute.beside(partial(store.done, permit.unit.pass_number))
+        done = await self._calls.ask(partial(store.done, permit.unit.pass_number))
         if (lease := done.get(permit.unit.shard)) is not None:
             verdict = Verdict.AGAIN if lease == permit.lease else Verdict.DONE
-            version = await self._ports.compute.beside(store.version)
+            version = await self._calls.ask(store.version)
             await self._tell(stream, Assimilated(verdict, version or 0, 0))
             return
         num_bytes = await self._num_bytes(store)
@@ -136,7 +136,7 @@ class ParameterServer:
             alpha=self._rules.alpha(permit.unit.pass_number),
             max_staleness=self._rules.max_staleness,
         )
-        answer = await self._ports.compute.beside(partial(store.assimilate, push))
+        answer = await self._calls.ask(partial(store.assimilate, push))
         self.taken += answer.verdict is Verdict.TAKEN
         await self._tell(stream, answer)
 
@@ -147,7 +147,7 @@ class ParameterServer:
             StateError: there is nothing yet.
         """
         if not self._bytes:
-            stored = await self._ports.compute.beside(store.read)
+            stored = await self._calls.ask(store.read)
             if stored is None:
                 raise StateError("no parameters yet")
             self._bytes = stored.values.nbytes

@@ -13,7 +13,7 @@ from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
 from collab.swarm.parameter_store.base import ParameterStore
-from collab.swarm.parameter_store.eras import EraStores
+from collab.swarm.parameter_store.calls import StoreCalls
 from collab.swarm.unit_leases import OTHER_ERA, UNITS_PROTOCOL, Permit
 from collab.types import PeerId
 
@@ -41,7 +41,7 @@ class UnitScheduler:
         self,
         ports: Ports,
         plan: Plan,
-        stores: EraStores,
+        calls: StoreCalls,
         timeouts: MeasuredTimeouts,
         in_charge: Callable[[], PeerId | None],
     ) -> None:
@@ -49,7 +49,7 @@ class UnitScheduler:
         Args:
             in_charge: who hands out units now; None: nobody.
         """
-        self._ports, self._plan, self._stores, self._timeouts = ports, plan, stores, timeouts
+        self._ports, self._plan, self._calls, self._timeouts = ports, plan, calls, timeouts
         self._in_charge = in_charge
         self._looking = asyncio.Lock()
         self._units: WorkUnits | None = None
@@ -86,7 +86,7 @@ class UnitScheduler:
             era = self._plan.era()
             if request.get("era", str) != era:
                 return Message("refused", {"text": OTHER_ERA})
-            store, version = await self._ports.compute.beside(partial(self._opened, era))
+            store, version = await self._calls.ask(partial(self._opened, era))
             if version is None:
                 return Message("refused", {"text": "no parameters yet"})
             if era != self._units_era:
@@ -111,7 +111,7 @@ class UnitScheduler:
         return last is not None and version >= last
 
     def _opened(self, era: str) -> tuple[ParameterStore, int | None]:
-        store = self._stores.of(era)
+        store = self._calls.of(era)
         return store, store.version()
 
     def _told(self, lease: UnitLease, era: str, now_s: float) -> Message:
@@ -134,7 +134,7 @@ class UnitScheduler:
         was out then goes out again, as what is lost does.
         """
         units = await self._noted(store, version)
-        present = await self._ports.compute.beside(store.version)
+        present = await self._calls.ask(store.version)
         if present is not None and units.num_done > present:
             self.forget()
             units = await self._noted(store, present)
@@ -150,7 +150,7 @@ class UnitScheduler:
         else:
             begun = {lease.unit.pass_number for lease in units.out()}
         for number in sorted(number for number in begun if number <= self._passes()):
-            done = await self._ports.compute.beside(partial(store.done, number))
+            done = await self._calls.ask(partial(store.done, number))
             units.note_all_done(number, done, self._ports.clock.monotonic())
         return units  # if they were forgotten meanwhile: what goes out of them may be done twice, and counts once
 

@@ -25,6 +25,8 @@ RENEWED = 0.5
 """Of a lease's time after which it is made longer."""
 DELIVERY_S = 600.0
 """For which a push is tried again and again, while no server answers; what the unit came to is lost then."""
+SILENT_S = 10.0
+"""For which nobody hears of that: a backbone that starts again takes no longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +67,25 @@ class UnitDesk:
     Implements the strategies' ``Units``.
     """
 
-    def __init__(self, client: Client, clock: Clock, is_computed: Callable[[], bool], *, at_once: int) -> None:
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        is_computed: Callable[[], bool],
+        *,
+        at_once: int,
+        say: Callable[[str], None],
+    ) -> None:
         """
         Args:
             is_computed: whether all samples of the unit that the replica has begun are.
             at_once: 1: the next unit is asked for when this one is pushed.
+            say: something that a person should read.
         """
         self._client, self._clock, self._is_computed = client, clock, is_computed
-        self._at_once = at_once
+        self._at_once, self._say = at_once, say
+        self._reason = ""
+        """Why the last push was not taken."""
         self._places = asyncio.Semaphore(at_once)
         """One for each unit of which it is not settled what has become of it."""
         self._waiting: asyncio.Queue[Work | None] = asyncio.Queue()
@@ -207,10 +220,14 @@ class UnitDesk:
 
     async def _deliver(self, work: Work, copy: HandedOver) -> tuple[HandedOver, Verdict]:
         """Push until a server says what has become of it, or it is to be in nothing."""
-        until_s, granted = self._clock.monotonic() + DELIVERY_S, work.granted
+        began_s, granted, is_told = self._clock.monotonic(), work.granted, False
+        until_s = began_s + DELIVERY_S
         try:
             verdict = await self._try(work, copy)
             while verdict is None and not self._is_old(granted) and self._clock.monotonic() < until_s:
+                if not is_told and self._clock.monotonic() >= began_s + SILENT_S:
+                    is_told = True
+                    self._say(f"what we computed waits, and is pushed again for ten minutes: {self._reason}")
                 await asyncio.sleep(AGAIN_S)
                 verdict = await self._try(work, copy)
             if verdict in (None, Verdict.STALE, Verdict.REFUSED):
@@ -224,6 +241,7 @@ class UnitDesk:
         try:
             return (await self._client.push(work.granted, copy.mean, work.stored.version)).verdict
         except NetworkError as error:
+            self._reason = error.message
             logger.info("not pushed unit=%s reason=%s", work.granted.unit, error)
             return None
 

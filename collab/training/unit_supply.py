@@ -8,7 +8,7 @@ from collab import config
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.data.work_units import check_can_be_cut, sample_ids_of
 from collab.errors import NetworkError
-from collab.metrics.records import UnitBegun
+from collab.metrics.records import Notice, UnitBegun
 from collab.swarm.duties import Duty
 from collab.swarm.parameter_store.base import Stored
 from collab.swarm.unit_client import UnitClient
@@ -40,7 +40,8 @@ class UnitSupply:
         timeouts = MeasuredTimeouts(self._ports.clock.monotonic, FIRST)
         mandate, fingerprint = participant.statutes.mandate, participant.bundle.fingerprint
         client = UnitClient(self._ports, fingerprint, elements, self._servers, timeouts, lambda: mandate.era)
-        self._desk = UnitDesk(client, self._ports.clock, self._is_computed, at_once=section.units_at_once)
+        at_once = section.units_at_once
+        self._desk = UnitDesk(client, self._ports.clock, self._is_computed, at_once=at_once, say=self._tell)
         participant.swarm = replace(participant.swarm, units=self._desk)
         self._left: tuple[int, ...] = ()
         """Of the present unit."""
@@ -88,6 +89,9 @@ class UnitSupply:
             lease_s=granted.seconds,
         )
         self._ports.observer.observe(begun)
+
+    def _tell(self, text: str) -> None:
+        self._ports.observer.observe(Notice(at_s=self._ports.clock.now(), text=text))
 
     def _samples(self, work: Work | None) -> tuple[int, ...]:
         if work is None:

@@ -8,6 +8,7 @@ from collab.swarm.parameter_store.base import Assimilated, Kept, ParameterStore,
 from collab.swarm.parameter_store.in_process import InProcessStore
 
 COMPLAINT = "the parameter store at redis://10.1.2.3: no route"
+FULL = "the parameter store at redis://10.1.2.3: OOM command not allowed"
 
 
 class Way:
@@ -15,7 +16,7 @@ class Way:
 
     def __init__(self, store: ParameterStore) -> None:
         self._store = store
-        self.is_broken = False
+        self.is_broken, self.is_full = False, False
 
     def begin(self, first: Kept) -> bool:
         return self._open().begin(first)
@@ -27,6 +28,8 @@ class Way:
         return self._open().version()
 
     def assimilate(self, push: Push) -> Assimilated:
+        if self.is_full:
+            raise StateError(FULL, hint="make room")
         return self._open().assimilate(push)
 
     def done(self, pass_number: int) -> dict[int, str]:

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts
+from collab.errors import StateError
 from collab.ports import Ports
 from collab.simulation.links import Link
 from collab.simulation.world import World
 from collab.swarm.identity import Identity
 from collab.swarm.parameter_server import ParameterServer, Rules
 from collab.swarm.parameter_store.base import Kept
+from collab.swarm.parameter_store.calls import StoreCalls
 from collab.swarm.parameter_store.eras import EraStores
 from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.swarm.unit_client import Granted, UnitClient
@@ -34,6 +36,8 @@ class Lab:
         self.world, self.stores = World(1), EraStores(lambda _era: InProcessStore())
         self.store = self.stores.of("")
         self.store.begin(Kept.at_first(START))
+        self.complaints: list[StateError] = []
+        """Of the store, as the server's keeper hears them."""
         self.era = ""
         """As far as the server knows."""
         self.last, self.shards, self.max_staleness = last, shards, max_staleness
@@ -57,8 +61,9 @@ class Lab:
             max_staleness=self.max_staleness,
             is_scheduler=lambda peer: peer == me,
         )
-        await UnitScheduler(ports, plan, self.stores, timeouts, lambda: self.in_charge or me).serve()
-        await ParameterServer(ports, rules, self.stores, timeouts).serve()
+        calls = StoreCalls(ports.compute, self.stores, self.complaints.append)
+        await UnitScheduler(ports, plan, calls, timeouts, lambda: self.in_charge or me).serve()
+        await ParameterServer(ports, rules, calls, timeouts).serve()
         await asyncio.Event().wait()
 
     @property

@@ -10,9 +10,12 @@ from collab.errors import NetworkError, PeerUnreachable
 from collab.net.wire import Message
 from collab.ports import Ports
 from collab.swarm.parameter_store.base import Kept, Verdict
+from collab.swarm.parameter_store.calls import STORE_FAILS
+from collab.swarm.parameter_store.eras import EraStores
 from collab.swarm.unit_client import Granted, NothingNow, UnitClient
 from collab.swarm.unit_leases import PARAMETERS_PROTOCOL, Permit
 from collab.types import PeerId
+from tests.simulation.mortal_store import COMPLAINT, FULL, Way
 from tests.swarm.parameter_lab import RUN, START, Lab, a_unit
 
 
@@ -143,6 +146,27 @@ def test_a_server_that_is_not_in_charge_says_who_is() -> None:
     lab.add(work)
     (text,) = lab.run()
     assert "is not in charge" in text
+
+
+@pytest.mark.parametrize("question", ["take", "pull", "push"])
+def test_what_a_store_complains_of_is_for_its_keeper_and_clients_hear_only_that_it_fails(question: str) -> None:
+    lab = Lab()
+    way = Way(lab.store)
+    lab.stores = EraStores(lambda _era: way)
+
+    async def work(_: Ports, client: UnitClient) -> str:
+        granted = await a_unit(client)
+        way.is_broken, way.is_full = question != "push", True
+        asked = {"take": client.take, "pull": lambda: client.pull(None, "")}
+        with pytest.raises(PeerUnreachable) as caught:
+            await (client.push(granted, START, 0) if question == "push" else asked[question]())
+        return caught.value.message
+
+    lab.add(work)
+    (text,) = lab.run()
+    assert STORE_FAILS in text
+    assert "10.1.2.3" not in text
+    assert [error.message for error in lab.complaints] == [FULL if question == "push" else COMPLAINT]
 
 
 @pytest.mark.parametrize("lie", ["run", "forged", "other client", "stranger", "nan", "short", "version", "unknown"])

@@ -232,8 +232,9 @@ class CalculatedSwarm:
         if self._servers is not None and isinstance(section, config.VcAsgd) and isinstance(replica, UnitReplica):
             client = self._servers.client(PeerId(resident.name), access)
             desk = UnitDesk(
-                client, VirtualClock(self._loop), lambda: replica.is_unit_over, at_once=section.units_at_once
-            )
+                client, VirtualClock(self._loop), lambda: replica.is_unit_over, at_once=section.units_at_once,
+                say=lambda _: None,  # nobody reads there
+            )  # fmt: skip
             return UnitSamples(desk, replica, section, num_samples=number, seed=seed), desk
         is_alone = isinstance(section, config.Solo) or config.placement_of(self._run.task) == "local"
         if is_alone or is_small(self._run, number):
