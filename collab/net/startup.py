@@ -36,15 +36,10 @@ from collab.swarm.bundle import Bundle, fetch_bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.invite import Invite
 from collab.swarm.reachability import ASKED_FOR_CLIENT, FIRST, Reaching, Verdict, as_told, relayed
-from collab.swarm.time_sync import measure_offset
+from collab.swarm.time_sync import ALARMING_OFFSET_S, TIMEOUT_S, follow_time, measure_offset
 from collab.types import PeerId, Reachability
 
 logger = logging.getLogger(__name__)
-
-TIME_TIMEOUT_S = 5.0
-"""For the first peers' clocks, before anything is known: as ``DIAL_TIMEOUT_S``."""
-ALARMING_OFFSET_S = 3.0
-"""A clock that is further off would have its DHT records refused without the correction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +196,11 @@ async def _connected(settings: StartupSettings, identity: Identity, observer: Ob
         peers = await dial_any(
             daemon, tuple(settings.bootstrap), settings.bootstrap_timeout_s, may_be_alone=settings.may_be_alone
         )
-        offset_s = await measure_offset(transport, clock, peers, timeout_s=TIME_TIMEOUT_S) or 0.0
+        measured_s = await measure_offset(transport, clock, peers, timeout_s=TIMEOUT_S)
+        offset_s = measured_s or 0.0
         clock.correct(offset_s)
+        is_measured = measured_s is not None
+        tasks.create_task(follow_time(transport, clock, peers, daemon.connected_peers, is_measured=is_measured))
         if abs(offset_s) > ALARMING_OFFSET_S:
             logger.warning(
                 "this machine's clock is off by %.0f s; corrected for this run, but please set it", -offset_s

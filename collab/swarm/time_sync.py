@@ -1,6 +1,12 @@
-"""Measuring how far the machine's clock is from the swarm's, as NTP does: halfway between asking and answer."""
+"""Measuring how far the machine's clock is from the swarm's, as NTP does: halfway between asking and answer.
 
+It is done at joining and now and then after it, since clocks drift and a virtual machine can be stopped without its
+clocks noticing (docs/decisions/0050).
+"""
+
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
 from collab.errors import BadMessage, NetworkError
@@ -14,6 +20,28 @@ logger = logging.getLogger(__name__)
 PROTOCOL = "collab/time/1"
 QUESTIONS = 3
 """Answers asked of each peer; the one with the shortest round trip bounds the error best."""
+MEASURE_S = 300.0
+"""Between two measurements: a clock that nobody disciplines drifts by some 0.03 s meanwhile."""
+LOOK_S = 5.0
+"""Between two looks whether our machine's clock was set, which may say that ours stood still."""
+MOST_ASKED = 5
+"""Of those nearby, by a peer that met nobody at joining."""
+TIMEOUT_S = 5.0
+"""For a peer's clock: as ``DIAL_TIMEOUT_S``."""
+TOLERATED_S = 0.1
+"""Less is as likely the link's: one whose ways take unequal times. It is not corrected, so that peers who measure
+each other do not wander together."""
+SLEW_S = 0.5
+"""At most so much at a time: far less than a lease's margin, and than what a record's freshness turns on."""
+ALARMING_OFFSET_S = 3.0
+"""A clock that is further off would have its DHT records refused without the correction."""
+SURE = 3
+"""So many measurements that agree are believed against our own machine: a quarter of an hour, before anybody trains on
+alone."""
+
+
+Nearby = Callable[[], Awaitable[Iterable[PeerId]]]
+"""Peers that we have a connection to."""
 
 
 class CorrectableClock(Clock, Protocol):
@@ -22,6 +50,55 @@ class CorrectableClock(Clock, Protocol):
     def correct(self, offset_s: float) -> None:
         """Move swarm time by ``offset_s``."""
         ...
+
+
+class MovableClock(CorrectableClock, Protocol):
+    """One that knows of what its machine's own clock does."""
+
+    def wall_moved_s(self) -> float:
+        """How far the machine's clock was set since the start."""
+        ...
+
+
+class Correction:
+    """How much of a measured offset is believed after joining. Small ones are taken at once, in small steps.
+
+    A large one is ours or theirs. Ours, when the machine's own clock was moved by as much since peers last agreed with
+    us: so it is after the machine was stopped, and NTP has set its clock. Otherwise the peers may have been stopped,
+    and they are given time to find out. When they have not, they are followed: a swarm goes by one time, right or not.
+    """
+
+    def __init__(self, *, is_first: bool = False, is_measured: bool) -> None:
+        """
+        Args:
+            is_first: whether we met nobody at joining: others go by our time, and only what is ours is corrected.
+            is_measured: whether anybody has told us the time at joining; otherwise whoever is first to is believed.
+        """
+        self._is_first, self._is_measured = is_first, is_measured
+        self._moved_s = 0.0
+        self._found: list[float] = []
+
+    def of(self, offset_s: float, moved_s: float) -> float:
+        """Seconds to move swarm time by.
+
+        Args:
+            offset_s: measured just now.
+            moved_s: ``MovableClock.wall_moved_s``.
+        """
+        if abs(offset_s) <= ALARMING_OFFSET_S:
+            self._agree(moved_s)
+            is_left = self._is_first or abs(offset_s) <= TOLERATED_S
+            return 0.0 if is_left else max(-SLEW_S, min(SLEW_S, offset_s))
+        self._found = [found for found in self._found if abs(found - offset_s) <= ALARMING_OFFSET_S] + [offset_s]
+        is_ours = abs(moved_s - self._moved_s - offset_s) <= ALARMING_OFFSET_S
+        is_theirs_to_tell = not self._is_first and (not self._is_measured or len(self._found) >= SURE)
+        if not is_ours and not is_theirs_to_tell:
+            return 0.0
+        self._agree(moved_s)
+        return offset_s
+
+    def _agree(self, moved_s: float) -> None:
+        self._is_measured, self._moved_s, self._found = True, moved_s, []
 
 
 async def serve_time(transport: Transport, clock: Clock) -> None:
@@ -37,14 +114,55 @@ async def serve_time(transport: Transport, clock: Clock) -> None:
 
 async def measure_offset(transport: Transport, clock: Clock, peers: list[PeerId], *, timeout_s: float) -> float | None:
     """Seconds to add to ``clock`` to agree with the median of ``peers``; None when none of them answered."""
+    offsets = await _offsets(transport, clock, peers, timeout_s)
+    return _median(offsets) if offsets else None
+
+
+async def follow_time(
+    transport: Transport, clock: MovableClock, peers: Sequence[PeerId], nearby: Nearby, *, is_measured: bool
+) -> None:
+    """Stay with the time of ``peers`` until cancelled.
+
+    Args:
+        peers: met at joining; who has none, as a first backbone, stays with its own time, unless it stood still.
+        nearby: who could tell a first backbone that.
+        is_measured: see ``Correction``.
+    """
+    correction = Correction(is_first=not peers, is_measured=is_measured)
+    while True:
+        await _until_due(clock)
+        asked = peers or sorted(await nearby())[:MOST_ASKED]
+        offsets = await _offsets(transport, clock, asked, TIMEOUT_S)
+        if not offsets:
+            continue
+        offset_s = _median(offsets if len(offsets) % 2 or not peers else [*offsets, 0.0])  # of two ours decides
+        believed_s = correction.of(offset_s, clock.wall_moved_s())
+        clock.correct(believed_s)
+        if abs(offset_s) > ALARMING_OFFSET_S:
+            logger.info("swarm time is %+.1f s from ours; corrected by %+.1f s", offset_s, believed_s)
+
+
+async def _until_due(clock: MovableClock) -> None:
+    """Wait for the next measurement: it is sooner when the machine's clock is set."""
+    moved_s = clock.wall_moved_s()
+    for _ in range(int(MEASURE_S / LOOK_S)):
+        await asyncio.sleep(LOOK_S)
+        if abs(clock.wall_moved_s() - moved_s) > ALARMING_OFFSET_S:
+            return
+
+
+async def _offsets(transport: Transport, clock: Clock, peers: Sequence[PeerId], timeout_s: float) -> list[float]:
+    """To each of ``peers`` that answered."""
     offsets = []
-    for peer in peers:
+    for peer in dict.fromkeys(peers):  # several addresses may be of one peer
         try:
             offsets.append(await _offset_to(transport, clock, peer, timeout_s))
         except NetworkError as error:
             logger.info("no time from peer=%s reason=%s", peer, error)
-    if not offsets:
-        return None
+    return offsets
+
+
+def _median(offsets: list[float]) -> float:
     return sorted(offsets)[len(offsets) // 2]
 
 

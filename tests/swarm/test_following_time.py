@@ -1,0 +1,153 @@
+"""After joining, a peer stays with the swarm's time: through drift, and through stops that its clocks do not notice."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from collab.clock import SystemClock
+from collab.swarm.time_sync import LOOK_S, MEASURE_S, SLEW_S, Correction, follow_time, serve_time
+from collab.types import PeerId
+from tests.fakes import NOW, FakeNetwork, run
+
+JUMP_S = 600.0
+
+
+class Machine:
+    """Its clocks go on with the loop, but for what the test does to them."""
+
+    def __init__(self, *, fast: float = 0.0) -> None:
+        """
+        Args:
+            fast: seconds that its clocks gain each second.
+        """
+        self.set_by_s = self.stopped_s = 0.0
+        self._fast = fast
+        self.clock = SystemClock(wall=lambda: NOW + self._passed_s() + self.set_by_s, elapsed=self._passed_s)
+
+    def _passed_s(self) -> float:
+        return asyncio.get_running_loop().time() * (1 + self._fast) - self.stopped_s
+
+    def error_s(self) -> float:
+        return self.clock.now() - (NOW + asyncio.get_running_loop().time())
+
+
+async def joined(
+    network: FakeNetwork, name: str, machine: Machine, peers: Sequence[str], *, near: Sequence[str] = (),
+    is_measured: bool = True,
+) -> None:  # fmt: skip
+    transport = network.join(name)
+    await serve_time(transport, machine.clock)
+    asked = [PeerId(peer) for peer in peers]
+
+    async def nearby() -> list[PeerId]:
+        return [PeerId(peer) for peer in near]
+
+    network.run(follow_time(transport, machine.clock, asked, nearby, is_measured=is_measured))
+
+
+def test_nobody_notices_that_the_clock_of_a_first_backbone_or_of_a_trainer_is_set() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            first, trainer = Machine(), Machine()
+            await joined(network, "first", first, [], near=["trainer"])
+            await joined(network, "trainer", trainer, ["first"])
+            for machine in (first, trainer):
+                machine.set_by_s = JUMP_S
+                for _ in range(6):
+                    await asyncio.sleep(MEASURE_S)
+                    assert abs(first.error_s()) < 0.01
+                    assert abs(trainer.error_s()) < 0.01
+
+    run(main())
+
+
+def test_a_clock_that_drifts_is_kept_with_the_swarms_in_small_steps() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            drifting = Machine(fast=100e-6)
+            await joined(network, "right", Machine(), [])
+            await joined(network, "drifting", drifting, ["right"])
+            for _ in range(24 * 12):
+                await asyncio.sleep(MEASURE_S)
+                assert abs(drifting.error_s()) < SLEW_S
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_who_was_stopped_is_back_as_soon_as_its_machine_is_and_its_peers_stay(*, is_first: bool) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            stopped, other = Machine(), Machine()
+            await joined(network, "other", other, ["stopped"])
+            await joined(network, "stopped", stopped, [] if is_first else ["other"], near=["other"])
+            await asyncio.sleep(MEASURE_S - 20.0)
+            stopped.stopped_s = JUMP_S  # and so is its wall clock, until NTP sets it
+            await asyncio.sleep(40.0)
+            assert abs(stopped.error_s() + JUMP_S) < 0.01
+            stopped.set_by_s = JUMP_S
+            await asyncio.sleep(LOOK_S + 1.0)
+            for _ in range(5):
+                assert abs(other.error_s()) < 0.01
+                assert abs(stopped.error_s()) < 0.01
+                await asyncio.sleep(MEASURE_S)
+
+    run(main())
+
+
+def test_a_first_backbone_is_moved_by_nobody_else() -> None:
+    correction = Correction(is_first=True, is_measured=False)
+    assert [correction.of(offset_s, 0.0) for offset_s in (JUMP_S, JUMP_S, JUMP_S, 2.0, -2.0)] == [0.0] * 5
+    assert correction.of(JUMP_S, JUMP_S) == JUMP_S
+
+
+def test_of_two_that_differ_the_one_that_agrees_with_us_is_right() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            stopped, ours = Machine(), Machine()
+            stopped.stopped_s = -JUMP_S
+            await joined(network, "stopped", stopped, [])
+            await joined(network, "right", Machine(), [])
+            await joined(network, "ours", ours, ["stopped", "right"])
+            await asyncio.sleep(10 * MEASURE_S + 1.0)
+            assert abs(ours.error_s()) < 0.01
+
+    run(main())
+
+
+def test_whom_nobody_told_the_time_at_joining_believes_the_first_who_does() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            ours = Machine()
+            ours.stopped_s = JUMP_S
+            await joined(network, "ours", ours, ["late"], is_measured=False)
+            await asyncio.sleep(MEASURE_S + 1.0)
+            await joined(network, "late", Machine(), [])
+            await asyncio.sleep(MEASURE_S + 1.0)
+            assert abs(ours.clock.now() - NOW - asyncio.get_running_loop().time()) < 0.01
+
+    run(main())
+
+
+def test_peers_that_stay_elsewhere_are_followed_within_a_quarter_of_an_hour_and_not_before() -> None:
+    correction = Correction(is_measured=True)
+    assert [correction.of(offset_s, 0.0) for offset_s in (JUMP_S, JUMP_S + 1.0)] == [0.0, 0.0]
+    assert correction.of(JUMP_S, 0.0) == JUMP_S
+    assert correction.of(-JUMP_S, 0.0) == 0.0, "it begins anew"
+    assert correction.of(JUMP_S, 0.0) == 0.0, "they do not agree"
+
+
+def test_a_clock_that_was_set_while_peers_agreed_is_no_witness_later() -> None:
+    correction = Correction(is_measured=True)
+    assert correction.of(0.0, JUMP_S) == 0.0
+    assert correction.of(JUMP_S, JUMP_S) == 0.0
+    assert correction.of(-JUMP_S, 0.0) == -JUMP_S, "and what was set since is one"
+
+
+@pytest.mark.parametrize("offset_s", [-2.9, -0.4, -0.05, 0.05, 0.4, 2.9])
+def test_a_small_offset_is_taken_at_once_by_half_a_second_at_most(offset_s: float) -> None:
+    believed_s = Correction(is_measured=True).of(offset_s, 0.0)
+    expected_s = 0.0 if abs(offset_s) < 0.1 else min(abs(offset_s), SLEW_S)
+    assert abs(believed_s) == expected_s
+    assert believed_s * offset_s >= 0
