@@ -49,6 +49,9 @@ class DataError(CollabError):
 class DataUnreachable(DataError):
     """The server that has the training data does not answer, or asks for patience: the same may work later."""
 
+    at: dict[str, Any] | None = None
+    """As of ``BrokenOff``."""
+
 
 class BrokenOff(CollabError):
     """Work was ended between two pieces, since this machine is to do something else; ``at`` is where, as JSON values,

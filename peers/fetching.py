@@ -9,7 +9,7 @@ from collab.metrics.records import StateFetched
 from collab.ports import Ports
 from collab.swarm.fitting import Brought, fetch_fitting
 from collab.swarm.handover import FINAL_HANDOVER_S
-from collab.swarm.snapshots import MAX_SNAPSHOT_BYTES, Forms, PackedSnapshot, check_forms, forms_of
+from collab.swarm.snapshots import MAX_SNAPSHOT_BYTES, Forms, PackedSnapshot, check_forms, forms_of, header_bytes
 from collab.swarm.state_transfer import MOST_FLOATS, MOST_MORE, Wanted, fetch_state
 from collab.swarm.vouching import contributors_of, steady_of
 from collab.types import PeerId
@@ -24,6 +24,8 @@ PATIENCE_S = 300.0
 """For a donor that has other newcomers, or a microbatch, before us; then others are asked, and it again."""
 MOST_REFUSED = 64
 """States that are remembered as such that do not fit, lest they be fetched once more."""
+MOST_HEADER = 1 << 20
+"""Bytes of a state's header, beside what ours has for parameters that an optimiser keeps several tensors for."""
 MOST_GROWTH = 2
 """Of a state after the first step, when the optimiser has all that it keeps."""
 
@@ -38,6 +40,8 @@ class Fetcher:
         """That are fetched."""
         self._forms: Forms | None = None
         """Of the state that we have, or had last; None: we had none yet."""
+        self._most_header_bytes = 0
+        """Of a state that is compared with that."""
         self._refused: deque[str] = deque(maxlen=MOST_REFUSED)
         """Digests of states that do not fit."""
         self._failures = 0
@@ -54,12 +58,12 @@ class Fetcher:
         manifest = packed.manifest
         self.most_bytes = (MOST_GROWTH if manifest.epoch else MOST_FLOATS) * manifest.num_bytes + MOST_MORE
         self._forms = forms_of(packed)
+        self._most_header_bytes = MOST_FLOATS * header_bytes(packed) + MOST_HEADER
 
     def _checked(self, packed: PackedSnapshot) -> PackedSnapshot:
         """Raises ``StateError`` for what does not look like the run's state as we know it."""
-        forms = forms_of(packed)
         if self._forms is not None:
-            check_forms(forms, self._forms)
+            check_forms(forms_of(packed, self._most_header_bytes), self._forms)
         return packed
 
     async def fetch_offered(self, peer: PeerId, epoch: int) -> PackedSnapshot | None:

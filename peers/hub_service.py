@@ -127,7 +127,7 @@ def has_told(history: MetricsStore, place: str, done: OnHub) -> bool:
 
 
 def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes_first_state: bool = True) -> None:
-    """Have the run's newest checkpoint from the Hub, where this disk has none that is whole. Blocks.
+    """Have the run's newest checkpoint from the Hub, where this disk has none, or its newest one is damaged. Blocks.
 
     A repository that is not there is made: only who may do that can be told from somebody who may not see it, and to
     somebody who may not, a run that has a state looks like one that has none.
@@ -139,7 +139,7 @@ def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes
         StateError: whether the run has a state there is not known, or it cannot be had: to begin anew could be wrong.
     """
     here = list_checkpoints(data_dir.checkpoints)
-    if not any(map(is_whole, here)):
+    if not here or not is_whole(here[0]):
         try:
             repository = HubRepository(place, advice=TO_BEGIN)
             patiently(lambda: _see(repository))
@@ -148,10 +148,14 @@ def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes
                 _announce(place, brought)
                 keep_history(repository, data_dir.hub_history)
         except StateError as error:
-            if makes_first_state:
+            if any(map(is_whole, here)):
+                text = f"the newest checkpoint on this disk is damaged, and {place} cannot help: {error.message}"
+                _announce_problem(text, "the one before is gone on from, unless another peer holds a later one")
+            elif makes_first_state:
                 lack = "no checkpoint on this disk is whole" if here else "nothing is on this disk"
                 raise _not_begun(place, lack, error) from error
-            _announce_problem(f"{error.message}; the state comes from the swarm, if it has one", error.hint)
+            else:
+                _announce_problem(f"{error.message}; the state comes from the swarm, if it has one", error.hint)
     if not has_token():
         text = f"nothing can be published in {place}: there is no token for the Hub on this machine"
         _announce_problem(text, TO_WRITE)

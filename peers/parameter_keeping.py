@@ -76,7 +76,7 @@ class ParameterKeeper(StateKeeper):
         self._every = bundle.run.checkpoints.every_epochs
         calls = StoreCalls(ports.compute, stores, self.trouble.note_failed_call)
         self._scheduler = UnitScheduler(ports, plan, calls, company.links.timeouts, self._in_charge)
-        self._server = ParameterServer(ports, rules, calls, company.links.timeouts)
+        self._server = ParameterServer(ports, rules, calls, company.links.timeouts, self._scheduler.note_brought)
 
     @property
     def pushes_taken(self) -> int:

@@ -17,7 +17,7 @@ def put_aside(paths: Iterable[Path], folder: str) -> None:
     """Move checkpoints to a folder beside them; one of the same name that lies there is replaced. What cannot be moved
     stays, and is named in the log.
     """
-    for path in paths:
+    for path in filter(Path.exists, paths):
         place = path.parent / folder / path.name
         try:
             shutil.rmtree(place, ignore_errors=True)

@@ -27,6 +27,11 @@ REFUSED = {
 }
 """What a person can do. Of other statuses from 400 to 499 what the Hub says is all that is known:"""
 CHANGED = "somebody has changed it: take the repository back to an earlier commit, or name another one"
+UNFIT = (
+    "nobody could have the checkpoint back from the Hub: have checkpoint_files() of the task give names of letters, "
+    "digits, '.', '_' and '-' that the run does not use itself; a changed task is another run, so carry this one on "
+    "under a new owner (docs/hub.md)"
+)
 UNKNOWN = "see what it says; a backbone tries again each quarter of an hour, and an upgrade of huggingface_hub may help"
 FULL = (
     "each commit keeps a whole checkpoint: free some space at the Hub (docs/hub.md, 'How much it takes'), pay for "

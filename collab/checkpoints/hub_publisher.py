@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from collab.checkpoints.base import Order
-from collab.checkpoints.hub_advice import CHANGED
+from collab.checkpoints.file_names import TENSORS, why_unfit
+from collab.checkpoints.hub_advice import CHANGED, UNFIT
 from collab.checkpoints.hub_repository import Change, Head, HubRepository, There
 from collab.checkpoints.local import STATE_FILE, read_state, state_bytes, verified_state
 from collab.errors import CheckpointFailed, CorruptState, Fenced, HubBusy, HubDenied, HubMoved
@@ -187,6 +188,8 @@ class HubPublisher:
             raise CheckpointFailed(error.message, hint="the next checkpoint is published") from error
 
     def _send(self, staged: Staged, order: Order, head: Head, theirs: Mapping[str, Any]) -> OnHub:
+        if why := why_unfit(staged.state["sha256"].keys() - set(TENSORS)):
+            raise HubDenied(why, hint=UNFIT)
         state, beside = staged.state, self._beside(staged, There(self._repository, head))
         lease = {"term": order.authority.term, "holder": order.authority.holder}
         files: dict[str, Path | bytes] = {name: staged.folder / name for name in state["sha256"]}

@@ -14,6 +14,7 @@ from collab.checkpoints.disk_errors import not_written
 from collab.checkpoints.fence import Fence
 from collab.checkpoints.file_names import why_unfit
 from collab.checkpoints.local import (
+    STATE_FILE,
     change_metrics,
     epoch_of,
     is_whole,
@@ -145,6 +146,7 @@ class LocalPublisher:
 
     def begin_again(self, what: Rollback, mark: str) -> Snapshot | None:
         """See the function of this name."""
+        self._damaged = []  # what is here is set aside, whole or not
         return begin_again(self.root, what, mark, fingerprint=self._fingerprint)
 
     def _save(self, snapshot: Snapshot, metrics: Mapping[str, Any], may_finish: Callable[[], bool]) -> Checkpoint:
@@ -178,9 +180,11 @@ class LocalPublisher:
                 logger.exception("the task's files for checkpoints cannot be made")
                 text = f"the task's files for checkpoints cannot be made: {error!r}"
                 raise CheckpointFailed(text, hint="see the log, mend what it names, and start again") from error
+            if STATE_FILE in files:
+                why = f"the task's file {STATE_FILE} has the name of the checkpoint's own state file"
+                raise CheckpointFailed(why, hint="change checkpoint_files() of the task")
             if why := why_unfit(files):
-                hint = "change checkpoint_files() of the task: names are of letters, digits, '.', '_' and '-'"
-                raise CheckpointFailed(why, hint=hint)
+                logger.warning("%s: these checkpoints cannot be published on the Hub", why)
             self._files = files
         return self._files
 

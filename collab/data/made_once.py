@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from collab.durable import replace_file
-from collab.errors import BrokenOff, DataError
+from collab.errors import BrokenOff, DataError, DataUnreachable
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -19,8 +19,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def make_once(path: Path, write: Callable[[BinaryIO], object], needed_bytes: Callable[[], int]) -> None:
     """Make sure that ``path`` exists, whole; ``write`` fills it if nobody did.
 
-    Of several processes one writes and the others wait; if it dies, the next one starts over; if it breaks off, the
-    next one goes on (``left_at``). What is at ``path`` is never half a file.
+    Of several processes one writes and the others wait; if it dies, the next one starts over; if it breaks off, or
+    what it reads is out of reach, the next one goes on (``left_at``). What is at ``path`` is never half a file.
 
     Args:
         path: where the file belongs; ``.lock``, ``.partial`` and ``.left`` beside it are ours.
@@ -29,7 +29,7 @@ def make_once(path: Path, write: Callable[[BinaryIO], object], needed_bytes: Cal
 
     Raises:
         DataError: the disk is full, or the folder cannot be written.
-        BrokenOff: ``write`` has raised it.
+        BrokenOff, DataUnreachable: ``write`` has raised it.
     """
     if path.exists():
         return
@@ -64,10 +64,8 @@ def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         with partial.open("wb" if left_at(path) is None else "r+b") as handle:
             try:
                 write(handle)
-            except BrokenOff as error:
-                _synced(handle)
-                replace_file(note, json.dumps(error.at).encode())
-                is_left = error.at is not None
+            except (BrokenOff, DataUnreachable) as error:
+                is_left = error.at is not None and _is_noted(note, handle, error.at)
                 raise
             _synced(handle)
         partial.rename(path)
@@ -75,6 +73,16 @@ def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         if not is_left:
             note.unlink(missing_ok=True)
             partial.unlink(missing_ok=True)
+
+
+def _is_noted(note: Path, handle: BinaryIO, at: dict[str, Any]) -> bool:
+    """Whether the next one can go on; on a full disk it begins anew."""
+    try:
+        _synced(handle)
+        replace_file(note, json.dumps(at).encode())
+    except OSError:
+        return False
+    return True
 
 
 def _synced(handle: BinaryIO) -> None:

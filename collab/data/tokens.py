@@ -26,7 +26,7 @@ from collab.data.sources import (
     source_state,
     unseen,
 )
-from collab.errors import BrokenOff, DataError
+from collab.errors import BrokenOff, DataError, DataUnreachable
 
 logger = logging.getLogger(__name__)
 
@@ -209,7 +209,7 @@ class _BlockWriter:
             handle.truncate()
         try:
             self._write_blocks(handle)
-        except BrokenOff as error:
+        except (BrokenOff, DataUnreachable) as error:
             error.at = asdict(self._written)
             raise
         num_blocks, text_bytes = self._written.blocks, self._written.text_bytes

@@ -4,7 +4,7 @@ import hashlib
 import math
 import random
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -189,21 +189,32 @@ class WorkUnits:
         self._first_end_s = min(self._first_end_s, longer.until_s)
         return longer
 
-    def note_done(self, unit: Unit, now_s: float) -> None:
-        """The store has taken a push for ``unit``, under whatever lease."""
+    def note_done(self, unit: Unit, now_s: float, by: str = "") -> None:
+        """The store has taken a push for ``unit``.
+
+        Args:
+            by: the lease under which it was done; empty: that which is out.
+        """
         if not (1 <= unit.pass_number <= self._passes and 0 <= unit.shard < self._shards):
             raise ValueError(f"{unit} is no unit of this run")
         lease = self._leased.pop(unit, None)
-        if lease is not None:
+        if lease is not None and by in ("", lease.lease):
             self._took_s.append(now_s - lease.began_s)
-            self._note_brought(lease.client, now_s)
+            self.note_brought(lease.client, now_s)
         self._add_done(unit)
 
-    def note_all_done(self, pass_number: int, shards: Collection[int], now_s: float) -> None:
-        """The store has taken pushes for these shards of a pass; some of them we may know of."""
-        for shard in shards:
+    def note_all_done(self, pass_number: int, done: Mapping[int, str], now_s: float) -> None:
+        """The store has taken pushes for these shards of a pass, under these leases; some of them we may know of."""
+        for shard, lease in done.items():
             if not self._is_done(unit := Unit(pass_number, shard)):
-                self.note_done(unit, now_s)
+                self.note_done(unit, now_s, lease)
+
+    def note_brought(self, client: PeerId, now_s: float) -> None:
+        """A push of this client counts, of whichever unit, and whoever had handed that out."""
+        self._brought_s.pop(client, None)
+        self._brought_s[client] = now_s
+        if len(self._brought_s) > REMEMBERED:
+            del self._brought_s[next(iter(self._brought_s))]
 
     # -- how far it is -----------------------------------------------------------------------------------------------
 
@@ -259,12 +270,6 @@ class WorkUnits:
         out = sum(lease.client not in self._brought_s for lease in self._leased.values())
         most = max(PASSES_AT_ONCE * self._shards, LEAST_AT_ONCE) + BROUGHT * len(self._brought_s)
         return out + len(self._again) >= most
-
-    def _note_brought(self, client: PeerId, now_s: float) -> None:
-        self._brought_s.pop(client, None)
-        self._brought_s[client] = now_s
-        if len(self._brought_s) > REMEMBERED:
-            del self._brought_s[next(iter(self._brought_s))]
 
     def _set_free(self, lease: UnitLease, others_until_s: float) -> None:
         del self._leased[lease.unit]

@@ -46,7 +46,19 @@ class Rules:
 class ParameterServer:
     """Of one backbone."""
 
-    def __init__(self, ports: Ports, rules: Rules, calls: StoreCalls, timeouts: MeasuredTimeouts) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        rules: Rules,
+        calls: StoreCalls,
+        timeouts: MeasuredTimeouts,
+        on_taken: Callable[[PeerId], None] = lambda _: None,
+    ) -> None:
+        """
+        Args:
+            on_taken: hears whose push counts.
+        """
+        self._on_taken = on_taken
         self._ports, self._rules, self._calls, self._timeouts = ports, rules, calls, timeouts
         self._pushes, self._pulls = Places(MOST_PUSHES, MOST_EACH), Places(MOST_PULLS, MOST_EACH)
         self._bytes = 0
@@ -137,7 +149,9 @@ class ParameterServer:
             max_staleness=self._rules.max_staleness,
         )
         answer = await self._calls.ask(partial(store.assimilate, push))
-        self.taken += answer.verdict is Verdict.TAKEN
+        if answer.verdict is Verdict.TAKEN:
+            self.taken += 1
+            self._on_taken(permit.client)
         await self._tell(stream, answer)
 
     async def _num_bytes(self, store: ParameterStore) -> int:

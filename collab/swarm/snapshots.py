@@ -21,6 +21,10 @@ from collab.types import Lineage
 CHUNK_BYTES = 1 << 20
 """What is verified, and lost when a donor dies: 0.4 s of a 20 Mbit/s link."""
 MAX_SNAPSHOT_BYTES = 1 << 40
+MAX_HEADER_BYTES = 100_000_000
+"""As safetensors itself allows."""
+MOST_SHOWN = 100
+"""Characters of what others may have made up."""
 Forms = Mapping[str, tuple[str, tuple[int, ...]]]
 """Data type and shape of tensors, by name."""
 SCALARS = "collab.scalars"
@@ -187,15 +191,25 @@ def check_chunk(manifest: Manifest, index: int, chunk: bytes | bytearray | memor
         )
 
 
-def forms_of(packed: PackedSnapshot) -> Forms:
+def header_bytes(packed: PackedSnapshot) -> int:
+    """How long the header of a state says to be."""
+    return int.from_bytes(memoryview(packed.data)[:8], "little")
+
+
+def forms_of(packed: PackedSnapshot, most_bytes: int = MAX_HEADER_BYTES) -> Forms:
     """Of what a state has of the model; only its header is read.
 
+    Args:
+        most_bytes: of that header; lists within lists take dozens of times their length in memory.
+
     Raises:
-        CorruptState: it is no safetensors file.
+        CorruptState: it is no safetensors file, or its header is longer.
     """
     try:
-        data = memoryview(packed.data)
-        header = json.loads(bytes(data[8 : 8 + int.from_bytes(data[:8], "little")]))
+        data, length = memoryview(packed.data), header_bytes(packed)
+        if length > most_bytes:
+            raise ValueError(f"a header of {length} bytes")
+        header = json.loads(bytes(data[8 : 8 + length]))
         model = {name: one for name, one in header.items() if name.startswith("model.")}
         return {name: (str(one["dtype"]), tuple(map(int, one["shape"]))) for name, one in model.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -210,7 +224,8 @@ def check_forms(theirs: Forms, ours: Forms) -> None:
     for name in sorted(theirs.keys() | ours.keys()):
         if theirs.get(name) != ours.get(name):
             there, here = (f"{one[0]} {[*one[1]]}" if one else "missing" for one in (theirs.get(name), ours.get(name)))
-            raise ShapeMismatch(f"{name} is {there} there, {here} here", hint="the state belongs to another model")
+            what = f"{name[:MOST_SHOWN]} is {there[:MOST_SHOWN]} there, {here[:MOST_SHOWN]} here"
+            raise ShapeMismatch(what, hint="the state belongs to another model")
 
 
 def unpack(packed: PackedSnapshot) -> Snapshot:

@@ -154,6 +154,11 @@ class UnitScheduler:
             units.note_all_done(number, done, self._ports.clock.monotonic())
         return units  # if they were forgotten meanwhile: what goes out of them may be done twice, and counts once
 
+    def note_brought(self, client: PeerId) -> None:
+        """A push of this client counts; one who was at work before we were in charge is known by that."""
+        if self._units is not None:
+            self._units.note_brought(client, self._ports.clock.monotonic())
+
     def _passes(self) -> int:
         last = self._plan.last_version()
         return 1 << 40 if last is None else max(math.ceil(last / self._plan.shards), 1)

@@ -81,14 +81,11 @@ class StateSync:
         return await self.pursuit.run(lambda is_awaited: self._gather(is_awaited=is_awaited))
 
     async def _gather(self, *, is_awaited: bool) -> Update:
-        """
-        Args:
-            is_awaited: by the others, with the state that they have now.
-        """
+        """``is_awaited``: by the others, with the state that they have now."""
         self._ports.observer.observe(
             PhaseReached(at_s=self._ports.clock.now(), phase=Phase.FETCH_STATE, epoch=self._replica.epoch)
         )
-        attempts = 0
+        attempts = misfits = 0
         if self._was_told_what_followed and not is_awaited and (update := await self.missed()).rounds:
             return update
         await self._membership.report()
@@ -110,8 +107,10 @@ class StateSync:
                 used, round_id = await self._used_of_ours()
                 snapshot = await self._fetch(goes_on=not is_awaited)
                 return Update(used, round_id, snapshot, await self._rounds_after(snapshot.epoch, snapshot.lineage))
-            except (NoDonor, CorruptState) as error:
-                attempts, is_awaited = attempts + 1, False
+            except (NoDonor, CorruptState, ShapeMismatch) as error:
+                attempts, is_awaited, misfits = attempts + 1, False, misfits + isinstance(error, ShapeMismatch)
+                if misfits == ATTEMPTS_BEFORE_DOUBT:
+                    raise  # before, who has another one may only be away
                 if attempts % ATTEMPTS_BEFORE_DOUBT == 0:
                     await self._membership.report()  # of everybody, as they are now
                     if self._replica.lineage and (self._membership.is_at_rest() or self._membership.keepers()):
@@ -249,8 +248,8 @@ class StateSync:
             raise NoDonor(f"the state of epoch {snapshot.epoch} was rolled back", hint="whoever has another is asked")
         now, seconds = self._ports.clock.now(), self._ports.clock.monotonic() - started_s
         epoch, num_bytes = manifest.epoch, manifest.num_bytes
-        fetched = StateFetched(at_s=now, donors=donors, epoch=epoch, num_bytes=num_bytes, seconds=seconds)
-        self._ports.observer.observe(fetched)
+        told = StateFetched(at_s=now, donors=donors, epoch=epoch, num_bytes=num_bytes, seconds=seconds)
+        self._ports.observer.observe(told)
         if snapshot.epoch > 0:
             await self._engine.learn_maker(list(donors), snapshot.lineage)
         return snapshot

@@ -253,6 +253,15 @@ def test_a_repository_with_something_else_in_it_is_left_alone(shop: Shop, hub: H
     assert hub.repositories[NAME].head.title == "mine"
 
 
+def test_a_checkpoint_with_a_file_that_nobody_could_have_back_is_not_published(shop: Shop, hub: HubStandIn) -> None:
+    shop.disk = LocalPublisher(shop.disk.root, "f", lambda: {**FILES, "collab_mine.json": b"{}"}, keep=3)
+    path, wanted = shop.save(10, Tenure(1, A))
+    with pytest.raises(HubDenied, match=r"the task's file collab_mine\.json") as told:
+        shop.hub.publish(path, wanted)
+    assert "checkpoint_files() of the task" in told.value.hint
+    assert "collab_state.json" not in hub.repositories[NAME].head.files
+
+
 def test_a_state_file_that_somebody_has_changed_is_not_built_on(shop: Shop, hub: HubStandIn) -> None:
     shop.publish(10, Tenure(1, A))
     repository = hub.repositories[NAME]

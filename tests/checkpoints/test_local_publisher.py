@@ -13,13 +13,14 @@ import pytest
 from collab.checkpoints import local, synced
 from collab.checkpoints.base import Order
 from collab.checkpoints.fence import FENCE_FILE
-from collab.checkpoints.file_names import PAGES, TENSORS
+from collab.checkpoints.file_names import PAGES, TENSORS, why_unfit
 from collab.checkpoints.local import STATE_FILE, list_checkpoints
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.errors import CheckpointFailed, DataError, Fenced
 from collab.swarm.backbone_records import Publication
 from collab.swarm.lease import NOBODY, Tenure
 from collab.swarm.snapshots import pack
+from collab.swarm.statements import Rollback
 from collab.types import Lineage, PeerId
 from tests.checkpoints.test_local import check_equal, snapshot
 
@@ -286,24 +287,51 @@ def test_whatever_a_tasks_files_fail_with_is_a_checkpoint_that_failed(
     assert list_checkpoints(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "name", [*TENSORS, *sorted(PAGES), STATE_FILE, "collab_history.json", "a/b", "../up", ".hidden", ""]
-)
-def test_a_name_that_could_not_be_had_back_from_the_hub_is_refused_with_the_first_checkpoint(
-    tmp_path: Path, name: str
-) -> None:
-    ours = LocalPublisher(tmp_path, "f", lambda: {**FILES, name: b""}, keep=3)
-    with pytest.raises(CheckpointFailed, match="the task's file") as told:
+def test_a_file_with_the_name_of_the_state_file_is_refused_as_nothing_could_be_read_again(tmp_path: Path) -> None:
+    ours = LocalPublisher(tmp_path, "f", lambda: {**FILES, STATE_FILE: b""}, keep=3)
+    with pytest.raises(CheckpointFailed, match="the checkpoint's own state file") as told:
         ours.publish(snapshot(10), order(10, Tenure(1, A)))
-    assert name in told.value.message
     assert "change checkpoint_files() of the task" in told.value.hint
     assert list_checkpoints(tmp_path) == []
 
 
-def test_more_files_than_are_taken_from_the_hub_are_refused(tmp_path: Path) -> None:
-    def files(number: int) -> Mapping[str, bytes]:
-        return {f"part-{one}": b"" for one in range(number)}
+@pytest.mark.parametrize("name", ["README.md", "collab_history.json", "a name"])
+def test_a_name_that_the_hub_does_not_give_back_is_saved_here_and_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """The code of a run cannot be changed without it being another one."""
+    ours = LocalPublisher(tmp_path, "f", lambda: {**FILES, name: b"3"}, keep=3)
+    for epoch in (10, 20):
+        ours.publish(snapshot(epoch), order(epoch, Tenure(1, A)))
+    assert ours.newest().snapshot.epoch == 20
+    assert (tmp_path / "epoch-00000020" / name).read_bytes() == b"3"
+    assert caplog.text.count("cannot be published on the Hub") == 1
 
-    with pytest.raises(CheckpointFailed, match="63 files for each checkpoint, and 62 have room"):
-        LocalPublisher(tmp_path, "f", lambda: files(63), keep=3).publish(snapshot(10), order(10, Tenure(1, A)))
-    LocalPublisher(tmp_path, "f", lambda: files(62), keep=3).publish(snapshot(10), order(10, Tenure(1, A)))
+
+@pytest.mark.parametrize(
+    "names", [["README.md"], sorted(PAGES)[:1], list(TENSORS), ["a/b"], ["../up"], [".hidden"], [""], ["collab_x"]]
+)
+def test_names_that_could_not_be_had_back_from_the_hub(names: list[str]) -> None:
+    assert "the task's file" in why_unfit(names)
+
+
+def test_a_damaged_checkpoint_that_a_rollback_has_set_aside_is_not_looked_for_any_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = publisher(tmp_path)
+    for epoch in (18, 20):
+        ours.publish(snapshot(epoch), order(epoch, Tenure(1, A)))
+    (tmp_path / "epoch-00000020" / "model.safetensors").write_bytes(b"torn")
+    earlier = tmp_path / "damaged" / "epoch-00000020"
+    earlier.mkdir(parents=True)
+    assert ours.newest().snapshot.epoch == 18
+    ours.begin_again(Rollback(to_epoch=18, lineage=snapshot(18).lineage), "mark")
+    ours.publish(snapshot(21), order(21, Tenure(1, A)))
+    assert earlier.exists()
+    assert "in the way" not in caplog.text
+
+
+def test_a_task_has_at_most_as_many_files_as_are_taken_from_the_hub() -> None:
+    names = [f"part-{one}" for one in range(63)]
+    assert why_unfit(names) == "the task has 63 files for each checkpoint, and 62 have room"
+    assert why_unfit(names[1:]) == ""

@@ -21,7 +21,7 @@ from collab.data.tokens import (
     train_tokenizer,
     vocabulary_size,
 )
-from collab.errors import BrokenOff, DataError
+from collab.errors import BrokenOff, DataError, DataUnreachable
 from tests.full_disk import no_file_larger_than
 
 WORDS = [f"the quick brown fox number {index} jumps over the lazy dog; déjà vu {index % 7}\n" for index in range(400)]
@@ -107,12 +107,12 @@ def test_whoever_breaks_off_leaves_what_is_encoded_and_the_next_one_goes_on_from
     def overseen(texts: Iterator[str]) -> Iterator[str]:
         for number, text in enumerate(texts):
             if number == most:
-                raise BrokenOff("that will do")
+                raise reason("that will do, or the server is away")
             yield text
 
-    for limit in (0, 30, 31, 60):
-        most = limit
-        with pytest.raises(BrokenOff):
+    for limit, kind in ((0, BrokenOff), (30, DataUnreachable), (31, BrokenOff), (60, DataUnreachable)):
+        most, reason = limit, kind
+        with pytest.raises(kind):
             open_blocks(wanted, TOKENIZER, cache, lambda done, _: told.append(done), overseen)
         assert not list(cache.glob("*.bin"))
     most = 10_000

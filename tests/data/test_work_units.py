@@ -112,6 +112,19 @@ def test_many_identities_that_bring_nothing_hold_a_few_passes_and_who_has_brough
     assert taken(board, PeerId("late"), 11.0).unit == Unit(1, 1), "their time is over"
 
 
+def test_who_pushes_under_a_lease_of_before_counts_as_one_that_brings_and_who_has_the_unit_now_does_not() -> None:
+    board = units(shards=50, passes=1000)
+    lazy = taken(board, PeerId("stranger"), 0.0)
+    while board.take(PeerId(f"stranger {len(board.out())}"), 1.0):
+        pass
+    board.note_all_done(1, {lazy.unit.shard: "a lease of before our restart"}, 2.0)
+    assert taken(board, PeerId("another"), 2.0).unit == Unit(4, 0), "in the place of the one that is done"
+    assert board.take(lazy.client, 3.0) is None, "it has brought nothing"
+    assert board.take(ANNA, 3.0) is None
+    board.note_brought(ANNA, 4.0)
+    assert taken(board, ANNA, 4.0).unit == Unit(4, 1)
+
+
 def test_a_lease_is_not_made_longer_for_ever_for_one_that_brings_nothing() -> None:
     board = units(shards=1, passes=1)
     lease, now_s = taken(board, ANNA, 0.0), 0.0

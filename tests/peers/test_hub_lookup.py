@@ -522,6 +522,22 @@ def test_a_disk_on_which_every_checkpoint_is_damaged_begins_with_what_the_hub_ha
     assert at_hub.requests == []
 
 
+def test_a_damaged_newest_checkpoint_comes_back_from_the_hub_and_without_it_the_one_before_is_gone_on_from(
+    at_hub: HubStandIn, tmp_path: Path, pauses: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = DataDir(tmp_path)
+    publish(at_hub, tmp_path, 10, WORD)
+    publish(at_hub, tmp_path, 20, WORD)
+    (new.checkpoints / "epoch-00000020" / "optimizer.safetensors").write_bytes(b"torn")
+    at_hub.fault("GET /api/models/.*", 503, times=99)
+    bring_if_lost(HubPlace(NAME), new, BUNDLE.fingerprint)
+    told = capsys.readouterr().err
+    assert "problem: the newest checkpoint on this disk is damaged, and org/model cannot help" in told
+    at_hub.faults.clear()
+    bring_if_lost(HubPlace(NAME), new, BUNDLE.fingerprint)
+    assert verified_state(new.checkpoints / "epoch-00000020")["epoch"] == 20
+
+
 def test_a_new_run_begins_where_its_repository_is_not_there_or_is_empty(
     at_hub: HubStandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

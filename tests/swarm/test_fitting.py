@@ -10,7 +10,7 @@ from collab.averaging.flow import Links
 from collab.errors import CorruptState, NoDonor, ShapeMismatch
 from collab.metrics.records import Notice
 from collab.swarm.fitting import Brought, fetch_fitting
-from collab.swarm.snapshots import PackedSnapshot, Snapshot, check_forms, forms_of, pack
+from collab.swarm.snapshots import PackedSnapshot, Snapshot, check_forms, forms_of, header_bytes, pack
 from collab.swarm.state_transfer import Wanted, fetch_state
 from collab.types import Lineage, PeerId
 from tests.fakes import FakeNetwork, FakeObserver, FakeTransport, make_ports, run
@@ -84,3 +84,15 @@ def test_what_is_no_state_at_all_is_not_taken_either() -> None:
 
 def test_what_has_the_same_form_is_taken_whatever_its_numbers() -> None:
     check_forms(forms_of(LIE), OURS)
+
+
+def test_a_header_that_is_far_longer_than_ours_is_not_read_and_names_are_told_in_part() -> None:
+    """Lists within lists take dozens of times their length in memory."""
+    nested = b"[" * 50_000 + b"]" * 50_000
+    data = len(nested).to_bytes(8, "little") + nested
+    endless = replace(GOOD, data=data)
+    with pytest.raises(CorruptState, match="a header of 100000 bytes"):
+        forms_of(endless, 2 * header_bytes(GOOD))
+    with pytest.raises(ShapeMismatch) as told:
+        check_forms(forms_of(of("model." + 100_000 * "x")), OURS)
+    assert len(told.value.message) < 400
