@@ -64,6 +64,7 @@ class StateSync:
         self._ports, self._replica, self._strategy = ports, replica, strategy
         self._membership, self._engine, self._fingerprint = membership, engine, engine.fingerprint
         self._began_s = ports.clock.monotonic()
+        self._wrong = 0  # states of another model in a row
         self._has_come = False
         """Whether we have had the swarm's state in this life."""
         self.orders: OrderExchange | None = None
@@ -85,7 +86,7 @@ class StateSync:
         self._ports.observer.observe(
             PhaseReached(at_s=self._ports.clock.now(), phase=Phase.FETCH_STATE, epoch=self._replica.epoch)
         )
-        attempts = misfits = 0
+        attempts = 0
         if self._was_told_what_followed and not is_awaited and (update := await self.missed()).rounds:
             return update
         await self._membership.report()
@@ -105,11 +106,11 @@ class StateSync:
                 await self.pursuit.fresh.wait()
             try:
                 used, round_id = await self._used_of_ours()
-                snapshot = await self._fetch(goes_on=not is_awaited)
+                snapshot, self._wrong = await self._fetch(goes_on=not is_awaited), 0
                 return Update(used, round_id, snapshot, await self._rounds_after(snapshot.epoch, snapshot.lineage))
             except (NoDonor, CorruptState, ShapeMismatch) as error:
-                attempts, is_awaited, misfits = attempts + 1, False, misfits + isinstance(error, ShapeMismatch)
-                if misfits == ATTEMPTS_BEFORE_DOUBT:
+                attempts, is_awaited, self._wrong = attempts + 1, False, self._wrong + isinstance(error, ShapeMismatch)
+                if self._wrong == ATTEMPTS_BEFORE_DOUBT:
                     raise  # before, who has another one may only be away
                 if attempts % ATTEMPTS_BEFORE_DOUBT == 0:
                     await self._membership.report()  # of everybody, as they are now

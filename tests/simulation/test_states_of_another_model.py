@@ -7,10 +7,12 @@ import pytest
 
 from collab.averaging.flow import Links
 from collab.checkpoints.local import epoch_of, list_checkpoints, load_checkpoint
+from collab.errors import ShapeMismatch
 from collab.metrics.records import Notice, StateFetched
 from collab.net.base import Transport
 from collab.swarm.donation import StateServer
-from collab.swarm.snapshots import PackedSnapshot, pack, unpack
+from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
+from collab.training.state_sync import StateSync
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_faults import assert_equal_ends
 
@@ -29,7 +31,7 @@ def swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimSwarm:
             if (packed := await provide(epoch)) is None:  # type: ignore[operator]
                 return None
             snapshot = unpack(packed)
-            tensors = {**snapshot.tensors, "model.more": next(iter(snapshot.tensors.values()))}
+            tensors = {**snapshot.tensors, "model.more": snapshot.tensors[min(snapshot.tensors)]}  # the same of both
             return pack(replace(snapshot, tensors=tensors), fingerprint=fingerprint)
 
         is_wrong = transport.peer_id in {swarm.world.peers[index].peer_id for index in WRONG}
@@ -55,3 +57,27 @@ def test_neither_a_newcomer_nor_a_backbone_takes_it_though_most_trainers_give_it
     for peer in (backbone, trainers[-1]):
         told = [event.text for event in swarm.events(peer, Notice) if "is not taken" in event.text]
         assert any("model.more" in text or "tensor more" in text for text in told)
+
+
+@pytest.mark.parametrize("misfits", [2, 3])
+def test_a_newcomer_that_gets_another_model_s_state_asks_again_as_who_has_the_right_one_may_be_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, misfits: int
+) -> None:
+    swarm, fetch, left = SimSwarm(tmp_path, until=UNTIL, every=5), StateSync._fetch, [misfits]
+
+    async def fetch_wrongly(sync: StateSync, *, goes_on: bool) -> Snapshot:
+        if swarm.world.time_s >= 20.0 and left[0]:
+            left[0] -= 1
+            raise ShapeMismatch("tensor more is missing here")
+        return await fetch(sync, goes_on=goes_on)
+
+    monkeypatch.setattr(StateSync, "_fetch", fetch_wrongly)
+    swarm.add_backbone()
+    trainers = [swarm.add_trainer() for _ in range(2)]
+    swarm.world.call_at(20.0, lambda: trainers.append(swarm.add_trainer()))
+    if misfits == 2:
+        swarm.world.run()
+        assert_equal_ends(swarm, trainers, epoch=UNTIL)
+    else:
+        with pytest.raises(ShapeMismatch, match="tensor more"):
+            swarm.world.run()
