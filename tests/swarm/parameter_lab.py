@@ -42,6 +42,8 @@ class Lab:
         """As far as the server knows."""
         self.last, self.shards, self.max_staleness = last, shards, max_staleness
         self.in_charge: PeerId | None = None
+        self.restart: Callable[[], None]
+        """Have the scheduler know of no lease, as after a restart."""
         self.world.add_peer(self._serve, link=link)
 
     async def _serve(self, ports: Ports) -> None:
@@ -62,8 +64,10 @@ class Lab:
             is_scheduler=lambda peer: peer == me,
         )
         calls = StoreCalls(ports.compute, self.stores, self.complaints.append)
-        await UnitScheduler(ports, plan, calls, timeouts, lambda: self.in_charge or me).serve()
-        await ParameterServer(ports, rules, calls, timeouts).serve()
+        scheduler = UnitScheduler(ports, plan, calls, timeouts, lambda: self.in_charge or me)
+        self.restart = scheduler.forget
+        await scheduler.serve()
+        await ParameterServer(ports, rules, calls, timeouts, scheduler.note_brought).serve()
         await asyncio.Event().wait()
 
     @property

@@ -79,6 +79,31 @@ def test_a_unit_whose_deadline_has_passed_is_somebody_elses_and_the_first_push_c
     assert lab.run() == [Verdict.DONE, Verdict.TAKEN]
 
 
+def test_who_was_at_work_before_a_restart_counts_as_one_that_brings_units() -> None:
+    """Others, who bring nothing, have taken all that these may have at once."""
+    lab = Lab(shards=8, last=1000)
+
+    async def hoard(_: Ports, client: UnitClient) -> None:
+        await asyncio.sleep(2.0)
+        for _ in range(20):
+            await client.take()
+
+    async def work(_: Ports, client: UnitClient) -> tuple[bool, bool]:
+        granted = await a_unit(client)
+        await asyncio.sleep(1.0)
+        lab.restart()
+        await asyncio.sleep(8.0)
+        before = await client.take()
+        await client.push(granted, START, 0)
+        await a_unit(client)  # in the place of the one that is done
+        return isinstance(before, Granted), isinstance(await client.take(), Granted)
+
+    lab.add(work)
+    for _ in range(4):
+        lab.add(hoard)
+    assert lab.run()[0] == (False, True)
+
+
 def test_a_lease_lasts_as_long_as_its_client_asks_for_more_and_ends_when_it_gives_it_back() -> None:
     lab = Lab(shards=1)
 
