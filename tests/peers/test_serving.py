@@ -26,8 +26,9 @@ def test_the_worst_that_lasts_is_told_with_what_to_do(
 ) -> None:
     """What was told once goes with the next step; this stays."""
     backbone = SimpleNamespace(
-        statutes=SimpleNamespace(mandate=None), not_saved=lambda: not_saved, problem=lambda: problem
-    )
+        statutes=SimpleNamespace(mandate=None), membership=None, reporter=SimpleNamespace(credible=None),
+        not_saved=lambda: not_saved, problem=lambda: problem,
+    )  # fmt: skip
     started = SimpleNamespace(ports=SimpleNamespace(clock=None), refusals=SimpleNamespace(rows=list))
     bundle = SimpleNamespace(run=SimpleNamespace(run_id="a-run"))
     watched = watch(cast(Any, backbone), cast(Any, started), cast(Any, bundle), "", lambda: not_published)
