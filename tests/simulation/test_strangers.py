@@ -26,6 +26,7 @@ BOUNDED = {
     "Presence._seen_s": "4,096",
     "Presence._left": "4,096",
     "Uplink._paths": "ten minutes, when the next one comes",
+    "WorkUnits._brought_s": "1,024",
     "WorkUnits._leased": "until the lease is over, when the next client asks",
 }
 """Attributes that hold names of peers, and how long or of how many. A ``TTLCache`` has a bound, and is passed over."""
