@@ -10,6 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from collab.compression.base import Codec
 from collab.errors import CollabError
 from collab.swarm.reachability import Verdict as ReachVerdict
+from collab.swarm.time_sync import ALARMING_OFFSET_S
 from collab.types import Reachability
 from peers.free_memory import FreeMemory
 
@@ -19,8 +20,6 @@ LEAST_MEMORY_GB, ENOUGH_MEMORY_GB = 0.75, 2.0
 """torch and the daemon alone take half a gigabyte; a small language model and its optimiser as much again."""
 LEAST_DISK_GB, ENOUGH_DISK_GB = 0.5, 5.0
 """Two copies of a small model's state, and encoded text; then of one with a hundred million parameters."""
-ALARMING_OFFSET_S = 3.0
-"""From here on the DHT of others would refuse what this machine says, without the correction."""
 OTHER_DATA, OTHER_CACHE = "set XDG_DATA_HOME, or name a --data-dir", "set XDG_CACHE_HOME to a directory"
 SLOW_BYTES_PER_S = 1e6 / 8
 BYTES_PER_MBIT = 1e6 / 8

@@ -15,6 +15,7 @@ from collab.errors import CorruptState, InviteError
 from collab.swarm.bundle import Bundle
 from collab.swarm.invite import read_invite
 from collab.swarm.orders import OrderBook
+from collab.swarm.snapshots import MAX_HEADER_BYTES
 from collab.swarm.statements import Amend
 from collab.types import PeerId
 from collab.version import VERSION
@@ -38,8 +39,6 @@ RUN_ON_HUB = "collab_run.json"
 """What 'collab-peer join org/name' reads."""
 FORMAT = 1
 FLOATS = ("F", "BF")
-MAX_HEADER_BYTES = 100_000_000
-"""As safetensors itself allows."""
 README = "README.md"
 MOST_WORD_BYTES = 100_000
 """Of the file that says how to find the run."""

@@ -14,7 +14,7 @@ PREFIX = "collab_"
 
 
 def why_unfit(names: Collection[str]) -> str:
-    """Why files of a task with these names cannot be part of a checkpoint; empty: they can."""
+    """Why a checkpoint with files of a task of these names cannot be published; empty: it can."""
     if len(names) > MAX_FILES - len(TENSORS):
         return f"the task has {len(names)} files for each checkpoint, and {MAX_FILES - len(TENSORS)} have room"
     taken = sorted(name for name in names if name in PAGES or name in TENSORS or name.startswith(PREFIX))

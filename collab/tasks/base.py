@@ -55,6 +55,6 @@ class Task(Protocol):
     def checkpoint_files(self) -> Mapping[str, bytes]:
         """What belongs beside ``model.safetensors`` so that others can load it: configuration, tokenizer; by name.
 
-        Names are those of plain files (``checkpoints.file_names``); those of the run's own files are taken.
+        Names are those of plain files, and none of the run's own (``checkpoints.file_names``), or it is not published.
         """
         ...

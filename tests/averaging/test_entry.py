@@ -82,13 +82,7 @@ def test_who_cannot_go_into_a_round_says_why_to_its_leader_and_to_whoever_watche
 
     async def main() -> None:
         async with FakeNetwork() as network:
-            rounds = Rounds(network, "a")
-            for name in "abcd":
-                await rounds.add_trainer(name)
-            first = (await rounds.average(random_vectors("abcd", 100)))["a"]
-            assert isinstance(first, Committed)
-            rounds.trainers.discard(PeerId("d"))
-            rounds.missed_s = 10.0 * rounds.engines["a"].links.timeouts.fixed.orphaned_s
+            rounds, first = await without_an_elector(network)
             rounds.takes_for_here = {name: {PeerId("d")} for name in "bc"}
             outcome = (await rounds.average(random_vectors("abc", 100), epoch=1, lineage=first.lineage))["a"]
             assert isinstance(outcome, Aborted), outcome
@@ -109,13 +103,7 @@ def test_who_cannot_go_into_a_round_says_why_to_its_leader_and_to_whoever_watche
 def test_a_goodbye_that_only_the_leader_has_read_yet_costs_no_round() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
-            rounds = Rounds(network, "a")
-            for name in "abcd":
-                await rounds.add_trainer(name)
-            first = (await rounds.average(random_vectors("abcd", 100)))["a"]
-            assert isinstance(first, Committed)
-            rounds.trainers.discard(PeerId("d"))
-            rounds.missed_s = 10.0 * rounds.engines["a"].links.timeouts.fixed.orphaned_s
+            rounds, first = await without_an_elector(network)
             rounds.goodbyes_to_read = {name: {PeerId("d")} for name in "bc"}
             outcomes = await rounds.average(random_vectors("abc", 100), epoch=1, lineage=first.lineage)
             for outcome in outcomes.values():
@@ -123,6 +111,18 @@ def test_a_goodbye_that_only_the_leader_has_read_yet_costs_no_round() -> None:
                 assert set(dict(outcome.record.contributors)) == {PeerId(name) for name in "abc"}
 
     run(main())
+
+
+async def without_an_elector(network: FakeNetwork) -> tuple[Rounds, Committed]:
+    """Four trainers, led by a, have been in a round, which decides what follows; d is gone since, and long missed."""
+    rounds = Rounds(network, "a")
+    for name in "abcd":
+        await rounds.add_trainer(name)
+    first = (await rounds.average(random_vectors("abcd", 100)))["a"]
+    assert isinstance(first, Committed)
+    rounds.trainers.discard(PeerId("d"))
+    rounds.missed_s = 10.0 * rounds.engines["a"].links.timeouts.fixed.orphaned_s
+    return rounds, first
 
 
 def refusals(rounds: Rounds, name: str) -> list[PeerRefused]:
