@@ -3,15 +3,18 @@
 import asyncio
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
 import torch
 
 from collab.averaging.calls import NOT_COMING
+from collab.clock import SystemClock
 from collab.net.base import Stream
 from collab.swarm.donation import StateServer
 from collab.swarm.membership import Membership
@@ -133,6 +136,26 @@ def lie_and_do_nothing_else(log: str) -> None:
     lie_about_the_state(log)
 
 
+def live_by_the_clock_in(path: str) -> None:
+    """The machine's clock is off by as many seconds as ``path`` says, which changes when somebody sets it."""
+    ordinary, shift = time.time, Path(path)
+
+    def told() -> float:
+        return ordinary() + float(shift.read_text())
+
+    _replace(time, "time", told)
+    defaults = SystemClock.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["wall"] = told
+
+
+def set_clock(path: Path, seconds: float) -> None:
+    """As its owner or NTP does."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(str(seconds))
+    new.replace(path)
+
+
 def count_steps_in_parameters(log: str) -> None:
     """Every parameter is the number of steps; which values a state had that was taken over is written to ``log``."""
     step, load = Replica.step, Replica.load
@@ -154,6 +177,6 @@ def count_steps_in_parameters(log: str) -> None:
     _replace(Replica, "load", logging)
 
 
-def _replace(kind: type, name: str, method: Any) -> None:
+def _replace(kind: type | ModuleType, name: str, method: Any) -> None:
     """This process lives for one peer, so nothing is put back."""
     setattr(kind, name, method)

@@ -111,12 +111,12 @@ class LiveSwarm:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "run.yaml").write_text(run_text)
 
-    def backbone(self, *arguments: str, place: str = "") -> Peer:
+    def backbone(self, *arguments: str, place: str = "", habits: Habits | None = None) -> Peer:
         """Start the backbone and wait for its invite."""
         self.invite.unlink(missing_ok=True)
         host = "0.0.0.0" if place else "127.0.0.1"
         command = ["backbone", str(self.directory), "--host", host, "--invite-file", str(self.invite), "--json"]
-        peer = self.start("backbone", [*command, *arguments], place)
+        peer = self.start("backbone", [*command, *arguments], place, habits)
         wait_until(self.invite.exists, "the invite", peer)
         return peer
 
