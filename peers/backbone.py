@@ -46,8 +46,8 @@ from peers.summary import shares_of
 from peers.ungiven import Ungiven
 from peers.workshop import Workshop
 
-LAST_ERRAND_S = 2.5
-"""From when it is asked to leave: after 4.5 s the process ends in any case, and there is a goodbye to say."""
+BEFORE_GOODBYE_S = 2.5
+"""From when it is asked to leave, for all that comes first: after 4.5 s the process ends in any case."""
 
 
 class Backbone:
@@ -154,14 +154,16 @@ class Backbone:
             stop.wait(),
         )
         asked_s = self._ports.clock.monotonic()
-        await self.keeper.finish()
-        left_s = LAST_ERRAND_S - (self._ports.clock.monotonic() - asked_s)
-        if self.last_errand is not None and left_s > 0:
-            await self.last_errand(left_s)
-        self._free_from = self._engine.retire()
-        self._state = PeerState.LEAVING if self._free_from is None else PeerState.LEFT
-        await self.membership.report()
-        await self.lease.leave()
+        async with asyncio.TaskGroup() as tasks:
+            finishing = tasks.create_task(self.keeper.finish())
+            await asyncio.wait((finishing,), timeout=BEFORE_GOODBYE_S)
+            left_s = BEFORE_GOODBYE_S - (self._ports.clock.monotonic() - asked_s)
+            if self.last_errand is not None and left_s > 0:
+                await self.last_errand(left_s)
+            self._free_from = self._engine.retire()
+            self._state = PeerState.LEAVING if self._free_from is None else PeerState.LEFT
+            await self.membership.report()
+            await self.lease.leave()
         if (why := self._unwanted()) is not None:
             raise why
 

@@ -20,6 +20,7 @@ from collab.swarm.lease import LEASE_S, MARGIN_S, RENEW_S, TURN_S
 from collab.swarm.snapshots import PackedSnapshot
 from collab.types import PeerId
 from peers import fetching
+from peers.process import LEAVE_LIMIT_S
 from peers.shelf import Shelf
 from peers.ungiven import UNGIVEN_S
 from tests.simulation.swarm import SimSwarm
@@ -237,22 +238,43 @@ def test_a_checkpoint_that_is_being_written_when_its_backbone_is_asked_to_leave_
     """By the one that publishes, and by one that has it from there."""
     swarm = several(tmp_path, 2, 3, until=40)
     backbone = swarm.world.peers[who]
-    write, asked = Shelf._write, list[int]()
-
-    async def slowly(shelf: Shelf, epoch: int, do: Callable[[], Checkpoint]) -> bool:
-        is_ours = shelf.root.is_relative_to(swarm.directory / f"backbone-{who}")
-        if is_ours and epoch >= 20 and not asked:
-            asked.append(epoch)
-            swarm.world.call_at(swarm.world.time_s + 0.5, lambda: swarm.ask_to_leave(backbone))
-        await asyncio.sleep(1.0)
-        return await write(shelf, epoch, do)
-
-    monkeypatch.setattr(Shelf, "_write", slowly)
+    asked = leave_while_it_writes(swarm, monkeypatch, who, write_s=1.0)
     swarm.world.run()
     (epoch,) = asked
     assert epoch in published(swarm, who)
     assert epoch in [event.epoch for event in swarm.events(backbone, CheckpointSaved)]
     assert max(published(swarm, who)) == epoch, "it has left"
+
+
+def test_who_cannot_finish_a_checkpoint_in_time_says_goodbye_before_it_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = several(tmp_path, 2, 3, until=40)
+    asked = leave_while_it_writes(swarm, monkeypatch, 0, write_s=20.0)
+    swarm.world.run()
+    (asked_s,) = asked.values()
+    (freed,) = [event for event in swarm.events(swarm.world.peers[0], LeaseChanged) if event.term == 0]
+    assert freed.at_s - EPOCH_S < asked_s + LEAVE_LIMIT_S
+    (taken,) = [event for event in swarm.events(swarm.world.peers[1], LeaseChanged) if event.term == 2]
+    assert taken.at_s < freed.at_s + LEASE_S, "it has heard that"
+
+
+def leave_while_it_writes(
+    swarm: SimSwarm, monkeypatch: pytest.MonkeyPatch, who: int, *, write_s: float
+) -> dict[int, float]:
+    """A backbone is asked to leave half a second after it began a checkpoint; of which epoch, and when, later on."""
+    write, asked = Shelf._write, dict[int, float]()
+
+    async def slowly(shelf: Shelf, epoch: int, do: Callable[[], Checkpoint]) -> bool:
+        is_ours = shelf.root.is_relative_to(swarm.directory / f"backbone-{who}")
+        if is_ours and epoch >= 20 and not asked:
+            asked[epoch] = swarm.world.time_s + 0.5
+            swarm.world.call_at(asked[epoch], lambda: swarm.ask_to_leave(swarm.world.peers[who]))
+            await asyncio.sleep(write_s)
+        return await write(shelf, epoch, do)
+
+    monkeypatch.setattr(Shelf, "_write", slowly)
+    return asked
 
 
 def test_a_holder_frozen_while_it_publishes_yields_to_the_next_one(tmp_path: Path) -> None:
