@@ -245,6 +245,7 @@ def unpack(packed: PackedSnapshot) -> Snapshot:
         if not isinstance(scalars, dict):
             raise ValueError(f"its scalars are a {type(scalars).__name__}")
     except (safetensors.SafetensorError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptState(f"the snapshot of epoch {packed.manifest.epoch} is no safetensors file: {error}") from error
+        what = f"the snapshot of epoch {packed.manifest.epoch} is no safetensors file"
+        raise CorruptState(f"{what}: {str(error)[:MOST_SHOWN]}") from error
     manifest = packed.manifest
     return Snapshot(epoch=manifest.epoch, lineage=manifest.lineage, tensors=tensors, scalars=scalars, era=era)

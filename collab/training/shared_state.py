@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from collab.errors import ShapeMismatch
-from collab.swarm.snapshots import PackedSnapshot, Snapshot, unpack
+from collab.swarm.snapshots import MOST_SHOWN, PackedSnapshot, Snapshot, unpack
 from collab.types import Lineage
 
 QUANTISATION_KEYS = ("qmap", "absmax")
@@ -55,10 +55,12 @@ def optimizer_values(snapshot: Snapshot, model: torch.nn.Module) -> Iterator[tup
                 continue
             name, _, key = full_name.removeprefix("optimizer.").rpartition(".")
             if name not in shapes:
-                raise ShapeMismatch(f"the snapshot has optimiser state for {name}, which this model lacks")
+                text = f"the snapshot has optimiser state for {name[:MOST_SHOWN]}, which this model lacks"
+                raise ShapeMismatch(text)
             shape = tuple(np.shape(value))
             if shape not in ((), (1,), shapes[name]) and not key.startswith(QUANTISATION_KEYS):
-                raise ShapeMismatch(f"optimiser state {key} of {name} has shape {shape}, not {shapes[name]}")
+                what = f"optimiser state {key[:MOST_SHOWN]} of {name}"
+                raise ShapeMismatch(f"{what} has shape {str(shape)[:MOST_SHOWN]}, not {shapes[name]}")
             yield name, key, value
 
 
@@ -87,11 +89,12 @@ def tensors_of(snapshot: Snapshot, model: torch.nn.Module) -> dict[str, Any]:
     if set(own) != set(theirs):
         name = min(set(own) ^ set(theirs))
         where = "the snapshot lacks" if name in own else "this model lacks"
-        raise ShapeMismatch(f"{where} the tensor {name}", hint="the state belongs to another model")
+        raise ShapeMismatch(f"{where} the tensor {name[:MOST_SHOWN]}", hint="the state belongs to another model")
     for name, tensor in own.items():
         if tuple(tensor.shape) != tuple(theirs[name].shape):
+            there = str(tuple(theirs[name].shape))[:MOST_SHOWN]
             raise ShapeMismatch(
-                f"tensor {name} has shape {tuple(tensor.shape)} here, {tuple(theirs[name].shape)} in the snapshot",
+                f"tensor {name} has shape {tuple(tensor.shape)} here, {there} in the snapshot",
                 hint="the state belongs to another model",
             )
         dtype = str(tensor.dtype).removeprefix("torch.")

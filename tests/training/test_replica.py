@@ -344,6 +344,14 @@ def test_a_snapshot_of_another_shape_names_the_tensor_and_changes_nothing(change
     assert pack(ours.snapshot(), fingerprint="f") == before
 
 
+@pytest.mark.parametrize("name", ["model.{}", "optimizer.{}.step", "optimizer.last.bias.{}"])
+def test_a_name_that_a_state_has_made_up_is_told_in_part(name: str) -> None:
+    ours = replica(seeded(Toy), OPTIMIZERS["adamw"])
+    with pytest.raises(ShapeMismatch, match="xxx") as told:
+        ours.load(altered(ours.snapshot(), **{name.format(100_000 * "x"): np.zeros(7, np.float32)}))
+    assert len(told.value.message) < 400
+
+
 def test_a_branch_that_no_sample_uses_has_a_gradient_of_zero() -> None:
     ours = replica(seeded(Toy))
     ours.accumulate(batch(0, 8), loss)
