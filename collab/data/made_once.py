@@ -47,10 +47,13 @@ def make_once(path: Path, write: Callable[[BinaryIO], object], needed_bytes: Cal
                         hint="choose another --data-dir, or change its permissions") from error
 
 
-def left_at(path: Path) -> dict[str, Any] | None:
-    """Where whoever wrote ``path`` last broke off; None: it is to be written from its beginning."""
+def left_at(path: Path) -> Any:
+    """Where whoever wrote ``path`` last broke off, as JSON; None: it is to be written from its beginning.
+
+    Another version may have noted it in another form, or a disk have spoilt it.
+    """
     try:
-        at: dict[str, Any] = json.loads(path.with_suffix(".left").read_text(encoding="utf-8"))
+        at = json.loads(path.with_suffix(".left").read_text(encoding="utf-8"))
         return at if path.with_suffix(".partial").exists() else None
     except (OSError, ValueError):
         return None

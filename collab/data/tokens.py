@@ -3,15 +3,17 @@
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Annotated, Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from collab.config import Data
@@ -182,15 +184,27 @@ def blocks_path(request: BlockRequest, tokenizer_json: str, cache_dir: Path) -> 
     return cache_dir / f"tokens-{request.split}-{key}.bin"
 
 
+_Count = Annotated[int, Field(ge=0)]
+
+
 @dataclass(slots=True)
 class _Written:
     """How far a file is."""
 
-    documents: int = 0
-    text_bytes: int = 0
-    blocks: int = 0
-    pending: list[int] = field(default_factory=list)
+    documents: _Count = 0
+    text_bytes: _Count = 0
+    blocks: _Count = 0
+    pending: list[_Count] = field(default_factory=list)
     """Tokens that are encoded, and fill no block yet."""
+
+    @classmethod
+    def read(cls, note: Any) -> "_Written":
+        """The beginning, where the note is of another form than ours."""
+        try:
+            written = TypeAdapter(cls).validate_python(note)
+        except ValidationError:
+            return cls()
+        return written if asdict(written) == note else cls()
 
 
 class _BlockWriter:
@@ -202,11 +216,10 @@ class _BlockWriter:
         self._progress, self._overseen = progress, overseen
         self._written = _Written()
 
-    def write(self, handle: BinaryIO, at: dict[str, Any] | None) -> None:
-        if at is not None:
-            self._written = _Written(**at)
-            handle.seek(self._written.blocks * self._request.sequence_length * self._dtype.itemsize)
-            handle.truncate()
+    def write(self, handle: BinaryIO, at: Any) -> None:
+        self._written = self._found(handle, _Written.read(at))
+        handle.seek(self._num_bytes(self._written))
+        handle.truncate()
         try:
             self._write_blocks(handle)
         except (BrokenOff, DataUnreachable) as error:
@@ -221,6 +234,14 @@ class _BlockWriter:
         if self._request.max_blocks is not None and num_blocks < self._request.max_blocks:
             logger.info("less text than asked for: split=%s samples=%d wanted=%d", self._request.split, num_blocks,
                         self._request.max_blocks)
+
+    def _found(self, handle: BinaryIO, noted: _Written) -> _Written:
+        """What is noted, if the file and its tokens can be so; else the beginning."""
+        is_there = handle.seek(0, os.SEEK_END) >= self._num_bytes(noted)
+        return noted if is_there and max(noted.pending, default=0) <= np.iinfo(self._dtype).max else _Written()
+
+    def _num_bytes(self, written: _Written) -> int:
+        return written.blocks * self._request.sequence_length * self._dtype.itemsize
 
     def _write_blocks(self, handle: BinaryIO) -> None:
         request = self._request
@@ -259,7 +280,7 @@ class _BlockWriter:
         request = self._request
         if request.max_blocks is not None:
             return request.max_blocks * request.sequence_length * self._dtype.itemsize
-        token_bytes = self._written.blocks * request.sequence_length * self._dtype.itemsize
+        token_bytes = self._num_bytes(self._written)
         per_text_byte = token_bytes / self._written.text_bytes if token_bytes else self._dtype.itemsize / 3
         return int(request.section.max_megabytes * 1e6 * per_text_byte)
 

@@ -1,11 +1,13 @@
 import hashlib
+import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -125,6 +127,38 @@ def test_whoever_breaks_off_leaves_what_is_encoded_and_the_next_one_goes_on_from
     assert np.array_equal(open_blocks(wanted, TOKENIZER, cache, lambda done, _: told.append(done), overseen), whole)
     assert told[0] > before, "it was not encoded again"
     assert [path.suffix for path in token_files(cache)] == [".bin"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda ours: ours | {"pages": 3},
+        lambda ours: ours | {"documents": "a"},
+        lambda ours: ours | {"documents": -1},
+        lambda ours: ours | {"blocks": 10**6},
+        lambda ours: ours | {"pending": [70_000]},
+        lambda ours: ours | {"pending": None},
+        lambda ours: {"documents": ours["documents"]},
+        lambda ours: list(ours.values()),
+        lambda _: 5,
+    ],
+)
+def test_a_note_of_another_form_is_as_if_there_were_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Callable[[dict[str, Any]], Any]
+) -> None:
+    monkeypatch.setattr("collab.data.tokens._BATCH_BYTES", 500)
+    wanted, cache = request(tmp_path, length=13), tmp_path / "cache"
+
+    def broken_off(texts: Iterator[str]) -> Iterator[str]:
+        yield from islice(texts, 30)
+        raise BrokenOff("that will do")
+
+    with pytest.raises(BrokenOff):
+        open_blocks(wanted, TOKENIZER, cache, overseen=broken_off)
+    (note,) = cache.glob("*.left")
+    note.write_text(json.dumps(other(json.loads(note.read_text()))))
+    blocks = open_blocks(wanted, TOKENIZER, cache)
+    assert np.array_equal(blocks, open_blocks(wanted, TOKENIZER, tmp_path / "other"))
 
 
 def test_how_far_the_encoding_is_is_told_of_about_as_much_as_there_will_be(
