@@ -8,6 +8,7 @@ import asyncio
 import logging
 import math
 
+from collab.checkpoints.aside import SET_ASIDE
 from collab.checkpoints.base import Order
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.errors import CheckpointFailed, ConfigError, CorruptState
@@ -100,9 +101,8 @@ class StateKeeper:
         return await self.shelf.highest()
 
     async def provide(self, epoch: int | None) -> PackedSnapshot | None:
-        """Our snapshot for somebody else.
-
-        While somebody may come back who holds a newer one, only for those who ask for this very epoch: other backbones.
+        """Our snapshot for somebody else; while somebody may come back who holds a newer one, only for other backbones,
+        who ask for this very epoch.
         """
         packed, is_early = self.packed, self._ports.clock.monotonic() < self._waits_until_s
         if packed is None or (epoch is None and is_early and self.epoch < self._seen_epoch):
@@ -197,7 +197,7 @@ class StateKeeper:
                 self.packed = None
                 number = await self.shelf.set_aside_after(epoch)
                 text = f"trainers have gone on from epoch {epoch}; our {number} later checkpoints are put aside"
-                self._warn(text, f"they lie in {self.shelf.root / 'set-aside'}")
+                self._warn(text, f"they lie in {self.shelf.root / SET_ASIDE}")
                 await self.restore()
 
     async def _has_rolled_back(self) -> bool:
