@@ -2,14 +2,20 @@
 
 import asyncio
 import logging
+import math
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from collab.errors import StateError
+import numpy as np
+
+from collab.errors import CollabError, StateError
 from collab.metrics.records import StateFetched
 from collab.ports import Ports
 from collab.swarm.fitting import Brought, fetch_fitting
+from collab.swarm.forms import Forms, check_forms, forms_of, header_bytes, of_model
 from collab.swarm.handover import FINAL_HANDOVER_S
-from collab.swarm.snapshots import MAX_SNAPSHOT_BYTES, Forms, PackedSnapshot, check_forms, forms_of, header_bytes
+from collab.swarm.snapshots import DTYPES, MAX_SNAPSHOT_BYTES, PackedSnapshot
 from collab.swarm.state_transfer import MOST_FLOATS, MOST_MORE, Wanted, fetch_state
 from collab.swarm.vouching import contributors_of, steady_of
 from collab.types import PeerId
@@ -28,20 +34,57 @@ MOST_HEADER = 1 << 20
 """Bytes of a state's header, beside what ours has for parameters that an optimiser keeps several tensors for."""
 MOST_GROWTH = 2
 """Of a state after the first step, when the optimiser has all that it keeps."""
+ENTRY_BYTES = 80
+"""Of a tensor in a header, beside its name."""
+NUMBER_BYTES = {name: np.dtype(dtype).itemsize for dtype, name in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a state of the run is like: whoever has a far larger one, or of another model, has another."""
+
+    forms: Forms
+    """Of the model."""
+    most_bytes: int
+    most_header_bytes: int
+
+    @classmethod
+    def like(cls, packed: PackedSnapshot) -> "Expected":
+        """As one that we have."""
+        manifest = packed.manifest
+        return cls(
+            forms=of_model(forms_of(packed)),
+            most_bytes=(MOST_GROWTH if manifest.epoch else MOST_FLOATS) * manifest.num_bytes + MOST_MORE,
+            most_header_bytes=MOST_FLOATS * header_bytes(packed) + MOST_HEADER,
+        )
+
+    @classmethod
+    def of(cls, forms: Forms) -> "Expected":
+        """As of a model of these forms."""
+        num_bytes = sum(NUMBER_BYTES[dtype] * math.prod(shape) for dtype, shape in forms.values())
+        header = sum(len(name.encode()) + ENTRY_BYTES for name in forms)
+        return cls(
+            forms=forms,
+            most_bytes=MOST_FLOATS * num_bytes + MOST_MORE,
+            most_header_bytes=MOST_FLOATS * header + MOST_HEADER,
+        )
 
 
 class Fetcher:
     """Of one backbone."""
 
-    def __init__(self, ports: Ports, fingerprint: str, company: Company) -> None:
+    def __init__(
+        self, ports: Ports, fingerprint: str, company: Company, model_forms: Callable[[], Forms] | None
+    ) -> None:
+        """
+        Args:
+            model_forms: asked before a first state is fetched; see ``Workshop``.
+        """
         self._ports, self._fingerprint, self._company = ports, fingerprint, company
         self._membership, self._links = company.membership, company.links
-        self.most_bytes = MAX_SNAPSHOT_BYTES
-        """That are fetched."""
-        self._forms: Forms | None = None
-        """Of the state that we have, or had last; None: we had none yet."""
-        self._most_header_bytes = 0
-        """Of a state that is compared with that."""
+        self._model_forms = model_forms
+        self._expected: Expected | None = None
+        """As the state that we have, or had last, or as the run's model; None: we know neither."""
         self._refused: deque[str] = deque(maxlen=MOST_REFUSED)
         """Digests of states that do not fit."""
         self._failures = 0
@@ -54,17 +97,25 @@ class Fetcher:
         return self._ports.clock.monotonic() - self._failing_from_s if self._failures else 0.0
 
     def note(self, packed: PackedSnapshot) -> None:
-        """What the run's state is like: whoever has a far larger one, or of another model, has another."""
-        manifest = packed.manifest
-        self.most_bytes = (MOST_GROWTH if manifest.epoch else MOST_FLOATS) * manifest.num_bytes + MOST_MORE
-        self._forms = forms_of(packed)
-        self._most_header_bytes = MOST_FLOATS * header_bytes(packed) + MOST_HEADER
+        """What the run's state is like."""
+        self._expected = Expected.like(packed)
 
     def _checked(self, packed: PackedSnapshot) -> PackedSnapshot:
         """Raises ``StateError`` for what does not look like the run's state as we know it."""
-        if self._forms is not None:
-            check_forms(forms_of(packed, self._most_header_bytes), self._forms)
+        if (expected := self._expected) is not None:
+            check_forms(forms_of(packed, expected.most_header_bytes), expected.forms)
         return packed
+
+    async def _learn(self, model_forms: Callable[[], Forms]) -> None:
+        """What a state must be like, before we have one."""
+        try:
+            forms = await self._ports.compute.run(model_forms)
+        except CollabError as error:
+            logger.warning("the first state is taken as most have it: %s; %s", error.message, error.hint)
+            self._model_forms = None
+            return
+        if self._expected is None:
+            self._expected = Expected.of(forms)
 
     async def fetch_offered(self, peer: PeerId, epoch: int) -> PackedSnapshot | None:
         """What a trainer that leaves says to hold, if the run has come to that; see ``fetch``."""
@@ -80,6 +131,8 @@ class Fetcher:
 
     async def fetch(self, due: Due) -> PackedSnapshot | None:
         """A snapshot, verified; None when nobody can give it now."""
+        if self._expected is None and self._model_forms is not None:
+            await self._learn(self._model_forms)
         started_s = self._ports.clock.monotonic()
         digest = due.published.digest if due.published is not None else None
         trainers = frozenset(due.donors) - {record.peer for record in self._membership.backbones()}
@@ -89,7 +142,7 @@ class Fetcher:
             digest=digest,
             voices=trainers & steady_of(contributors_of(self._company.rounds())) or trainers,
             voice_of=self._membership.voice_of,
-            most_bytes=self.most_bytes,
+            most_bytes=self._expected.most_bytes if self._expected is not None else MAX_SNAPSHOT_BYTES,
             patience_s=PATIENCE_S,
             refused=frozenset(self._refused),
         )

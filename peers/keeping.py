@@ -42,7 +42,7 @@ class StateKeeper:
     ) -> None:
         self._ports, self._bundle, self._workshop = ports, bundle, workshop
         self._membership, self._lease, self._mandate = company.membership, company.lease, company.mandate
-        self.fetcher = Fetcher(ports, bundle.fingerprint, company)
+        self.fetcher = Fetcher(ports, bundle.fingerprint, company, workshop.model_forms)
         self.evaluations = Evaluations(ports, bundle.run, company.membership, workshop.evaluate)
         self._off, self._last_seen, self._rounds = company.off, company.last_seen, company.rounds
         self.shelf = MemoryShelf(ports, publisher) if Duty.CHECKPOINTS in self._off else Shelf(ports, publisher)

@@ -37,6 +37,7 @@ from peers.telling import say
 from peers.workshop import Workshop
 
 if TYPE_CHECKING:
+    from collab.swarm.forms import Forms
     from collab.swarm.snapshots import Snapshot
     from collab.tasks.base import Evaluation, Task
 
@@ -188,6 +189,20 @@ def names_of(task: "Task") -> tuple[str, ...]:
     from collab.training.copy_layout import CopyLayout
 
     return CopyLayout(task.build_model()).names
+
+
+def forms_of_model(task: Callable[[], "Task"]) -> "Forms":
+    """What each state of the run has of the model. Imports torch.
+
+    Raises:
+        ConfigError, DataError: the task cannot be had on this machine.
+        TaskFailed: its code has failed.
+    """
+    from collab.tasks.evaluation import blaming_task
+    from collab.training.shared_state import model_forms
+
+    with blaming_task("build its model"):
+        return model_forms(task().build_model)
 
 
 def worth_of(task: "Task", state: "Snapshot") -> "Evaluation":

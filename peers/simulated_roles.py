@@ -25,6 +25,7 @@ from collab.training.participant import Participant
 from collab.training.participant_settings import ParticipantSettings
 from collab.training.pausing import Pause
 from collab.training.replica import Replica
+from collab.training.shared_state import model_forms
 from collab.training.trainer import Trainer
 from collab.types import Role
 from peers.auxiliary import Auxiliary, AuxiliarySettings
@@ -100,6 +101,7 @@ class SimulatedRoles:
             checkpoint_files=self.task.checkpoint_files,
             evaluate=lambda state: evaluate_state(self.task, state),
             copied_names=lambda: CopyLayout(self.task.build_model()).names,
+            model_forms=lambda: model_forms(self.task.build_model),
         )
         self.backbones[index] = backbone = Backbone(ports, identity, self.bundle, workshop, settings)
         self.stops[index] = asyncio.Event()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from collab.swarm.forms import Forms
 from collab.swarm.snapshots import Snapshot
 
 if TYPE_CHECKING:
@@ -21,3 +22,6 @@ class Workshop:
     """What a state is worth on the held-out split; None: this backbone does not measure."""
     copied_names: Callable[[], tuple[str, ...]] = tuple
     """Of what a client's copy of the model is made of, in the order of the vector; for parameter servers."""
+    model_forms: Callable[[], Forms] | None = None
+    """What each state of the run has of the model; None: this backbone compares with the state that it has only. Raises
+    ``CollabError`` where the task cannot be had here."""

@@ -14,7 +14,7 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from collab.errors import BadMessage, CorruptState, ShapeMismatch
+from collab.errors import BadMessage, CorruptState
 from collab.net.wire import Message
 from collab.types import Lineage
 
@@ -25,8 +25,6 @@ MAX_HEADER_BYTES = 100_000_000
 """As safetensors itself allows."""
 MOST_SHOWN = 100
 """Characters of what others may have made up."""
-Forms = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Data type and shape of tensors, by name."""
 SCALARS = "collab.scalars"
 """Key of the JSON scalars in the safetensors metadata."""
 ERA = "collab.era"
@@ -189,43 +187,6 @@ def check_chunk(manifest: Manifest, index: int, chunk: bytes | bytearray | memor
             f"chunk {index} of the snapshot of epoch {manifest.epoch} is not what its manifest promises",
             hint="it was changed on the way or on the donor's side; another donor is asked",
         )
-
-
-def header_bytes(packed: PackedSnapshot) -> int:
-    """How long the header of a state says to be."""
-    return int.from_bytes(memoryview(packed.data)[:8], "little")
-
-
-def forms_of(packed: PackedSnapshot, most_bytes: int = MAX_HEADER_BYTES) -> Forms:
-    """Of what a state has of the model; only its header is read.
-
-    Args:
-        most_bytes: of that header; lists within lists take dozens of times their length in memory.
-
-    Raises:
-        CorruptState: it is no safetensors file, or its header is longer.
-    """
-    try:
-        data, length = memoryview(packed.data), header_bytes(packed)
-        if length > most_bytes:
-            raise ValueError(f"a header of {length} bytes")
-        header = json.loads(bytes(data[8 : 8 + length]))
-        model = {name: one for name, one in header.items() if name.startswith("model.")}
-        return {name: (str(one["dtype"]), tuple(map(int, one["shape"]))) for name, one in model.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CorruptState(f"the snapshot of epoch {packed.manifest.epoch} is no safetensors file: {error}") from error
-
-
-def check_forms(theirs: Forms, ours: Forms) -> None:
-    """
-    Raises:
-        ShapeMismatch: theirs are those of another model.
-    """
-    for name in sorted(theirs.keys() | ours.keys()):
-        if theirs.get(name) != ours.get(name):
-            there, here = (f"{one[0]} {[*one[1]]}" if one else "missing" for one in (theirs.get(name), ours.get(name)))
-            what = f"{name[:MOST_SHOWN]} is {there[:MOST_SHOWN]} there, {here[:MOST_SHOWN]} here"
-            raise ShapeMismatch(what, hint="the state belongs to another model")
 
 
 def unpack(packed: PackedSnapshot) -> Snapshot:

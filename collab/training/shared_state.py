@@ -1,6 +1,7 @@
 """What of a model and its optimiser peers share, by name."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -8,11 +9,11 @@ import numpy as np
 import torch
 
 from collab.errors import ShapeMismatch
-from collab.swarm.snapshots import MOST_SHOWN, PackedSnapshot, Snapshot, unpack
+from collab.swarm.forms import MODEL, OPTIMIZER, Forms, parameter_and_key, shape_of
+from collab.swarm.snapshots import DTYPES, MOST_SHOWN, PackedSnapshot, Snapshot, unpack
 from collab.types import Lineage
 
-QUANTISATION_KEYS = ("qmap", "absmax")
-"""How the keys of bitsandbytes' tables begin; any other optimiser state has its parameter's shape or is a scalar."""
+logger = logging.getLogger(__name__)
 
 
 def model_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -24,6 +25,26 @@ def model_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
             seen.add(id(tensor))
             tensors[name] = tensor.detach()
     return tensors
+
+
+def model_forms(build: Callable[[], torch.nn.Module]) -> Forms:
+    """What a snapshot of a model that ``build`` makes has of it.
+
+    Built without numbers, which takes no memory and no time; only a model that looks at its own while it is built, as
+    somebody's task may have one, is built with them.
+    """
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.device("meta"):
+                model = build()
+        except Exception as error:  # noqa: BLE001 - of any kind; what is wrong in any case is raised by the next line
+            logger.debug("the model cannot be built without numbers reason=%s", type(error).__name__)
+            model = build()
+    forms: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, tensor in model_tensors(model).items():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        forms[f"{MODEL}{name}"] = DTYPES[dtype], tuple(tensor.shape)
+    return forms
 
 
 def optimizer_state(snapshot: Snapshot, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -46,22 +67,14 @@ def optimizer_values(snapshot: Snapshot, model: torch.nn.Module) -> Iterator[tup
     """Of each parameter, by name, what a snapshot has of the optimiser's state, and under which key.
 
     Raises:
+        CorruptState: it can be that of no model.
         ShapeMismatch: it is that of another model.
     """
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     for source in (snapshot.tensors, snapshot.scalars):
         for full_name, value in source.items():
-            if not full_name.startswith("optimizer."):
-                continue
-            name, _, key = full_name.removeprefix("optimizer.").rpartition(".")
-            if name not in shapes:
-                text = f"the snapshot has optimiser state for {name[:MOST_SHOWN]}, which this model lacks"
-                raise ShapeMismatch(text)
-            shape = tuple(np.shape(value))
-            if shape not in ((), (1,), shapes[name]) and not key.startswith(QUANTISATION_KEYS):
-                what = f"optimiser state {key[:MOST_SHOWN]} of {name}"
-                raise ShapeMismatch(f"{what} has shape {str(shape)[:MOST_SHOWN]}, not {shapes[name]}")
-            yield name, key, value
+            if full_name.startswith(OPTIMIZER):
+                yield *parameter_and_key(full_name, shape_of(value), shapes), value
 
 
 def unpack_for(model: torch.nn.Module, packed: PackedSnapshot) -> Snapshot:

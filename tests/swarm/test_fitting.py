@@ -1,16 +1,19 @@
 """A state of another model is not taken, and somebody else is asked."""
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from collab.averaging.flow import Links
-from collab.errors import CorruptState, NoDonor, ShapeMismatch
+from collab.errors import CorruptState, NoDonor, ShapeMismatch, StateError
 from collab.metrics.records import Notice
 from collab.swarm.fitting import Brought, fetch_fitting
-from collab.swarm.snapshots import PackedSnapshot, Snapshot, check_forms, forms_of, header_bytes, pack
+from collab.swarm.forms import check_forms, forms_of, header_bytes
+from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack
 from collab.swarm.state_transfer import Wanted, fetch_state
 from collab.types import Lineage, PeerId
 from tests.fakes import FakeNetwork, FakeObserver, FakeTransport, make_ports, run
@@ -84,6 +87,30 @@ def test_what_is_no_state_at_all_is_not_taken_either() -> None:
 
 def test_what_has_the_same_form_is_taken_whatever_its_numbers() -> None:
     check_forms(forms_of(LIE), OURS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("optimizer.b.exp_avg", np.zeros(VALUES.size, np.float32), "state for b, which this model lacks"),
+        ("optimizer.a.exp_avg", np.zeros(3, np.float32), r"exp_avg of a has shape \(3,\)"),
+        ("optimizer.b.step", 1, "state for b, which this model lacks"),
+        ("optimizer.a.step", [1, 2], r"step of a has shape \(2,\)"),
+        ("optimizer.a.step", [[1], [2, 3]], "rows of several lengths"),
+        ("model.a", 1, "a scalar has the name of a tensor"),
+        ("optimizer.a.exp_avg", np.zeros(VALUES.size, np.float32), ""),
+        ("optimizer.a.step", np.zeros((), np.float32), ""),
+        ("optimizer.a.step", np.zeros(1, np.float32), ""),
+        ("optimizer.a.step", 7, ""),
+        ("optimizer.a.absmax1", np.zeros(5, np.float32), ""),
+    ],
+)
+def test_what_an_optimiser_keeps_must_be_of_the_model(name: str, value: Any, text: str) -> None:
+    own, is_tensor = {"model.a": VALUES}, isinstance(value, np.ndarray)
+    tensors, scalars = (own | {name: value}, {}) if is_tensor else (own, {name: value})
+    state = pack(Snapshot(epoch=5, lineage=Lineage("l"), tensors=tensors, scalars=scalars), fingerprint="f")
+    with pytest.raises(StateError, match=text) if text else nullcontext():
+        check_forms(forms_of(state), OURS)
 
 
 def test_a_header_that_is_far_longer_than_ours_is_not_read_and_names_are_told_in_part() -> None:

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from collab import config
-from collab.errors import ShapeMismatch
+from collab.errors import CorruptState, ShapeMismatch
 from collab.strategies.base import NOTHING
 from collab.swarm.snapshots import Snapshot, pack, unpack
 from collab.tasks.base import Batch
 from collab.training.precision import Precision
 from collab.training.replica import Replica
+from collab.training.shared_state import unpack_for
 from collab.types import Lineage, Vector
 from tests.training.toy import Plain, Toy, batch, loss, replica, seeded
 
@@ -350,6 +351,13 @@ def test_a_name_that_a_state_has_made_up_is_told_in_part(name: str) -> None:
     with pytest.raises(ShapeMismatch, match="xxx") as told:
         ours.load(altered(ours.snapshot(), **{name.format(100_000 * "x"): np.zeros(7, np.float32)}))
     assert len(told.value.message) < 400
+
+
+def test_a_list_that_has_no_shape_is_refused_in_words() -> None:
+    ours = replica(seeded(Toy), OPTIMIZERS["adamw"])
+    odd = replace(ours.snapshot(), scalars={"optimizer.last.bias.step": [[1], [2, 3]]})
+    with pytest.raises(CorruptState, match="rows of several lengths"):
+        unpack_for(ours.model, pack(odd, fingerprint="f"))
 
 
 def test_a_branch_that_no_sample_uses_has_a_gradient_of_zero() -> None:
