@@ -4,14 +4,14 @@ import logging
 import netrc
 import os
 import shutil
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from collab.metrics.names import EPOCH
-from collab.metrics.tracking import PROJECT, Say, Tracked
+from collab.metrics.retried import Route
+from collab.metrics.tracking import PROJECT, Tracked
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +25,6 @@ FIGURES_ONLY: dict[str, Any] = {
 }  # fmt: skip
 """Else wandb sends the machine's and the user's name, paths, the processor's load, installed packages, and the whole
 command line, with whatever secret is there."""
-AGAIN_S, MOST_AGAIN_S = 3600.0, 24 * 3600.0
-"""Until a service that did not answer is tried again, and how long that becomes: each try leaves a directory."""
-MOST_OWED = 5_000
-"""Epochs that are sent when it answers at last; of more, the newest. The disk has all of them."""
 KEPT_BYTES = 500 * 10**6
 """Of what earlier lives have left on the disk."""
 
@@ -38,27 +34,13 @@ class Wandb:
 
     name = "wandb"
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._run: Any = None
-        """None: neither the service nor the disk takes figures."""
-        self._known: dict[str, Any] = {}
-        self._mode = ""
-        self._folder = Path()
-        self._say: Any = None
-        self._problem = ""
-        """What a person was told is wrong; empty: nothing is."""
-        self._wait_s, self._next_s = AGAIN_S, 0.0
-        self._owed: dict[float, dict[str, float]] = {}
-        """By epoch, of which several events tell."""
-
-    def begin(self, tracked: Tracked, say: Say) -> None:
+    def route(self, tracked: Tracked) -> Route:
+        """See ``Library``."""
         import wandb
 
-        self._say, self._folder = say, tracked.directory / "wandb"
         settings = wandb.Settings(silent=True, console="off", init_timeout=INIT_LIMIT_S, **FIGURES_ONLY)
         wandb.setup(settings=settings)
-        self._known = {
+        known = {
             "project": os.environ.get("WANDB_PROJECT", PROJECT),
             "id": tracked.identity,
             "name": tracked.name,
@@ -67,92 +49,58 @@ class Wandb:
             "dir": str(tracked.directory),
             "settings": settings,
         }
-        self._mode = os.environ.get(MODE) or ("online" if has_key() else "offline")
-        if reason := self._open(self._mode):
-            self._fall_back("cannot be reached" if self._mode == "online" else "cannot begin", reason)
-        else:
-            say(self._where())
+        folder, mode = tracked.directory / "wandb", os.environ.get(MODE) or ("online" if has_key() else "offline")
+        service = WandbRun(known, folder, mode)
+        return Route(
+            service=service,
+            unopened="cannot be reached" if mode == "online" else "cannot begin",
+            stand_in=service if mode == "offline" else WandbRun(known, folder, "offline"),
+            hint="for what earlier lives left here, and this one when it ends before: "
+            f"wandb sync {folder / 'offline-run-*'}",
+        )
 
-    def log(self, figures: Mapping[str, float]) -> None:
-        if not self._problem:
-            reason = self._send(figures)
-            if not reason:
-                return
-            self._fall_back("takes no figures", reason)
-        self._owed.setdefault(figures[EPOCH.name], {}).update(figures)
-        if len(self._owed) > MOST_OWED:
-            del self._owed[next(iter(self._owed))]
-        if self._now() >= self._next_s:
-            self._try_again()
-        if self._problem and self._run is not None:  # else these were among what was owed, or nothing takes them
-            self._send(figures)
 
-    def end(self) -> None:
-        if self._run is not None:
-            self._run.finish()
+class WandbRun:
+    """Implements ``Destination``: a run of wandb's, with the service or on the disk."""
 
-    def _open(self, mode: str) -> str:
-        """Begin the run, or go on with it; where that fails, there is none: the reason."""
+    def __init__(self, known: Mapping[str, Any], folder: Path, mode: str) -> None:
+        """
+        Args:
+            known: of the run, as wandb wants it.
+            folder: where wandb keeps on this disk what it does not send.
+        """
+        self._known, self._folder, self._mode = known, folder, mode
+        self._run: Any = None
+
+    @property
+    def where(self) -> str:
+        """See ``Destination``."""
+        return f"in {self._folder}" if self._run.offline else str(self._run.url)
+
+    def open(self) -> None:
+        """See ``Destination``."""
         import wandb
 
-        try:
-            trim(self._folder, KEPT_BYTES)
-            self._run = wandb.init(mode=mode, **self._known)
-            self._run.define_metric("*", step_metric=EPOCH.name)
-        except Exception as error:  # noqa: BLE001 - of any kind
-            self._drop()
-            return type(error).__name__  # its text may hold the key
-        return ""
+        trim(self._folder, KEPT_BYTES)
+        self._run = wandb.init(mode=self._mode, **self._known)
+        self._run.define_metric("*", step_metric=EPOCH.name)
 
-    def _send(self, *figures: Mapping[str, float]) -> str:
-        """Hand all over; where that fails, there is no run any more: the reason."""
-        try:
-            for row in figures:
-                self._run.log(dict(row))
-        except Exception as error:  # noqa: BLE001 - of any kind
-            self._drop()
-            return type(error).__name__
-        return ""
+    def take(self, figures: Mapping[str, float]) -> None:
+        """See ``Destination``."""
+        self._run.log(dict(figures))
 
-    def _drop(self) -> None:
-        """Whatever has begun under this identity, and is in the way of the next."""
+    def close(self) -> None:
+        """See ``Destination``."""
+        self._run.finish()
+
+    def drop(self) -> None:
+        """See ``Destination``: nothing else may have this identity."""
         import wandb
 
-        self._run = None
         try:
             wandb.teardown()
         except Exception as error:  # noqa: BLE001 - its process may be what has died
             logger.debug("wandb does not end in order reason=%s", type(error).__name__)
-
-    def _where(self) -> str:
-        return f"wandb has the figures: {f'in {self._folder}' if self._run.offline else self._run.url}"
-
-    def _fall_back(self, what: str, reason: str) -> None:
-        """To the disk, and tell a person what is wrong."""
-        self._put_off()
-        where = "on this disk" if self._run is not None else "in memory, as this disk takes none,"
-        self._problem = f"wandb {what} ({reason}); figures are kept {where} meanwhile"
-        hint = "it is tried again by itself, and gets them then; for what earlier lives left here, and this one"
-        self._say(self._problem, f"{hint} when it ends before: wandb sync {self._folder / 'offline-run-*'}")
-
-    def _put_off(self) -> None:
-        """Until the next try what comes goes to the disk, if that takes it."""
-        self._open("offline")
-        self._next_s = self._now() + self._wait_s
-        self._wait_s = min(2 * self._wait_s, MOST_AGAIN_S)
-
-    def _try_again(self) -> None:
-        """Whether it answers by now; then it gets what it has missed."""
-        try:
-            self.end()
-        except Exception:  # noqa: BLE001 - of any kind
-            self._drop()
-        if self._open(self._mode) or self._send(*self._owed.values()):
-            self._put_off()
-            return
-        self._owed.clear()
-        self._say(self._where(), settles=self._problem)
-        self._problem, self._wait_s = "", AGAIN_S
 
 
 def has_key() -> bool:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from collab.metrics import tracking
+from collab.metrics.retried import AGAIN_S, MOST_AGAIN_S, MOST_OWED, Library, Retried
 from collab.metrics.services import Trackio, service_for
-from collab.metrics.tracking import Say, Tracked, Tracker
-from collab.metrics.wandb_run import AGAIN_S, KEY, MODE, MOST_AGAIN_S, MOST_OWED, Wandb, trim
+from collab.metrics.tracking import Say, Service, Tracked, Tracker
+from collab.metrics.wandb_run import KEY, MODE, Wandb, trim
 from tests.metrics.test_names import REPORT
 from tests.metrics.test_store import report
 
@@ -119,7 +120,7 @@ def test_a_service_that_fails_is_told_of_without_what_it_says(where: str, caplog
 
 
 def test_a_library_that_is_not_installed_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for service in (Wandb(), Trackio()):
+    for service in (Retried(Wandb()), Retried(Trackio())):
         monkeypatch.setitem(sys.modules, service.name, None)
         ours, said = tracker(service)
         ours.start()
@@ -127,18 +128,22 @@ def test_a_library_that_is_not_installed_is_named_with_the_way_to_get_it(monkeyp
         assert said[0][1].startswith(f"pip install {service.name}, beside collab")
 
 
+def name_of(service: Service | None) -> str:
+    return service.name if service is not None else ""
+
+
 def test_wandb_is_used_where_it_has_a_key_and_nothing_is_sent_otherwise(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     assert service_for("auto") is None
     assert service_for("none") is None
-    assert isinstance(service_for("wandb"), Wandb)
-    assert isinstance(service_for("trackio"), Trackio)
+    assert name_of(service_for("wandb")) == "wandb"
+    assert name_of(service_for("trackio")) == "trackio"
     monkeypatch.setenv(KEY, "k")
-    assert isinstance(service_for("auto"), Wandb)
+    assert name_of(service_for("auto")) == "wandb"
     monkeypatch.delenv(KEY)
     (home / ".netrc").write_text("machine api.wandb.ai\n  login user\n  password k\n")
-    assert isinstance(service_for("auto"), Wandb), "after 'wandb login'"
+    assert name_of(service_for("auto")) == "wandb", "after 'wandb login'"
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example:8080")
     assert service_for("auto") is None, "which was for another place"
     monkeypatch.delenv("WANDB_BASE_URL")
@@ -164,6 +169,8 @@ class FakeWandb(ModuleType):
         self.is_broken = False
         """It takes no figures, as when its process has died, until it begins anew."""
         self.takes_disk = True
+        self.breaks_after: int | None = None
+        """So many figures; None: never."""
 
     def Settings(self, **settings: Any) -> dict[str, Any]:  # noqa: N802
         return settings
@@ -175,7 +182,7 @@ class FakeWandb(ModuleType):
         self.torn_down += 1
 
     def log(self, figures: dict[str, float]) -> None:
-        if self.is_broken:
+        if self.is_broken or len(self.logged) == self.breaks_after:
             raise BrokenPipeError("the key is 0123456789")
         self.logged.append(figures)
 
@@ -210,7 +217,7 @@ def test_wandb_goes_on_with_one_run_and_falls_back_to_the_disk(
     monkeypatch.setitem(sys.modules, "wandb", library)
     monkeypatch.delenv(MODE, raising=False)
     monkeypatch.setenv(KEY, key)
-    service, said = Wandb(), Heard()
+    service, said = Retried(Wandb()), Heard()
     service.begin(tracked(tmp_path), said)
     ((text, hint),) = said
     assert words in text
@@ -234,7 +241,7 @@ def test_wandb_gets_what_it_has_missed_when_it_answers(monkeypatch: pytest.Monke
     monkeypatch.delenv(MODE, raising=False)
     monkeypatch.setenv(KEY, "k")
     now_s, said = 0.0, Heard()
-    service = Wandb(lambda: now_s)
+    service = Retried(Wandb(), lambda: now_s)
     service.begin(tracked(tmp_path), said)
     for epoch in range(3):
         service.log({"epoch": float(epoch)})
@@ -267,7 +274,7 @@ def test_wandb_that_fails_later_is_tried_again_and_gets_what_it_has_missed(
     monkeypatch.setitem(sys.modules, "wandb", library)
     monkeypatch.setenv(MODE, mode)
     now_s, said = 0.0, Heard()
-    service = Wandb(lambda: now_s)
+    service = Retried(Wandb(), lambda: now_s)
     service.begin(tracked(tmp_path), said)
     service.log({"epoch": 0.0})
     library.is_broken, library.is_reached, library.takes_disk = True, False, takes_disk
@@ -281,14 +288,43 @@ def test_wandb_that_fails_later_is_tried_again_and_gets_what_it_has_missed(
     library.is_reached = library.takes_disk = True
     now_s = AGAIN_S
     service.log({"epoch": 4.0})
-    assert library.logged == [{"epoch": float(epoch)} for epoch in range(1, 5)]
+    first = 4 if mode == "offline" and takes_disk else 1
+    assert library.logged == [{"epoch": float(epoch)} for epoch in range(first, 5)], "each once, and in its place"
     assert library.inits[-1]["mode"] == mode
     assert said[2][0].startswith("wandb has the figures: ")
     assert said.settled == said[1][0]
     service.log({"epoch": 5.0})
     service.end()
-    assert library.logged[4:] == [{"epoch": 5.0}]
+    assert library.logged[-1] == {"epoch": 5.0}
     assert "0123456789" not in str(said)
+
+
+@pytest.mark.parametrize("kind", [Wandb, Trackio])
+def test_what_was_sent_before_it_failed_again_is_not_sent_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[Library]
+) -> None:
+    wandb, trackio = FakeWandb(is_reached=False), FakeTrackio(is_well=False)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setitem(sys.modules, "trackio", trackio)
+    monkeypatch.setenv(MODE, "online")
+    now_s = 0.0
+    service = Retried(kind(), lambda: now_s)
+    service.begin(tracked(tmp_path), Heard())
+    for epoch in range(4):
+        service.log({"epoch": float(epoch)})
+    for library in (wandb, trackio):
+        library.logged.clear()
+    wandb.is_reached = trackio.is_well = True
+    wandb.takes_disk, wandb.breaks_after, trackio.breaks_after = False, 2, 2
+    now_s = AGAIN_S
+    service.log({"epoch": 4.0})
+    taken = [*wandb.logged, *trackio.logged]
+    assert taken == [{"epoch": 0.0}, {"epoch": 1.0}]
+    wandb.breaks_after = trackio.breaks_after = None
+    now_s += 2 * AGAIN_S
+    service.log({"epoch": 5.0, "loss": 1.0})
+    taken = [*wandb.logged, *trackio.logged]
+    assert taken == [*({"epoch": float(epoch)} for epoch in range(5)), {"epoch": 5.0, "loss": 1.0}]
 
 
 def test_wandb_that_fails_each_time_it_gets_what_it_has_missed_is_tried_later_and_later(
@@ -299,7 +335,7 @@ def test_wandb_that_fails_each_time_it_gets_what_it_has_missed_is_tried_later_an
     monkeypatch.setitem(sys.modules, "wandb", library)
     monkeypatch.setenv(MODE, "online")
     now_s, said = 0.0, Heard()
-    service = Wandb(lambda: now_s)
+    service = Retried(Wandb(), lambda: now_s)
     service.begin(tracked(tmp_path), said)
     tries_s = list[float]()
     while now_s < 3 * MOST_AGAIN_S:
@@ -319,7 +355,7 @@ def test_of_what_wandb_has_missed_the_newest_epochs_are_kept_however_often_each_
     monkeypatch.delenv(MODE, raising=False)
     monkeypatch.setenv(KEY, "k")
     now_s = 0.0
-    service = Wandb(lambda: now_s)
+    service = Retried(Wandb(), lambda: now_s)
     service.begin(tracked(tmp_path), Heard())
     for epoch in range(MOST_OWED + 10):
         for name in ("loss", "round_s", "trainers"):
@@ -347,22 +383,65 @@ def test_what_earlier_lives_have_left_on_the_disk_is_bounded(tmp_path: Path) -> 
     trim(tmp_path / "nowhere", 500)
 
 
+class FakeTrackio(ModuleType):
+    """As much of trackio as is used, which may fail."""
+
+    def __init__(self, *, is_well: bool = True) -> None:
+        super().__init__("trackio")
+        self.is_well = is_well
+        self.inits: list[dict[str, Any]] = []
+        self.logged: list[dict[str, float]] = []
+        self.steps: list[int] = []
+        self.breaks_after: int | None = None
+        """So many figures; None: never."""
+
+    def init(self, **known: Any) -> None:
+        sys.stdout.write("created")
+        self.inits.append(known)
+        if not self.is_well:
+            raise OSError(28, "No space left on device")
+
+    def log(self, figures: dict[str, float], step: int) -> None:
+        if not self.is_well or len(self.logged) == self.breaks_after:
+            raise OSError(28, "No space left on device")
+        self.logged.append(figures)
+        self.steps.append(step)
+
+    def finish(self) -> None:
+        sys.stdout.write("finished")
+
+
 def test_trackio_goes_on_with_one_run_and_prints_no_results(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    library = ModuleType("trackio")
-    asked: list[Any] = []
-    library.init = lambda **known: (sys.stdout.write("created"), asked.append(known))  # type: ignore[attr-defined]
-    library.log = lambda figures, step: asked.append((figures, step))  # type: ignore[attr-defined]
-    library.finish = lambda: sys.stdout.write("finished")  # type: ignore[attr-defined]
+    library, said = FakeTrackio(), Heard()
     monkeypatch.setitem(sys.modules, "trackio", library)
-    service = Trackio()
-    service.begin(tracked(), Heard())
+    service = Retried(Trackio())
+    service.begin(tracked(), said)
     service.log({"epoch": 3.0, "loss": 1.0})
     service.end()
-    assert (asked[0]["name"], asked[0]["resume"]) == ("my-run-0123", "allow")
-    assert asked[1] == ({"epoch": 3.0, "loss": 1.0}, 3)
+    assert (library.inits[0]["name"], library.inits[0]["resume"]) == ("my-run-0123", "allow")
+    assert (library.logged, library.steps) == ([{"epoch": 3.0, "loss": 1.0}], [3])
+    assert said == [("trackio has the figures: trackio show --project collab", "")]
     assert capsys.readouterr().out == ""
+
+
+def test_trackio_that_fails_is_tried_again_and_gets_what_it_has_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    library, said, now_s = FakeTrackio(), Heard(), 0.0
+    monkeypatch.setitem(sys.modules, "trackio", library)
+    service = Retried(Trackio(), lambda: now_s)
+    service.begin(tracked(), said)
+    service.log({"epoch": 0.0})
+    library.is_well = False
+    for epoch in (1.0, 2.0):
+        service.log({"epoch": epoch})
+    assert len(library.inits) == 1, "it is not tried at each step"
+    assert said[1][0] == "trackio takes no figures (OSError); figures are kept in memory meanwhile"
+    library.is_well, now_s = True, AGAIN_S
+    service.log({"epoch": 3.0})
+    service.log({"epoch": 4.0})
+    assert library.steps == [0, 1, 2, 3, 4]
+    assert said.settled == said[1][0]
 
 
 def test_what_the_environment_says_of_wandbs_mode_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -370,5 +449,5 @@ def test_what_the_environment_says_of_wandbs_mode_holds(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "wandb", library)
     monkeypatch.setenv(MODE, "offline")
     monkeypatch.setenv(KEY, "k")
-    Wandb().begin(tracked(tmp_path), Heard())
+    Retried(Wandb()).begin(tracked(tmp_path), Heard())
     assert library.inits[0]["mode"] == "offline"
