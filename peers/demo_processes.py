@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from collab.errors import CollabError
+from collab.swarm.progress import RECORD_LIFE_S
 from peers.process import announce, dying_with_us
 
 START_LIMIT_S = 120.0
 """For the backbone to train the tokenizer and print its invite."""
 STOP_LIMIT_S = 10.0
+KILLED = f"the others go on without it, and count it for some {RECORD_LIFE_S:.0f} s more, as it said no goodbye"
 
 
 class DemoFailed(CollabError):
@@ -123,7 +125,7 @@ async def until_done(trainers: list[Child], backbone: Child, stop: asyncio.Event
                 if code >= 0 or not _anybody_left(trainers):
                     _check(trainer)
                 else:
-                    say(f"{trainer.name} was killed by {signal.Signals(-code).name}; the others go on without it")
+                    say(f"{trainer.name} was killed by {signal.Signals(-code).name}; {KILLED}")
         await asyncio.sleep(0.2)
 
 

@@ -53,7 +53,9 @@ def test_the_others_go_on_when_a_trainer_is_killed(tmp_path: Path, capsys: pytes
         children[1].process.send_signal(signal.SIGKILL)
 
     _watch(tmp_path, [STAYS, ENDS], kill_one)
-    assert "trainer-1 was killed by SIGKILL; the others go on" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "trainer-1 was killed by SIGKILL; the others go on" in told
+    assert "count it for some 15 s more" in told, "and so do the demo's lines"
 
 
 def test_it_fails_when_nobody_is_left(tmp_path: Path) -> None:
