@@ -40,6 +40,7 @@ from peers.credible import Credible
 from peers.evaluations import FOLLOW_S
 from peers.goal import Goal
 from peers.keeping import StateKeeper
+from peers.outdated import Outdated
 from peers.parameter_keeping import ParameterKeeper, StorelessKeeper, Storeroom
 from peers.reporting import Reporter
 from peers.summary import shares_of
@@ -84,20 +85,20 @@ class Backbone:
         self.reporter = Reporter(ports.observer, mandate, self.membership, credible)
         self.orders = OrderExchange(ports, mandate, lambda: self.membership.view, orders)
         self.lease = LeaseKeeper(ports, identity, bundle.fingerprint, self, self._is_vouched)
-        self.keeper = self._keeper(workshop)
+        last_seen, links = LastSeen(settings.data_dir.last_seen, ports.compute), self._engine.links
+        company = Company(self.membership, links, self.lease, mandate, last_seen, rounds, settings.off)
+        self.keeper = self._keeper(workshop, company)
+        self.outdated = Outdated(ports, company, self.reporter, is_owners=settings.owner is not None)
         self._ungiven = Ungiven(ports, self.keeper, bundle.run.checkpoints.every_epochs)
         self._goal = Goal(ports, bundle.run, self.statutes.mandate, settings.owner)
         self.keeper.evaluations.on_measured = self._goal.note_measured
 
-    def _keeper(self, workshop: Workshop) -> StateKeeper:
-        bundle, fingerprint, mandate = self._bundle, self._bundle.fingerprint, self.statutes.mandate
+    def _keeper(self, workshop: Workshop, company: Company) -> StateKeeper:
+        bundle, fingerprint = self._bundle, self._bundle.fingerprint
         keep = bundle.run.checkpoints.keep
         place = self._settings.data_dir
         tell = self._settings.tell_writing
         publisher = LocalPublisher(place.checkpoints, fingerprint, workshop.checkpoint_files, keep, tell)
-        last_seen = LastSeen(place.last_seen, self._ports.compute)
-        links, rounds = self._engine.links, self._engine.known_records
-        company = Company(self.membership, links, self.lease, mandate, last_seen, rounds, self._settings.off)
         if not isinstance(bundle.run.strategy, VcAsgd):
             return StateKeeper(self._ports, bundle, workshop, publisher, company)
         if self._settings.stores is None:
@@ -140,7 +141,7 @@ class Backbone:
         """Serve until ``stop``; ``begin`` comes first.
 
         Raises:
-            Dismissed: we are banned, or not invited any more.
+            Dismissed: we are banned, not invited any more, or too old and not needed.
         """
         await run_until_first(
             self.membership.keep_alive(),
@@ -169,7 +170,9 @@ class Backbone:
 
     def _unwanted(self) -> Dismissed | None:
         """Why we must stop; None: we may go on, as the owner's own backbone always may."""
-        return None if self._settings.owner is not None else turned_away(self._ports, self.statutes, is_backbone=True)
+        if self._settings.owner is not None:
+            return None
+        return turned_away(self._ports, self.statutes, is_backbone=True) or self.outdated.dismissal()
 
     # -- what others hear of us --------------------------------------------------------------------------------------
 
@@ -252,6 +255,7 @@ class Backbone:
             view = self.membership.view
             self._tell(view)
             self._ungiven.tell(self._epoch_of(view))
+            self.outdated.look()
             if until is not None and self.keeper.shelf.saved_epoch >= until and not is_told:
                 is_told = True
                 where = str(self._settings.data_dir.checkpoints) if self._does(Duty.CHECKPOINTS) else "memory only"

@@ -127,12 +127,18 @@ async def show(listening: socket.socket, ports: Ports, backbone: Backbone, data_
         store=kept.history,
         recent=kept.recent,
         problem=backbone.problem,
-        not_kept=lambda: found if (found := backbone.not_saved())[0] else kept.publishing.problem(),
+        concern=lambda: concern_of(backbone, kept.publishing),
         on_disk=lambda: backbone.keeper.shelf.epochs,
         home=str(data_dir.path.absolute()),
         hub_url=hub_url,
     )
     await serve_dashboard(listening, sources, ports)
+
+
+def concern_of(backbone: Backbone, publishing: Publishing) -> tuple[str, str]:
+    """What is wrong although training goes on, and what to do; both empty: nothing."""
+    told = (backbone.not_saved(), publishing.problem(), backbone.outdated.problem())
+    return next((one for one in told if one[0]), all_is_well())
 
 
 def _load() -> str:

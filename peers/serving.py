@@ -163,8 +163,8 @@ def watch(
 
 
 def _standing_problem(backbone: Backbone, not_published: tuple[str, str]) -> str:
-    """Why it cannot do its work, or what comes of it is not kept, and what to do; empty: all is as it should be."""
-    standing = (backbone.not_saved(), (backbone.problem(), ""), not_published)
+    """Why it cannot do its work, what comes of it is not kept, or it is too old, and what to do; empty: all is well."""
+    standing = (backbone.not_saved(), (backbone.problem(), ""), not_published, backbone.outdated.problem())
     return next(("\n  -> ".join(filter(None, told)) for told in standing if told[0]), "")
 
 

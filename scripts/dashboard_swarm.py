@@ -72,7 +72,7 @@ class InventedSwarm:
         self.epoch, self.begun_s = 0, time.time()
         self.rounds: list[CommitRecord] = []
         """That are known to have committed; none: of each peer its own word counts."""
-        self.problem, self.not_kept = "", ("", "")
+        self.problem, self.concern = "", ("", "")
         self.on_disk = [told["epoch"] for told in self.recent.newest(CheckpointSaved)[:KEEP][::-1]]
         self.sources = Sources(
             run=bundle.run,
@@ -85,7 +85,7 @@ class InventedSwarm:
             store=self.store,
             recent=self.recent,
             problem=lambda: self.problem,
-            not_kept=lambda: self.not_kept,
+            concern=lambda: self.concern,
             on_disk=lambda: self.on_disk,
             home=str(directory),
             hub_url="https://hub.example",

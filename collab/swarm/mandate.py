@@ -91,3 +91,11 @@ class Mandate:
         """The version that the step after ``epoch`` ones asks for, if ours is older; None: ours will do."""
         needed = self.book.terms_at(epoch).minimum_version
         return needed if needed is not None and Version(VERSION) < Version(needed) else None
+
+    def next_needed_version(self, epoch: int) -> tuple[int, str] | None:
+        """The first epoch from ``epoch`` on whose step asks for a later version than ours, and which; None: none."""
+        asking = (what.from_epoch for what in self.book.amendments() if what.minimum_version is not None)
+        for first in sorted({epoch, *(start for start in asking if start > epoch)}):
+            if (needed := self.needed_version(first)) is not None:
+                return first, needed
+        return None

@@ -10,6 +10,7 @@ from collab.ports import Ports
 from collab.swarm.access import Grant
 from collab.swarm.admission import banned
 from collab.swarm.dates import utc
+from collab.swarm.mandate import Mandate
 from collab.swarm.membership import Membership
 from collab.swarm.statutes import Statutes
 from collab.version import VERSION
@@ -28,10 +29,8 @@ def dismissal(ports: Ports, statutes: Statutes, membership: Membership, epoch: i
     mandate, now = statutes.mandate, ports.clock.now()
     if (why := turned_away(ports, statutes)) is not None:
         return why
-    if (needed := mandate.needed_version(epoch)) is not None:
-        text = f"from epoch {epoch} on this run needs version {needed} of collab, this is {VERSION}"
-        hint = "upgrade with the line that the organiser has for it, and join again: your state is kept"
-        return Dismissed(text, hint=hint)
+    if (why := too_old(mandate, epoch)) is not None:
+        return why
     limit_h = statutes.bundle.run.orphan_after_h
     said = mandate.book.orders[-1].said_at if mandate.book.orders else 0.0
     if membership.without_backbone_s() >= limit_h * 3600 and now - said >= limit_h * 3600:
@@ -39,6 +38,15 @@ def dismissal(ports: Ports, statutes: Statutes, membership: Membership, epoch: i
         hint = "your copy of the state is kept; join again when the organiser is back, or carry the run on yourself"
         return Dismissed(text, hint=hint)
     return None
+
+
+def too_old(mandate: Mandate, epoch: int) -> Dismissed | None:
+    """Why this version takes no part in the step after ``epoch`` ones; None: it may."""
+    if (needed := mandate.needed_version(epoch)) is None:
+        return None
+    text = f"from epoch {epoch} on this run needs version {needed} of collab, this is {VERSION}"
+    hint = "upgrade with the line that the organiser has for it, and join again: your state is kept"
+    return Dismissed(text, hint=hint)
 
 
 def turned_away(ports: Ports, statutes: Statutes, *, is_backbone: bool = False) -> Dismissed | None:

@@ -122,7 +122,7 @@ class Overview:
         here = self.sources.credible.of(view)
         report = next(iter(recent.newest(SwarmReport)), {})
         epoch = epoch_of(here, consensus[0]) if consensus is not None else int(report.get("epoch", 0))
-        rounds, (not_kept, hint) = recent.newest(RoundEnded), self.sources.not_kept()
+        rounds, (concern, hint) = recent.newest(RoundEnded), self.sources.concern()
         committed = [one for one in rounds if one["committed"]]
         is_lost = bool(rounds) and not rounds[0]["committed"]
         last_s = report["at_s"] if report and report["epoch"] else -math.inf
@@ -142,8 +142,8 @@ class Overview:
             has_round=ahead.has_round,
             lost_reason=shown(rounds[0]["reason"], self.sources.home) if is_lost else "",
             unit_s=ahead.unit_s,
-            not_kept=shown(not_kept, self.sources.home),
-            not_kept_hint=shown(hint, self.sources.home),
+            concern=shown(concern, self.sources.home),
+            concern_hint=shown(hint, self.sources.home),
         )
         left = max(mandate.until_epoch - epoch, 0) if mandate.until_epoch is not None else None
         figures = {

@@ -29,8 +29,8 @@ class Sources:
     recent: Recent
     problem: Callable[[], str]
     """Why it cannot do its work; empty: it can."""
-    not_kept: Callable[[], tuple[str, str]]
-    """Why what is trained is not saved, or not published, and what to do; both empty: it is."""
+    concern: Callable[[], tuple[str, str]]
+    """Why what is trained is not saved, or not published, or that it is too old, and what to do; both empty: none."""
     on_disk: Callable[[], Collection[int]]
     """Epochs of the checkpoints that it has: old ones are deleted, and those of before a rollback are set aside."""
     home: str

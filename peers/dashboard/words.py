@@ -71,18 +71,18 @@ class Moment:
     """Why the newest round was lost; empty: it was not."""
     unit_s: float = 0.0
     """How long a unit of work may take, where each push of one is a step; 0: rounds are."""
-    not_kept: str = ""
-    """Why what is trained is not saved, or not published; empty: it is."""
-    not_kept_hint: str = ""
+    concern: str = ""
+    """Why what is trained is not saved, or not published, or that a backbone is too old; empty: nothing of that."""
+    concern_hint: str = ""
     """What to do about that."""
 
 
 def health(now: Moment) -> Health:
     """In a sentence."""
     found = _progress(now)
-    if found.level == TROUBLE or not now.not_kept:
+    if found.level == TROUBLE or not now.concern:
         return found
-    return Health(TROUBLE, f"{found.text}; but {now.not_kept}", now.not_kept_hint)
+    return Health(TROUBLE, f"{found.text}; but {now.concern}", now.concern_hint)
 
 
 def _progress(now: Moment) -> Health:

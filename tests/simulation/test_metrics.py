@@ -19,6 +19,7 @@ from peers.credits import CreditBook
 from peers.dashboard.overview import Overview
 from peers.dashboard.recent import Recent
 from peers.dashboard.sources import Sources
+from peers.exhibiting import Publishing, concern_of
 from peers.summary import DEFERRED
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_orders import owned
@@ -52,7 +53,7 @@ def overview(swarm: SimSwarm) -> Overview:
             store=store,
             recent=recent,
             problem=backbone.problem,
-            not_kept=backbone.not_saved,
+            concern=lambda: concern_of(backbone, Publishing()),
             on_disk=lambda: backbone.keeper.shelf.epochs,
             home=str(swarm.directory),
         )

@@ -252,7 +252,7 @@ def test_rounds_of_before_and_after_a_rollback_have_their_own_refusals_also_afte
 def test_that_nothing_is_saved_is_in_the_first_line_and_names_no_place_of_this_machine(swarm: InventedSwarm) -> None:
     swarm.step()
     assert state(swarm)["health"]["level"] == "good"
-    swarm.not_kept = f"{swarm.sources.home}/checkpoints takes nothing", f"make room in {swarm.sources.home}"
+    swarm.concern = f"{swarm.sources.home}/checkpoints takes nothing", f"make room in {swarm.sources.home}"
     told = state(swarm)["health"]
     assert told["hint"] == "make room in DATA_DIR"
     assert told["level"] == "trouble"

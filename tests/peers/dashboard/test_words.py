@@ -79,13 +79,13 @@ def test_pushes_are_late_when_a_unit_of_work_has_run_out() -> None:
 
 
 def test_a_swarm_whose_state_nobody_keeps_is_not_well() -> None:
-    found = health(replace(WELL, not_kept="the disk takes no checkpoints", not_kept_hint="free some space"))
+    found = health(replace(WELL, concern="the disk takes no checkpoints", concern_hint="free some space"))
     assert (found.level, found.text) == (TROUBLE, f"{health(WELL).text}; but the disk takes no checkpoints")
     assert found.hint == "free some space"
-    waiting = replace(WELL, trainers=0, not_kept="the disk takes no checkpoints")
+    waiting = replace(WELL, trainers=0, concern="the disk takes no checkpoints")
     assert health(waiting).level == TROUBLE
-    stuck = replace(WELL, since_step_s=99.0, not_kept="the disk takes no checkpoints")
-    assert health(stuck) == health(replace(stuck, not_kept="")), "the greater trouble first"
+    stuck = replace(WELL, since_step_s=99.0, concern="the disk takes no checkpoints")
+    assert health(stuck) == health(replace(stuck, concern="")), "the greater trouble first"
 
 
 @pytest.mark.parametrize(
