@@ -34,10 +34,7 @@ class UnitLedger:
             self.first_open -= 1  # the store has lost its last pushes
         while len(self._store.done(self.first_open)) == self._shards:
             self.first_open += 1
-        last = max(self.first_open, (self._store.version() or 0) // self._shards + 2)
-        while self._store.done(last):
-            last += 1
-        kept = self._store.keep(range(self.first_open, last + 1))
+        kept = self._store.keep(self.first_open)
         if kept is None:
             raise StateError("the parameter store was emptied", hint="who else uses it?")
         return kept

@@ -91,7 +91,7 @@ class UnitScheduler:
                 return Message("refused", {"text": "no parameters yet"})
             if era != self._units_era:
                 self._units, self._units_era = None, era
-            units = await self._current(store, version)
+            units = await self._current(store)
         now_s = self._ports.clock.monotonic()
         if request.kind == "return":
             units.give_back(request.get("lease", str), client)
@@ -127,32 +127,38 @@ class UnitScheduler:
             },
         )
 
-    async def _current(self, store: ParameterStore, version: int) -> WorkUnits:
+    async def _current(self, store: ParameterStore) -> WorkUnits:
         """The units, with all that is done noted.
 
         A store that has come back without its last pushes has fewer of them than units that we know to be done: what
         was out then goes out again, as what is lost does.
         """
-        units = await self._noted(store, version)
+        units = await self._noted(store)
         present = await self._calls.ask(store.version)
         if present is not None and units.num_done > present:
             self.forget()
-            units = await self._noted(store, present)
+            units = await self._noted(store)
         return units
 
-    async def _noted(self, store: ParameterStore, version: int) -> WorkUnits:
+    async def _noted(self, store: ParameterStore) -> WorkUnits:
         """The units as the store has them; after a change of who is in charge what was out goes out again."""
-        shards, units = self._plan.shards, self._units
-        if units is None:
-            begun: Collection[int] = range(1, version // shards + 3)  # passes overlap a little
-            units = WorkUnits(shards=shards, passes=self._passes(), first_s=self._plan.first_lease_s, name=self._name)
-            self._units = units
-        else:
-            begun = {lease.unit.pass_number for lease in units.out()}
-        for number in sorted(number for number in begun if number <= self._passes()):
+        if (units := self._units) is not None:
+            await self._note(units, store, {lease.unit.pass_number for lease in units.out()})
+            return units
+        plan = self._plan
+        units = WorkUnits(shards=plan.shards, passes=self._passes(), first_s=plan.first_lease_s, name=self._name)
+        self._units = units
+        try:
+            await self._note(units, store, await self._calls.ask(store.passes))
+        except BaseException:
+            self.forget()  # the next question begins with what is done, too
+            raise
+        return units  # if they were forgotten meanwhile: what goes out of them may be done twice, and counts once
+
+    async def _note(self, units: WorkUnits, store: ParameterStore, passes: Collection[int]) -> None:
+        for number in sorted(number for number in passes if number <= self._passes()):
             done = await self._calls.ask(partial(store.done, number))
             units.note_all_done(number, done, self._ports.clock.monotonic())
-        return units  # if they were forgotten meanwhile: what goes out of them may be done twice, and counts once
 
     def note_brought(self, client: PeerId) -> None:
         """A push of this client counts; one who was at work before we were in charge is known by that."""

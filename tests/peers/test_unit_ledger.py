@@ -50,6 +50,12 @@ def test_a_store_that_has_lost_its_last_pushes_has_an_earlier_pass_open_again() 
     assert ledger.scalars(ledger.kept()) == {FIRST_OPEN: 1, DONE: [[1, 0, "l0"], [1, 1, "l1"]]}
 
 
+def test_a_checkpoint_knows_what_was_done_far_ahead() -> None:
+    """Of the passes between nothing is done yet."""
+    ledger = UnitLedger(with_done(Unit(1, 0), Unit(9, 2)), SHARDS)
+    assert ledger.scalars(ledger.kept()) == {FIRST_OPEN: 1, DONE: [[1, 0, "l0"], [9, 2, "l1"]]}
+
+
 def test_a_store_that_has_something_is_left_alone() -> None:
     store = with_done(Unit(1, 0))
     assert not UnitLedger(store, SHARDS).begin(state(0, {}), VALUES)

@@ -1,6 +1,6 @@
 """A parameter store that dies and comes back, as a Redis server does: with what it had persisted, and nothing else."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from collab.errors import StateError
 from collab.simulation.world import World
@@ -35,8 +35,11 @@ class Way:
     def done(self, pass_number: int) -> dict[int, str]:
         return self._open().done(pass_number)
 
-    def keep(self, passes: Iterable[int]) -> Kept | None:
-        return self._open().keep(passes)
+    def passes(self) -> range:
+        return self._open().passes()
+
+    def keep(self, since: int) -> Kept | None:
+        return self._open().keep(since)
 
     def close(self) -> None:
         pass
@@ -124,9 +127,13 @@ class MortalStore:
         self._check()
         return self._inner.done(pass_number)
 
-    def keep(self, passes: Iterable[int]) -> Kept | None:
+    def passes(self) -> range:
         self._check()
-        return self._inner.keep(passes)
+        return self._inner.passes()
+
+    def keep(self, since: int) -> Kept | None:
+        self._check()
+        return self._inner.keep(since)
 
     def close(self) -> None:
         pass

@@ -1,7 +1,7 @@
 """What a parameter store is, whatever keeps it."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -117,8 +117,12 @@ class ParameterStore(Protocol):
         """Shards of a pass that are in the parameters, and under which lease each was done."""
         ...
 
-    def keep(self, passes: Iterable[int]) -> Kept | None:
-        """Parameters and what of these passes is in them, as of one moment; None: there is nothing."""
+    def passes(self) -> range:
+        """From the first one to the last of which anything is in the parameters."""
+        ...
+
+    def keep(self, since: int) -> Kept | None:
+        """Parameters and what of the passes from ``since`` on is in them, as of one moment; None: there is nothing."""
         ...
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
 """A parameter store in this process's memory: for one server, and for simulations."""
 
 import threading
-from collections.abc import Iterable
 
 from collab.data.work_units import Unit
 from collab.errors import StateError
@@ -49,10 +48,13 @@ class InProcessStore:
         with self._lock:
             return {unit.shard: lease for unit, lease in self._done.items() if unit.pass_number == pass_number}
 
-    def keep(self, passes: Iterable[int]) -> Kept | None:
+    def passes(self) -> range:
         with self._lock:
-            wanted = set(passes)
-            done = {unit: lease for unit, lease in self._done.items() if unit.pass_number in wanted}
+            return range(1, max((unit.pass_number for unit in self._done), default=0) + 1)
+
+    def keep(self, since: int) -> Kept | None:
+        with self._lock:
+            done = {unit: lease for unit, lease in self._done.items() if unit.pass_number >= since}
             return None if self._stored is None else Kept(self._stored, done)
 
     def close(self) -> None:

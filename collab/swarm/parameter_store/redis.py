@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 ANSWER_S = 60.0
 """For one command, which carries one vector; a server that is silent for longer is gone."""
+SCANNED = 1000
+"""Keys that one command looks through: the server may keep those of others, too."""
 NO_MATTER = -1
 """Of a version or a staleness that does not matter."""
 TAKE = """
@@ -122,18 +124,16 @@ class RedisStore:
         with self._named():
             return _leases(self._redis.hgetall(f"{self._units}:{pass_number}"))
 
-    def keep(self, passes: Iterable[int]) -> Kept | None:
-        wanted = tuple(passes)
-        with self._named(), self._redis.pipeline() as transaction:
-            transaction.mget(self._version, self._vector)
-            for number in wanted:
-                transaction.hgetall(f"{self._units}:{number}")
-            (version, data), *passed = transaction.execute()
-        if version is None:
-            return None
-        rows = zip(wanted, map(_leases, passed), strict=True)
-        done = {Unit(number, shard): lease for number, leases in rows for shard, lease in leases.items()}
-        return Kept(Stored(int(version), np.frombuffer(data, "<f4")), done)
+    def passes(self) -> range:
+        with self._named():
+            keys = self._redis.scan_iter(match=f"{self._units}:*", count=SCANNED)
+            return range(1, max((int(key.rpartition(b":")[2]) for key in keys), default=0) + 1)
+
+    def keep(self, since: int) -> Kept | None:
+        before = None
+        while (passes := self.passes()) != before:  # one may begin meanwhile
+            before, kept = passes, self._kept(range(since, passes.stop))
+        return kept
 
     def close(self) -> None:
         self._redis.close()
@@ -147,6 +147,18 @@ class RedisStore:
             args: list[int | str | bytes] = [push.unit.shard, push.lease, mixed_with, push.based_on, most, data]
             word, version = self._take(keys=keys, args=args)
             return word.decode(), int(version)
+
+    def _kept(self, passes: range) -> Kept | None:
+        with self._named(), self._redis.pipeline() as transaction:
+            transaction.mget(self._version, self._vector)
+            for number in passes:
+                transaction.hgetall(f"{self._units}:{number}")
+            (version, data), *passed = transaction.execute()
+        if version is None:
+            return None
+        rows = zip(passes, map(_leases, passed), strict=True)
+        done = {Unit(number, shard): lease for number, leases in rows for shard, lease in leases.items()}
+        return Kept(Stored(int(version), np.frombuffer(data, "<f4")), done)
 
     @contextmanager
     def _named(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -91,10 +91,16 @@ class SqliteStore:
         with self._connected() as connection:
             return _done(connection, pass_number)
 
-    def keep(self, passes: Iterable[int]) -> Kept | None:
+    def passes(self) -> range:
+        with self._connected() as connection:
+            (last,) = connection.execute("SELECT max(pass) FROM done").fetchone()
+            return range(1, (last or 0) + 1)
+
+    def keep(self, since: int) -> Kept | None:
         with self._connected() as connection, _transaction(connection, "BEGIN"):
             stored = _stored(connection)
-            done = {Unit(each, shard): lease for each in passes for shard, lease in _done(connection, each).items()}
+            rows = connection.execute("SELECT pass, shard, lease FROM done WHERE pass >= ?", (since,))
+            done = {Unit(number, shard): lease for number, shard, lease in rows}
             return None if stored is None else Kept(stored, done)
 
     def close(self) -> None:

@@ -61,22 +61,33 @@ class StoreContract(ABC):
             for shard in (0, 3):
                 stores[0].assimilate(push(shard, FIRST + shard))
             stores[1].assimilate(push(1, FIRST, unit=Unit(2, 1), lease="later"))
-            kept = stores[1].keep((1, 2))
+            kept = stores[1].keep(1)
             assert kept is not None
             assert kept.stored.version == 3
             assert kept.done == {Unit(1, 0): "lease 0", Unit(1, 3): "lease 3", Unit(2, 1): "later"}
-            only = stores[0].keep((2, 7))
+            only = stores[0].keep(2)
             assert only is not None
             assert only.done == {Unit(2, 1): "later"}
         with self.open() as others:
-            assert others[0].keep((1,)) is None
+            assert others[0].keep(1) is None
             assert others[0].begin(kept)
             assert not others[1].begin(Kept.at_first(FIRST))
-            assert others[1].keep((1, 2)).done == kept.done  # type: ignore[union-attr]  # it has begun
+            assert others[1].keep(1).done == kept.done  # type: ignore[union-attr]  # it has begun
             np.testing.assert_array_equal(now(others[1]).values, kept.stored.values)
             assert others[1].assimilate(push(3, FIRST + 3)).verdict == Verdict.AGAIN
             answer = others[0].assimilate(push(2, FIRST, based_on=3))
             assert (answer.verdict, answer.version) == (Verdict.TAKEN, 4)
+
+    def test_it_knows_up_to_which_pass_units_are_done(self) -> None:
+        with self.begun() as stores:
+            assert list(stores[0].passes()) == []
+            stores[0].assimilate(push(0, FIRST, unit=Unit(12, 1)))
+            assert list(stores[1].passes()) == list(range(1, 13)), "nothing of those before"
+            stores[0].assimilate(push(1, FIRST, unit=Unit(3, 0)))
+            assert stores[1].passes().stop == 13
+            kept = stores[1].keep(4)
+            assert kept is not None
+            assert kept.done == {Unit(12, 1): "lease 0"}
 
     def test_repeated_mixing_has_its_closed_form(self) -> None:
         alpha, rng = 0.7, np.random.default_rng(1)

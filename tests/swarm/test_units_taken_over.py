@@ -1,0 +1,55 @@
+"""Who takes over handing out units knows all that the store has, or hands out nothing."""
+
+import pytest
+
+from collab.data.work_units import Unit
+from collab.errors import PeerUnreachable, StateError
+from collab.ports import Ports
+from collab.swarm.parameter_store.base import Push, Verdict
+from collab.swarm.parameter_store.calls import STORE_FAILS
+from collab.swarm.parameter_store.eras import EraStores
+from collab.swarm.unit_client import Granted, UnitClient
+from tests.simulation.mortal_store import COMPLAINT, Way
+from tests.swarm.parameter_lab import START, Lab, a_unit
+
+
+def test_what_was_done_far_ahead_is_not_handed_out_again_by_whoever_takes_over() -> None:
+    """Clients that hold many units have left a few early ones undone, and the one in charge dies."""
+    lab = Lab(shards=1, last=7)
+    lab.store.assimilate(Push(unit=Unit(5, 0), lease="before", values=START, based_on=0, alpha=0.5))
+
+    async def work(_: Ports, client: UnitClient) -> list[tuple[int, Verdict]]:
+        pushed = []
+        while isinstance(granted := await client.take(), Granted):
+            pushed.append((granted.unit.pass_number, (await client.push(granted, START, 0)).verdict))
+        return pushed
+
+    lab.add(work)
+    assert lab.run() == [[(number, Verdict.TAKEN) for number in (1, 2, 3, 4, 6, 7)]]
+
+
+class FailsOnce(Way):
+    """Does not tell what is done, once."""
+
+    has_failed = False
+
+    def done(self, pass_number: int) -> dict[int, str]:
+        if not self.has_failed:
+            self.has_failed = True
+            raise StateError(COMPLAINT)
+        return super().done(pass_number)
+
+
+def test_a_store_that_fails_while_it_is_asked_what_is_done_is_asked_again() -> None:
+    lab = Lab(shards=1, last=3)
+    lab.store.assimilate(Push(unit=Unit(1, 0), lease="before", values=START, based_on=0, alpha=0.5))
+    way = FailsOnce(lab.store)
+    lab.stores = EraStores(lambda _era: way)
+
+    async def work(_: Ports, client: UnitClient) -> int:
+        with pytest.raises(PeerUnreachable, match=STORE_FAILS):
+            await client.take()
+        return (await a_unit(client)).unit.pass_number
+
+    lab.add(work)
+    assert lab.run() == [2]
