@@ -71,8 +71,8 @@ class ParameterKeeper(StateKeeper):
         )
         self.trouble = StoreTrouble(ports)
         self._stores, self._names, self._shards = stores, storeroom.copied_names, section.shards
-        self._ledgers: dict[str, UnitLedger] = {}
-        """By era."""
+        self._tidy_in: str | None = None
+        """Era in which what is older than the one before it was erased."""
         self._every = bundle.run.checkpoints.every_epochs
         calls = StoreCalls(ports.compute, stores, self.trouble.note_failed_call)
         self._scheduler = UnitScheduler(ports, plan, calls, company.links.timeouts, self._in_charge)
@@ -139,8 +139,12 @@ class ParameterKeeper(StateKeeper):
 
     def _kept_since(self, era: str) -> tuple[UnitLedger, int | None]:
         """The units of an era, and the version of its parameters; None: there are none yet. Blocks."""
+        if era != self._tidy_in:
+            eras = self._mandate.book.eras()
+            self._stores.erase(eras[: max(eras.index(era) - 1, 0)] if era in eras else ())
+            self._tidy_in = era
         store = self._stores.of(era)
-        return self._ledgers.setdefault(era, UnitLedger(store, self._shards)), store.version()
+        return UnitLedger(store, self._shards), store.version()
 
     async def _begin(self, ledger: UnitLedger, packed: PackedSnapshot) -> None:
         """Have something in the store: the run's first state, that of a rollback, or, if it was lost, a checkpoint."""

@@ -140,11 +140,6 @@ class WorkUnits:
         self._brought_s: dict[PeerId, float] = {}
         """When each client has brought a unit last, in this order."""
 
-    def restore(self, done: Mapping[int, Mapping[int, str]]) -> None:
-        """What an earlier server's clients did: leases by shard, by pass."""
-        for unit in sorted(Unit(number, shard) for number, shards in done.items() for shard in shards):
-            self._add_done(unit)
-
     # -- what clients ask for ----------------------------------------------------------------------------------------
 
     def take(self, client: PeerId, now_s: float) -> UnitLease | None:
@@ -209,6 +204,14 @@ class WorkUnits:
             if not self._is_done(unit := Unit(pass_number, shard)):
                 self.note_done(unit, now_s, lease)
 
+    def note_settled(self, first_open: int) -> None:
+        """All units of the passes before this one are done."""
+        if first_open > self._first_open:
+            self._leased = {unit: lease for unit, lease in self._leased.items() if unit.pass_number >= first_open}
+            self._done = {number: shards for number, shards in self._done.items() if number >= first_open}
+            self._first_open, self._next = first_open, max(self._next, Unit(first_open, 0))
+            self._pass_what_is_done()
+
     def note_brought(self, client: PeerId, now_s: float) -> None:
         """A push of this client counts, of whichever unit, and whoever had handed that out."""
         self._brought_s.pop(client, None)
@@ -237,10 +240,6 @@ class WorkUnits:
     def num_done(self) -> int:
         """Units of all passes that are done."""
         return (self._first_open - 1) * self._shards + sum(map(len, self._done.values()))
-
-    def done_in(self, pass_number: int) -> int:
-        """Units of a pass that are done."""
-        return self._shards if pass_number < self._first_open else len(self._done.get(pass_number, ()))
 
     def out(self) -> list[UnitLease]:
         """All leases, in the order of their ends."""
@@ -283,6 +282,9 @@ class WorkUnits:
         if self._is_done(unit):
             return
         self._done.setdefault(unit.pass_number, set()).add(unit.shard)
+        self._pass_what_is_done()
+
+    def _pass_what_is_done(self) -> None:
         while len(self._done.get(self._first_open, ())) == self._shards:
             del self._done[self._first_open]
             self._first_open += 1

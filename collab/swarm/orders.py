@@ -177,6 +177,10 @@ class OrderBook:
         """The last one."""
         return next((order for order in reversed(self.orders) if isinstance(order.what, Rollback)), None)
 
+    def eras(self) -> list[str]:
+        """Marks of all rollbacks, in order, behind the empty one of what was before the first."""
+        return ["", *(order.mark for order in self.orders if isinstance(order.what, Rollback))]
+
     def undone_since(self, era: str) -> int | None:
         """The last epoch of an era that still counts: the earliest one that rollbacks since have gone back to.
 

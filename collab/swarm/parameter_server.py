@@ -128,8 +128,9 @@ class ParameterServer:
             raise BadMessage(f"a push based on version {based_on}")
         store = await self._store_of(permit.era)
         done = await self._calls.ask(partial(store.done, permit.unit.pass_number))
-        if (lease := done.get(permit.unit.shard)) is not None:
-            verdict = Verdict.AGAIN if lease == permit.lease else Verdict.DONE
+        if done is None or permit.unit.shard in done:
+            is_again = done is not None and done[permit.unit.shard] == permit.lease
+            verdict = Verdict.AGAIN if is_again else Verdict.DONE
             version = await self._calls.ask(store.version)
             await self._tell(stream, Assimilated(verdict, version or 0, 0))
             return

@@ -149,7 +149,9 @@ class UnitScheduler:
         units = WorkUnits(shards=plan.shards, passes=self._passes(), first_s=plan.first_lease_s, name=self._name)
         self._units = units
         try:
-            await self._note(units, store, await self._calls.ask(store.passes))
+            passes = await self._calls.ask(store.passes)
+            units.note_settled(passes.start)
+            await self._note(units, store, passes)
         except BaseException:
             self.forget()  # the next question begins with what is done, too
             raise
@@ -158,7 +160,10 @@ class UnitScheduler:
     async def _note(self, units: WorkUnits, store: ParameterStore, passes: Collection[int]) -> None:
         for number in sorted(number for number in passes if number <= self._passes()):
             done = await self._calls.ask(partial(store.done, number))
-            units.note_all_done(number, done, self._ports.clock.monotonic())
+            if done is None:
+                units.note_settled(number + 1)
+            else:
+                units.note_all_done(number, done, self._ports.clock.monotonic())
 
     def note_brought(self, client: PeerId) -> None:
         """A push of this client counts; one who was at work before we were in charge is known by that."""

@@ -44,7 +44,7 @@ def test_units_go_out_in_order_of_passes_and_the_next_pass_waits_for_nobody() ->
         board.note_done(unit, 2.0)
     assert board.is_finished
     assert board.take(BEN, 100.0) is None
-    assert (board.done_in(1), board.done_in(2)) == (3, 3)
+    assert board.num_done == 6
 
 
 def test_a_lease_that_is_over_goes_out_first_and_late_work_still_counts_once() -> None:
@@ -58,7 +58,7 @@ def test_a_lease_that_is_over_goes_out_first_and_late_work_still_counts_once() -
     board.note_done(late.unit, 11.0)
     assert board.extend(again.lease, BEN, 11.5) is None
     assert taken(board, BEN, 12.0).unit == Unit(1, 2)
-    assert board.done_in(1) == 1
+    assert board.num_done == 1
 
 
 def test_who_is_preempted_gives_its_unit_back_and_it_is_free_at_once() -> None:
@@ -89,9 +89,21 @@ def test_who_says_that_it_is_at_work_keeps_its_lease() -> None:
 
 def test_a_server_that_takes_over_goes_on_with_what_the_store_has() -> None:
     board = units()
-    board.restore({1: {0: "a", 2: "b"}})
+    board.note_all_done(1, {0: "a", 2: "b"}, 0.0)
     assert taken(board, ANNA, 0.0).unit == Unit(1, 1)
     assert taken(board, ANNA, 0.0).unit == Unit(2, 0)
+
+
+def test_whole_passes_are_noted_by_their_number() -> None:
+    board = units(passes=3)
+    out = taken(board, ANNA, 0.0)
+    board.note_settled(3)
+    assert board.num_done == 2 * 3
+    assert board.out() == []
+    assert board.extend(out.lease, ANNA, 1.0) is None
+    assert taken(board, ANNA, 1.0).unit == Unit(3, 0)
+    board.note_settled(2)
+    assert board.num_done == 2 * 3
 
 
 def test_one_that_takes_units_without_end_holds_a_few_and_others_get_the_next() -> None:
@@ -202,7 +214,8 @@ def test_whatever_clients_do_every_unit_is_done_and_none_is_out_twice(
             board.note_done(lease.unit, now_s)
         if server_dies and rng.random() < 0.02:
             board = units(shards=7, passes=3)
-            board.restore(done)
+            for number, leases in done.items():
+                board.note_all_done(number, leases, now_s)
     assert sum(map(len, done.values())) == 21
 
 

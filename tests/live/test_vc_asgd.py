@@ -9,9 +9,13 @@ from pathlib import Path
 
 import redis
 
+from collab.data.work_units import Unit
 from collab.swarm.parameter_store.base import lineage_of
+from collab.swarm.parameter_store.redis import RedisStore
+from collab.swarm.parameter_store.sqlite import SqliteStore
 from tests.live import habits
 from tests.live.processes import LIMIT_S, LiveSwarm, Peer, live_swarm, run_cli, wait_until
+from tests.simulation.mortal_store import units_done
 from tests.swarm.parameter_store.test_redis import server
 
 SHARDS = 20
@@ -33,11 +37,14 @@ def units(*, passes: int, keep: int = 3) -> str:
     return RUN.format(until=passes * SHARDS, shards=SHARDS, keep=keep)
 
 
-def done(swarm: LiveSwarm, name: str = "parameters.sqlite") -> list[tuple[int, int]]:
-    """Units in the parameters of a store, by pass and shard."""
-    path = swarm.directory / "backbone" / name
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        return connection.execute("SELECT pass, shard FROM done ORDER BY pass, shard").fetchall()
+def everything(passes: int) -> list[Unit]:
+    return [Unit(number, shard) for number in range(1, passes + 1) for shard in range(SHARDS)]
+
+
+def done(swarm: LiveSwarm, name: str = "parameters.sqlite") -> list[Unit]:
+    """Units in the parameters of a store, in order."""
+    with contextlib.closing(SqliteStore(swarm.directory / "backbone" / name)) as store:
+        return units_done(store, SHARDS)
 
 
 def test_no_unit_is_lost_or_counted_twice_while_clients_and_the_server_die(tmp_path: Path) -> None:
@@ -55,20 +62,20 @@ def test_no_unit_is_lost_or_counted_twice_while_clients_and_the_server_die(tmp_p
         backbone.kill()
         backbone = swarm.backbone("--port", "27613")
         assert stays.finish()["epoch"] == passes * SHARDS
-        assert done(swarm) == [(number, shard) for number in range(1, passes + 1) for shard in range(SHARDS)]
+        assert done(swarm) == everything(passes)
         wait_until(swarm.checkpoint(passes * SHARDS).is_dir, "the last checkpoint", backbone)
         assert swarm.status()["epoch"] == passes * SHARDS
         backbone.leave(signal.SIGTERM)
 
 
-def kept_in_redis(url: str, passes: int) -> tuple[int, list[tuple[int, int]]]:
-    """Version, and the units in the parameters, of the only run in a Redis server."""
+def kept_in_redis(url: str) -> tuple[int | None, list[Unit], int]:
+    """Version, the units in the parameters, and how many passes are told apart, of the only run in a Redis server."""
     with contextlib.closing(redis.Redis.from_url(url)) as asked:
         (key,) = asked.keys("collab:*:version")
-        run = key.decode().removesuffix(":version")
-        shards = {number: asked.hkeys(f"{run}:units:{number}") for number in range(1, passes + 2)}
-        done = sorted((number, int(shard)) for number, found in shards.items() for shard in found)
-        return int(asked.get(key)), done
+        run = key.decode().removeprefix("collab:{").removesuffix("}:version")
+        passes = len(asked.keys("collab:*:units:*"))
+    with contextlib.closing(RedisStore(url, run)) as store:
+        return store.version(), units_done(store, SHARDS), passes
 
 
 def test_two_servers_over_redis_and_the_redis_server_is_killed_three_times(tmp_path: Path) -> None:
@@ -86,8 +93,9 @@ def test_two_servers_over_redis_and_the_redis_server_is_killed_three_times(tmp_p
             running.start()
         assert {peer.finish()["epoch"] for peer in clients} == {passes * SHARDS}
         assert second.process.poll() is None
-        everything = [(number, shard) for number in range(1, passes + 1) for shard in range(SHARDS)]
-        assert kept_in_redis(running.url, passes) == (passes * SHARDS, everything)
+        version, found, told_apart = kept_in_redis(running.url)
+        assert (version, found) == (passes * SHARDS, everything(passes))
+        assert told_apart < passes
         trained = sum(unit["samples"] for peer in clients for unit in peer.all("UnitBegun"))
         counted = sum(step["own_samples"] for peer in clients for step in peer.steps)
         assert counted == NUM_SAMPLES * passes <= trained
@@ -116,7 +124,7 @@ def test_the_organiser_goes_back_and_every_unit_since_the_checkpoint_counts_once
             assert connection.execute("SELECT version FROM parameters").fetchall() == [(len(since),)]
         assert len(since) >= last
         whole = len(since) // SHARDS - 1
-        assert since[: whole * SHARDS] == [(number, shard) for number in range(1, whole + 1) for shard in range(SHARDS)]
+        assert since[: whole * SHARDS] == everything(whole)
         assert len(done(swarm)) > epoch, "what was given up is where it was"
 
 

@@ -1,9 +1,11 @@
 """Where an organiser can have parameters kept."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import redis
 
 from collab.config import parse_run
 from collab.errors import ConfigError, CorruptState
@@ -12,6 +14,8 @@ from collab.swarm.parameter_store.base import Kept
 from collab.swarm.parameter_store.sqlite import SqliteStore
 from collab.types import PeerId
 from peers.stores import open_stores
+from tests.swarm.parameter_store.store_contract import push
+from tests.swarm.parameter_store.test_redis import server
 
 TEXT = "run_id: stores\ntask: {name: image_classification}\nstrategy: {name: %s}\n"
 
@@ -91,3 +95,31 @@ def test_each_rollback_has_a_store_of_its_own_beside_that_of_before(tmp_path: Pa
     assert stores.of("") is stores.of("")
     stores.close()
     assert {path.stem for path in tmp_path.glob("*.sqlite")} == {"parameters", "parameters-aaaaaaaaaaaaaaaa"}
+
+
+def test_what_is_erased_leaves_nothing_and_nobody_elses_file_goes(tmp_path: Path) -> None:
+    (tmp_path / "parameters-notes.txt").write_text("mine")
+    stores = open_stores(bundle("vc_asgd"), str(tmp_path / "parameters.sqlite"))
+    assert stores is not None
+    for era in ("", "a" * 16, "b" * 16):
+        assert stores.of(era).begin(Kept.at_first(np.zeros(3, np.float32)))
+    stores.erase(["", "a" * 16, "of which nothing is there"])
+    assert stores.of("b" * 16).version() == 0
+    stores.close()
+    assert {path.name for path in tmp_path.iterdir()} == {f"parameters-{'b' * 16}.sqlite", "parameters-notes.txt"}
+
+
+def test_what_is_erased_leaves_nothing_in_redis_and_other_runs_stay() -> None:
+    with server() as running, contextlib.closing(redis.Redis.from_url(running.url)) as asked:
+        asked.set("somebody's", "own")
+        stores = open_stores(bundle("vc_asgd"), running.url)
+        assert stores is not None
+        for era in ("", "a" * 16):
+            assert stores.of(era).begin(Kept.at_first(np.zeros(3, np.float32)))
+            assert stores.of(era).assimilate(push(0, np.ones(3, np.float32))).version == 1
+        stores.erase([""])
+        assert stores.of("a" * 16).version() == 1
+        stores.close()
+        assert sorted(key.decode().rpartition("}:")[2] for key in asked.scan_iter()) == [
+            "first_open", "somebody's", "units:1", "vector", "version",
+        ]

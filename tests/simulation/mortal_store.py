@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from collab.data.work_units import Unit
 from collab.errors import StateError
 from collab.simulation.world import World
 from collab.swarm.parameter_store.base import Assimilated, Kept, ParameterStore, Push, Stored, Verdict
@@ -9,6 +10,14 @@ from collab.swarm.parameter_store.in_process import InProcessStore
 
 COMPLAINT = "the parameter store at redis://10.1.2.3: no route"
 FULL = "the parameter store at redis://10.1.2.3: OOM command not allowed"
+
+
+def units_done(store: ParameterStore, shards: int) -> list[Unit]:
+    """All that are in the parameters, in order."""
+    kept = store.keep()
+    assert kept is not None
+    settled = [Unit(number, shard) for number in range(1, kept.first_open) for shard in range(shards)]
+    return settled + sorted(kept.done)
 
 
 class Way:
@@ -32,14 +41,17 @@ class Way:
             raise StateError(FULL, hint="make room")
         return self._open().assimilate(push)
 
-    def done(self, pass_number: int) -> dict[int, str]:
+    def done(self, pass_number: int) -> dict[int, str] | None:
         return self._open().done(pass_number)
 
     def passes(self) -> range:
         return self._open().passes()
 
-    def keep(self, since: int) -> Kept | None:
-        return self._open().keep(since)
+    def keep(self) -> Kept | None:
+        return self._open().keep()
+
+    def settle(self, first_open: int) -> None:
+        self._open().settle(first_open)
 
     def close(self) -> None:
         pass
@@ -123,7 +135,7 @@ class MortalStore:
         die()
         raise StateError("the parameter store: the connection broke")
 
-    def done(self, pass_number: int) -> dict[int, str]:
+    def done(self, pass_number: int) -> dict[int, str] | None:
         self._check()
         return self._inner.done(pass_number)
 
@@ -131,9 +143,13 @@ class MortalStore:
         self._check()
         return self._inner.passes()
 
-    def keep(self, since: int) -> Kept | None:
+    def keep(self) -> Kept | None:
         self._check()
-        return self._inner.keep(since)
+        return self._inner.keep()
+
+    def settle(self, first_open: int) -> None:
+        self._check()
+        self._inner.settle(first_open)
 
     def close(self) -> None:
         pass

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from collab.data.work_units import Unit
 from collab.errors import DataError
 from collab.metrics.records import EpochFinished, EvaluationDone, MicrobatchSkipped, Notice, StateFetched, UnitBegun
 from collab.swarm.identity import Identity
@@ -16,6 +17,7 @@ from collab.tasks.base import Batch, Evaluation, Task
 from collab.training.copy_layout import CopyLayout
 from collab.training.judging import evaluate_state
 from collab.training.layout import VectorLayout
+from tests.simulation.mortal_store import units_done
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_faults import SickTask
 
@@ -36,8 +38,7 @@ def test_three_clients_do_every_unit_once_and_end_with_the_servers_parameters(tm
     with swarm.world:
         swarm.world.run(until_s=400.0)
     assert swarm.store.version() == 3 * SHARDS
-    for number in (1, 2, 3):
-        assert set(swarm.store.done(number)) == set(range(SHARDS))
+    assert done_once(swarm, 3)
     stored = swarm.store.read()
     assert stored is not None
     for index in swarm.participants:
@@ -47,8 +48,8 @@ def test_three_clients_do_every_unit_once_and_end_with_the_servers_parameters(tm
 
 def done_once(swarm: SimSwarm, passes: int) -> bool:
     """Whether every unit is in the parameters, and nothing else."""
-    done = [len(swarm.store.done(number)) for number in range(1, passes + 1)]
-    return done == [SHARDS] * passes and swarm.store.version() == passes * SHARDS
+    everything = [Unit(number, shard) for number in range(1, passes + 1) for shard in range(SHARDS)]
+    return units_done(swarm.store, SHARDS) == everything and swarm.store.version() == passes * SHARDS
 
 
 def test_a_unit_of_a_client_that_dies_is_done_by_another_after_its_deadline(tmp_path: Path) -> None:

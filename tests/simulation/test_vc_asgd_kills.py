@@ -9,7 +9,7 @@ import pytest
 from collab.data.work_units import Unit
 from collab.metrics.records import EpochFinished
 from collab.swarm.parameter_store.eras import EraStores
-from tests.simulation.mortal_store import MortalStore
+from tests.simulation.mortal_store import MortalStore, units_done
 from tests.simulation.swarm import SimSwarm
 
 SHARDS, PASSES = 8, 8
@@ -40,9 +40,9 @@ def swarm_of(directory: Path, *, seed: int, at_once: int = 1) -> tuple[SimSwarm,
 
 def assert_each_unit_counts_once(swarm: SimSwarm, store: MortalStore) -> None:
     """In what is kept of the units, in the parameters themselves, and in what clients end with."""
-    everything = {Unit(number, shard) for number in range(1, PASSES + 1) for shard in range(SHARDS)}
+    everything = [Unit(number, shard) for number in range(1, PASSES + 1) for shard in range(SHARDS)]
     assert Counter(push.unit for push in store.pushes) == Counter(everything)
-    assert {Unit(number, shard) for number in range(1, PASSES + 1) for shard in store.done(number)} == everything
+    assert units_done(store, SHARDS) == everything
     stored, replayed = store.read(), store.replayed()
     assert stored is not None
     assert stored.version == replayed.version == PASSES * SHARDS

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from collab.averaging.base import Aborted, Outcome, Superseded
+from collab.data.work_units import Unit
 from collab.metrics.records import (
     EpochFinished,
     EvaluationDone,
@@ -31,6 +32,7 @@ from collab.simulation.peer import SimPeer
 from collab.strategies.base import Decision, Replica, Swarm
 from collab.strategies.rounds import RoundByRound
 from collab.types import PeerId
+from tests.simulation.mortal_store import units_done
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.tapped import TappedTransport
 from tests.strategies.rule_from_docs import installed
@@ -107,7 +109,8 @@ def assert_ends_well(swarm: SimSwarm, kind: Kind, peers: list[SimPeer]) -> None:
     assert len(vectors) == (1 if kind.has_one_model else len(peers))
     if kind.name == "vc_asgd":
         assert swarm.store.version() == until
-        assert [len(swarm.store.done(number)) for number in range(1, 7)] == [SHARDS] * 6
+        everything = [Unit(number, shard) for number in range(1, 7) for shard in range(SHARDS)]
+        assert units_done(swarm.store, SHARDS) == everything
         return
     for peer in peers:
         computed = sum(event.samples for event in swarm.events(peer, MicrobatchDone))

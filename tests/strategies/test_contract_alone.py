@@ -229,7 +229,7 @@ def test_who_takes_over_a_state_holds_the_same_bytes_and_takes_the_same_next_ste
             assert takes.packed().manifest == gives.packed().manifest
         if gives.units is not None and takes.units is not None:
             takes.units.store.__init__()  # type: ignore[misc]  # empty, as at the beginning
-            kept = gives.units.store.keep(1)
+            kept = gives.units.store.keep()
             assert kept is not None
             assert takes.units.store.begin(kept)
         if not kind.is_optimizer_private or inner is INNER[0]:

@@ -29,7 +29,9 @@ class Kept:
 
     stored: Stored
     done: Mapping[Unit, str]
-    """Under which lease each unit was done that is in the parameters."""
+    """Under which lease each unit was done that is in the parameters, but for the passes before ``first_open``."""
+    first_open: int = 1
+    """All units of the passes before this one are in the parameters."""
 
     @classmethod
     def at_first(cls, values: Vector) -> "Kept":
@@ -113,16 +115,22 @@ class ParameterStore(Protocol):
         """
         ...
 
-    def done(self, pass_number: int) -> dict[int, str]:
-        """Shards of a pass that are in the parameters, and under which lease each was done."""
+    def done(self, pass_number: int) -> dict[int, str] | None:
+        """Shards of a pass that are in the parameters, and under which lease each was done; None: it is settled."""
         ...
 
     def passes(self) -> range:
-        """From the first one to the last of which anything is in the parameters."""
+        """From the first one that is not settled to the last of which anything is in the parameters."""
         ...
 
-    def keep(self, since: int) -> Kept | None:
-        """Parameters and what of the passes from ``since`` on is in them, as of one moment; None: there is nothing."""
+    def keep(self) -> Kept | None:
+        """Parameters and what is in them, as of one moment; None: there is nothing."""
+        ...
+
+    def settle(self, first_open: int) -> None:
+        """All units of the passes before this one are in the parameters: keep no more of them than that. A push for
+        such a unit is ``DONE``, whichever lease it names.
+        """
         ...
 
     def close(self) -> None:

@@ -15,12 +15,14 @@ class InProcessStore:
         self._lock = threading.Lock()
         self._stored: Stored | None = None
         self._done: dict[Unit, str] = {}
+        self._first_open = 1
 
     def begin(self, first: Kept) -> bool:
         with self._lock:
             if self._stored is not None:
                 return False
             self._stored, self._done = _frozen(first.stored.version, first.stored.values.copy()), dict(first.done)
+            self._first_open = first.first_open
             return True
 
     def read(self, known: int | None = None) -> Stored | None:
@@ -36,7 +38,7 @@ class InProcessStore:
             if stored is None:
                 raise StateError("nothing is stored yet", hint="begin with the run's first state")
             lease, staleness = self._done.get(push.unit), stored.version - push.based_on
-            if lease is not None:
+            if lease is not None or push.unit.pass_number < self._first_open:
                 return Assimilated(Verdict.AGAIN if lease == push.lease else Verdict.DONE, stored.version, 0)
             if push.max_staleness is not None and staleness > push.max_staleness:
                 return Assimilated(Verdict.STALE, stored.version, staleness)
@@ -44,18 +46,24 @@ class InProcessStore:
             self._done[push.unit] = push.lease
             return Assimilated(Verdict.TAKEN, stored.version + 1, staleness)
 
-    def done(self, pass_number: int) -> dict[int, str]:
+    def done(self, pass_number: int) -> dict[int, str] | None:
         with self._lock:
+            if pass_number < self._first_open:
+                return None
             return {unit.shard: lease for unit, lease in self._done.items() if unit.pass_number == pass_number}
 
     def passes(self) -> range:
         with self._lock:
-            return range(1, max((unit.pass_number for unit in self._done), default=0) + 1)
+            return range(self._first_open, max((unit.pass_number for unit in self._done), default=0) + 1)
 
-    def keep(self, since: int) -> Kept | None:
+    def keep(self) -> Kept | None:
         with self._lock:
-            done = {unit: lease for unit, lease in self._done.items() if unit.pass_number >= since}
-            return None if self._stored is None else Kept(self._stored, done)
+            return None if self._stored is None else Kept(self._stored, dict(self._done), self._first_open)
+
+    def settle(self, first_open: int) -> None:
+        with self._lock:
+            self._first_open = max(self._first_open, first_open)
+            self._done = {unit: lease for unit, lease in self._done.items() if unit.pass_number >= self._first_open}
 
     def close(self) -> None:
         pass

@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ local version = tonumber(redis.call('GET', KEYS[1]) or -1)
 if version < 0 then return {'empty', 0} end
 local lease, mixed_with = redis.call('HGET', KEYS[3], ARGV[1]), tonumber(ARGV[3])
 if lease then return {lease == ARGV[2] and 'again' or 'done', version} end
+if tonumber(ARGV[7]) < tonumber(redis.call('GET', KEYS[4]) or 1) then return {'done', version} end
 local staleness, most = version - tonumber(ARGV[4]), tonumber(ARGV[5])
 if most >= 0 and staleness > most then return {'stale', version} end
 if mixed_with >= 0 and mixed_with ~= version then return {'moved', version} end
@@ -32,8 +33,8 @@ redis.call('MSET', KEYS[1], version + 1, KEYS[2], ARGV[6])
 redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
 return {'taken', version + 1}
 """
-"""The one transaction: keys of version, vector and the pass's units; shard, lease, version mixed with, version that the
-client began with, most staleness, vector."""
+"""The one transaction: keys of version, vector, the pass's units and the first pass that is not settled; shard, lease,
+version mixed with, version that the client began with, most staleness, vector, pass."""
 
 
 class RedisStore:
@@ -69,6 +70,7 @@ class RedisStore:
             raise ConfigError(f"no address of a Redis server: {error}", hint="redis://host:6379/0") from error
         tag = f"collab:{{{run}}}"
         self._version, self._vector, self._units = f"{tag}:version", f"{tag}:vector", f"{tag}:units"
+        self._first_open = f"{tag}:first_open"
         self._take = self._redis.register_script(TAKE)
         with self._named():
             try:
@@ -87,7 +89,8 @@ class RedisStore:
                 return False
             transaction.multi()
             data = first.stored.values.astype("<f4", copy=False).tobytes()
-            transaction.mset({self._version: first.stored.version, self._vector: data})
+            about = {self._version: first.stored.version, self._first_open: first.first_open}
+            transaction.mset({**about, self._vector: data})
             for unit, lease in first.done.items():
                 transaction.hset(f"{self._units}:{unit.pass_number}", unit.shard, lease)
             try:
@@ -120,45 +123,71 @@ class RedisStore:
                 staleness = {"taken": version - 1 - push.based_on, "stale": version - push.based_on}.get(word, 0)
                 return Assimilated(Verdict(word), version, staleness)
 
-    def done(self, pass_number: int) -> dict[int, str]:
-        with self._named():
-            return _leases(self._redis.hgetall(f"{self._units}:{pass_number}"))
+    def done(self, pass_number: int) -> dict[int, str] | None:
+        with self._named(), self._redis.pipeline() as transaction:
+            transaction.hgetall(f"{self._units}:{pass_number}").get(self._first_open)
+            leases, first_open = transaction.execute()
+            return None if pass_number < int(first_open or 1) else _leases(leases)
 
     def passes(self) -> range:
         with self._named():
-            keys = self._redis.scan_iter(match=f"{self._units}:*", count=SCANNED)
-            return range(1, max((int(key.rpartition(b":")[2]) for key in keys), default=0) + 1)
+            first_open = int(self._redis.get(self._first_open) or 1)
+            return range(first_open, max(map(_pass_of, self._passed()), default=0) + 1)
 
-    def keep(self, since: int) -> Kept | None:
-        before = None
+    def keep(self) -> Kept | None:
+        before: range | None = None
+        kept: Kept | None = None
         while (passes := self.passes()) != before:  # one may begin meanwhile
-            before, kept = passes, self._kept(range(since, passes.stop))
+            before, kept = passes, self._kept(passes)
         return kept
+
+    def settle(self, first_open: int) -> None:
+        with self._named(), self._redis.pipeline() as transaction:
+            transaction.watch(self._first_open)
+            if first_open <= int(transaction.get(self._first_open) or 1):
+                return
+            settled = [key for key in self._passed() if _pass_of(key) < first_open]
+            transaction.multi()
+            transaction.set(self._first_open, first_open)
+            if settled:
+                transaction.delete(*settled)
+            with suppress(self._moved):  # by another server, which knows as much
+                transaction.execute()
+
+    def erase(self) -> None:
+        """Leave nothing of it."""
+        with self._named():
+            self._redis.delete(self._version, self._vector, self._first_open, *self._passed())
 
     def close(self) -> None:
         self._redis.close()
 
     def _write(self, push: Push, stored: Stored) -> tuple[str, int]:
-        keys = [self._version, self._vector, f"{self._units}:{push.unit.pass_number}"]
+        keys = [self._version, self._vector, f"{self._units}:{push.unit.pass_number}", self._first_open]
         most = NO_MATTER if push.max_staleness is None else push.max_staleness
         mixed_with = stored.version if self._is_strong else NO_MATTER
         data = mixed(stored.values, push).astype("<f4", copy=False).tobytes()
         with self._named():
-            args: list[int | str | bytes] = [push.unit.shard, push.lease, mixed_with, push.based_on, most, data]
-            word, version = self._take(keys=keys, args=args)
+            about: list[int | str] = [push.unit.shard, push.lease, mixed_with, push.based_on, most]
+            word, version = self._take(keys=keys, args=[*about, data, push.unit.pass_number])
             return word.decode(), int(version)
 
     def _kept(self, passes: range) -> Kept | None:
         with self._named(), self._redis.pipeline() as transaction:
-            transaction.mget(self._version, self._vector)
+            transaction.mget(self._version, self._vector, self._first_open)
             for number in passes:
                 transaction.hgetall(f"{self._units}:{number}")
-            (version, data), *passed = transaction.execute()
+            (version, data, first_open), *passed = transaction.execute()
         if version is None:
             return None
         rows = zip(passes, map(_leases, passed), strict=True)
         done = {Unit(number, shard): lease for number, leases in rows for shard, lease in leases.items()}
-        return Kept(Stored(int(version), np.frombuffer(data, "<f4")), done)
+        return Kept(Stored(int(version), np.frombuffer(data, "<f4")), done, int(first_open or 1))
+
+    def _passed(self) -> Iterator[bytes]:
+        """Keys of the passes of which something is kept."""
+        keys: Iterator[bytes] = self._redis.scan_iter(match=f"{self._units}:*", count=SCANNED)
+        return keys
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -168,6 +197,10 @@ class RedisStore:
         except self._error as error:
             hint = "does the server run, with room in its memory? the push may come again: it counts once"
             raise StateError(f"the parameter store in Redis: {error}", hint=hint) from error
+
+
+def _pass_of(key: bytes) -> int:
+    return int(key.rpartition(b":")[2])
 
 
 def _leases(rows: Mapping[bytes, bytes]) -> dict[int, str]:

@@ -16,6 +16,7 @@ from collab.types import Vector
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS parameters (id INTEGER PRIMARY KEY CHECK (id = 0), version INTEGER, vector BLOB);
 CREATE TABLE IF NOT EXISTS done (pass INTEGER, shard INTEGER, lease TEXT, PRIMARY KEY (pass, shard));
+CREATE TABLE IF NOT EXISTS settled (id INTEGER PRIMARY KEY CHECK (id = 0), first_open INTEGER);
 """
 BUSY_S = 60.0
 """For other servers to finish their transactions; a transaction takes as long as the disk needs for one vector."""
@@ -58,6 +59,7 @@ class SqliteStore:
             connection.execute("INSERT INTO parameters VALUES (0, ?, ?)", (first.stored.version, data))
             rows = [(unit.pass_number, unit.shard, lease) for unit, lease in first.done.items()]
             connection.executemany("INSERT INTO done VALUES (?, ?, ?)", rows)
+            connection.execute("INSERT OR REPLACE INTO settled VALUES (0, ?)", (first.first_open,))
             return True
 
     def read(self, known: int | None = None) -> Stored | None:
@@ -87,21 +89,30 @@ class SqliteStore:
                     return answer
                 return _write(connection, push, Stored(version, before.values), vector)
 
-    def done(self, pass_number: int) -> dict[int, str]:
-        with self._connected() as connection:
-            return _done(connection, pass_number)
+    def done(self, pass_number: int) -> dict[int, str] | None:
+        with self._connected() as connection, _transaction(connection, "BEGIN"):
+            if pass_number < _first_open(connection):
+                return None
+            rows = connection.execute("SELECT shard, lease FROM done WHERE pass = ?", (pass_number,))
+            return dict(rows.fetchall())
 
     def passes(self) -> range:
-        with self._connected() as connection:
+        with self._connected() as connection, _transaction(connection, "BEGIN"):
             (last,) = connection.execute("SELECT max(pass) FROM done").fetchone()
-            return range(1, (last or 0) + 1)
+            return range(_first_open(connection), (last or 0) + 1)
 
-    def keep(self, since: int) -> Kept | None:
+    def keep(self) -> Kept | None:
         with self._connected() as connection, _transaction(connection, "BEGIN"):
             stored = _stored(connection)
-            rows = connection.execute("SELECT pass, shard, lease FROM done WHERE pass >= ?", (since,))
+            rows = connection.execute("SELECT pass, shard, lease FROM done")
             done = {Unit(number, shard): lease for number, shard, lease in rows}
-            return None if stored is None else Kept(stored, done)
+            return None if stored is None else Kept(stored, done, _first_open(connection))
+
+    def settle(self, first_open: int) -> None:
+        with self._connected() as connection, _written(connection):
+            if first_open > _first_open(connection):
+                connection.execute("INSERT OR REPLACE INTO settled VALUES (0, ?)", (first_open,))
+                connection.execute("DELETE FROM done WHERE pass < ?", (first_open,))
 
     def close(self) -> None:
         with self._lock:
@@ -162,8 +173,9 @@ def _stored(connection: sqlite3.Connection) -> Stored | None:
     return None if row is None else Stored(row[0], np.frombuffer(row[1], "<f4"))
 
 
-def _done(connection: sqlite3.Connection, pass_number: int) -> dict[int, str]:
-    return dict(connection.execute("SELECT shard, lease FROM done WHERE pass = ?", (pass_number,)).fetchall())
+def _first_open(connection: sqlite3.Connection) -> int:
+    row = connection.execute("SELECT first_open FROM settled").fetchone()
+    return 1 if row is None else int(row[0])
 
 
 def _refusal(connection: sqlite3.Connection, push: Push, version: int) -> Assimilated | None:
@@ -172,6 +184,8 @@ def _refusal(connection: sqlite3.Connection, push: Push, version: int) -> Assimi
     row = connection.execute("SELECT lease FROM done WHERE pass = ? AND shard = ?", where).fetchone()
     if row is not None:
         return Assimilated(Verdict.AGAIN if row[0] == push.lease else Verdict.DONE, version, 0)
+    if push.unit.pass_number < _first_open(connection):
+        return Assimilated(Verdict.DONE, version, 0)
     staleness = version - push.based_on
     if push.max_staleness is not None and staleness > push.max_staleness:
         return Assimilated(Verdict.STALE, version, staleness)

@@ -61,18 +61,15 @@ class StoreContract(ABC):
             for shard in (0, 3):
                 stores[0].assimilate(push(shard, FIRST + shard))
             stores[1].assimilate(push(1, FIRST, unit=Unit(2, 1), lease="later"))
-            kept = stores[1].keep(1)
+            kept = stores[1].keep()
             assert kept is not None
             assert kept.stored.version == 3
             assert kept.done == {Unit(1, 0): "lease 0", Unit(1, 3): "lease 3", Unit(2, 1): "later"}
-            only = stores[0].keep(2)
-            assert only is not None
-            assert only.done == {Unit(2, 1): "later"}
         with self.open() as others:
-            assert others[0].keep(1) is None
+            assert others[0].keep() is None
             assert others[0].begin(kept)
             assert not others[1].begin(Kept.at_first(FIRST))
-            assert others[1].keep(1).done == kept.done  # type: ignore[union-attr]  # it has begun
+            assert others[1].keep().done == kept.done  # type: ignore[union-attr]  # it has begun
             np.testing.assert_array_equal(now(others[1]).values, kept.stored.values)
             assert others[1].assimilate(push(3, FIRST + 3)).verdict == Verdict.AGAIN
             answer = others[0].assimilate(push(2, FIRST, based_on=3))
@@ -85,9 +82,24 @@ class StoreContract(ABC):
             assert list(stores[1].passes()) == list(range(1, 13)), "nothing of those before"
             stores[0].assimilate(push(1, FIRST, unit=Unit(3, 0)))
             assert stores[1].passes().stop == 13
-            kept = stores[1].keep(4)
+
+    def test_of_what_is_settled_nothing_is_kept_but_that_it_is_done(self) -> None:
+        with self.begun() as stores:
+            for number in (1, 2, 3):
+                stores[0].assimilate(push(0, FIRST, unit=Unit(number, 0), lease=f"of {number}"))
+            stores[1].settle(3)
+            stores[0].settle(2)
+            assert stores[0].passes() == range(3, 4)
+            assert [stores[0].done(number) for number in (1, 2, 3)] == [None, None, {0: "of 3"}]
+            answer = stores[0].assimilate(push(0, FIRST + 1, unit=Unit(2, 0), lease="of 2"))
+            assert (answer.verdict, answer.version) == (Verdict.DONE, 3), "it counts once, whoever has done it"
+            kept = stores[1].keep()
             assert kept is not None
-            assert kept.done == {Unit(12, 1): "lease 0"}
+            assert (kept.done, kept.first_open) == ({Unit(3, 0): "of 3"}, 3)
+        with self.open() as others:
+            assert others[0].begin(kept)
+            assert others[1].passes() == range(3, 4)
+            assert others[1].assimilate(push(5, FIRST, unit=Unit(1, 5))).verdict == Verdict.DONE
 
     def test_repeated_mixing_has_its_closed_form(self) -> None:
         alpha, rng = 0.7, np.random.default_rng(1)
