@@ -126,6 +126,9 @@ class ParameterServer:
         permit, based_on = self._permit(request, stream.remote), request.get("based_on", int)
         if not 0 <= based_on <= LARGEST_NUMBER:
             raise BadMessage(f"a push based on version {based_on}")
+        if not self._rules.is_scheduler(PeerId(request.get("scheduler", str))):  # it may have gone home since
+            await self._tell(stream, Assimilated(Verdict.REFUSED, 0, 0))
+            return
         store = await self._store_of(permit.era)
         done = await self._calls.ask(partial(store.done, permit.unit.pass_number))
         if done is None or permit.unit.shard in done:
@@ -139,7 +142,7 @@ class ParameterServer:
         data = await receive_bytes(stream, num_bytes, timeout_s=self._timeouts.part_s)
         values = np.frombuffer(data, "<f4")
         if not np.isfinite(values).all():
-            await self._refuse(stream, "the push has NaN or Inf")
+            await self._tell(stream, Assimilated(Verdict.REFUSED, 0, 0))
             return
         push = Push(
             unit=permit.unit,
@@ -170,8 +173,6 @@ class ParameterServer:
 
     def _permit(self, request: Message, client: PeerId) -> Permit:
         scheduler = PeerId(request.get("scheduler", str))
-        if not self._rules.is_scheduler(scheduler):
-            raise BadMessage(f"{scheduler} hands out no units of this run")
         permit = unpack_permit(request.get("permit", bytes), scheduler)
         if permit.fingerprint != self._rules.fingerprint or permit.client != client:
             raise BadMessage(f"the unit lease is of {permit.client}, in the run {permit.fingerprint}")

@@ -23,8 +23,8 @@ GOODBYE_S = 1.0
 """For giving units back; their deadlines do the same later."""
 RENEWED = 0.5
 """Of a lease's time after which it is made longer."""
-DELIVERY_S = 600.0
-"""For which a push is tried again and again, while no server answers; what the unit came to is lost then."""
+REFUSED_S = 600.0
+"""After a server has refused a push another one may take it; what the unit came to is lost then."""
 SILENT_S = 10.0
 """For which nobody hears of that: a backbone that starts again takes no longer."""
 
@@ -219,17 +219,21 @@ class UnitDesk:
         return None
 
     async def _deliver(self, work: Work, copy: HandedOver) -> tuple[HandedOver, Verdict]:
-        """Push until a server says what has become of it, or it is to be in nothing."""
-        began_s, granted, is_told = self._clock.monotonic(), work.granted, False
-        until_s = began_s + DELIVERY_S
+        """Push until a server says what has become of it, or it is to be in nothing.
+
+        However long that takes: whoever does the unit meanwhile is the one that counts, and then a server says so.
+        """
+        granted, began_s, until_s, is_told = work.granted, self._clock.monotonic(), math.inf, False
         try:
-            verdict = await self._try(work, copy)
-            while verdict is None and not self._is_old(granted) and self._clock.monotonic() < until_s:
-                if not is_told and self._clock.monotonic() >= began_s + SILENT_S:
+            while (verdict := await self._try(work, copy)) in (None, Verdict.REFUSED) and not self._is_old(granted):
+                now_s = self._clock.monotonic()
+                until_s = min(until_s, now_s + REFUSED_S) if verdict else until_s
+                if verdict and now_s >= until_s:
+                    break
+                if not is_told and now_s >= began_s + SILENT_S:
                     is_told = True
-                    self._say(f"what we computed waits, and is pushed again for ten minutes: {self._reason}")
+                    self._say(f"what we computed waits, and is pushed again until it is taken: {self._reason}")
                 await asyncio.sleep(AGAIN_S)
-                verdict = await self._try(work, copy)
             if verdict in (None, Verdict.STALE, Verdict.REFUSED):
                 await self._give_back(granted)
             return copy, verdict or Verdict.REFUSED
@@ -239,7 +243,9 @@ class UnitDesk:
     async def _try(self, work: Work, copy: HandedOver) -> Verdict | None:
         """What a server says; None: nobody knows what has become of it."""
         try:
-            return (await self._client.push(work.granted, copy.mean, work.stored.version)).verdict
+            verdict = (await self._client.push(work.granted, copy.mean, work.stored.version)).verdict
+            self._reason = f"a server's answer is {verdict}"
+            return verdict
         except NetworkError as error:
             self._reason = error.message
             logger.info("not pushed unit=%s reason=%s", work.granted.unit, error)

@@ -42,6 +42,8 @@ class Lab:
         """As far as the server knows."""
         self.last, self.shards, self.max_staleness = last, shards, max_staleness
         self.in_charge: PeerId | None = None
+        self.is_known = True
+        """Whether the server knows that it is a backbone of the run."""
         self.restart: Callable[[], None]
         """Have the scheduler know of no lease, as after a restart."""
         self.world.add_peer(self._serve, link=link)
@@ -61,7 +63,7 @@ class Lab:
             era=lambda: self.era,
             alpha=lambda _: 0.5,
             max_staleness=self.max_staleness,
-            is_scheduler=lambda peer: peer == me,
+            is_scheduler=lambda peer: peer == me and self.is_known,
         )
         calls = StoreCalls(ports.compute, self.stores, self.complaints.append)
         scheduler = UnitScheduler(ports, plan, calls, timeouts, lambda: self.in_charge or me)
