@@ -48,6 +48,7 @@ class TokenShards:
         self._tokenizer_json, self._folder = tokenizer_json, cache_dir / f"shards-{request.reader.peer_id}"
         self._progress, self._overseen = progress, overseen
         self._open: dict[int, NDArray[Any]] = {}
+        self._has_tidied = False
 
     @cached_property
     def number(self) -> int:
@@ -112,6 +113,9 @@ class TokenShards:
 
     def _remove_left(self, kept: int) -> None:
         """Remove what is not open but the newest ones, whole or broken off."""
+        if not self._has_tidied:
+            self._has_tidied = True
+            self._remove_shared()
         ours = {self._path_of(shard).stem for shard in tuple(self._open)}
         left: dict[str, float] = {}
         with suppress(OSError):  # what cannot be removed, or goes by itself meanwhile, is in nobody's way
@@ -124,8 +128,17 @@ class TokenShards:
                 for path in self._folder.glob(f"{stem}.*"):
                     path.unlink(missing_ok=True)
 
-    def _path_of(self, shard: int) -> Path:
-        return blocks_path(self._of(shard), self._tokenizer_json, self._folder)
+    def _remove_shared(self) -> None:
+        """Earlier versions had their shards among all else that is encoded, where nobody looks for them any more."""
+        cache_dir = self._folder.parent
+        with suppress(OSError, DataError):  # as below, or the dataset is out of reach
+            lying = set(cache_dir.glob("tokens-*.bin"))
+            for shard in range(self.number if lying else 0):
+                if (path := self._path_of(shard, cache_dir)) in lying:
+                    path.unlink(missing_ok=True)
+
+    def _path_of(self, shard: int, folder: Path | None = None) -> Path:
+        return blocks_path(self._of(shard), self._tokenizer_json, folder or self._folder)
 
     def _of(self, shard: int) -> BlockRequest:
         return replace(self._request, reader=replace(self._request.reader, shard=shard))

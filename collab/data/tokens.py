@@ -1,7 +1,5 @@
 """Text to token ids: a byte-level BPE, and documents encoded once into a file that is mapped into memory."""
 
-import hashlib
-import json
 import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -17,6 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from collab.config import Data
+from collab.data.cache_keys import digest_of, key_of
 from collab.data.made_once import left_at, make_once
 from collab.data.sources import (
     NoText,
@@ -44,10 +43,6 @@ _TOKENIZER_BYTES_PER_TOKEN = 70
 
 _BATCH_BYTES = 1_000_000
 """Text that is encoded at once; ids as Python integers take about ten times as much memory."""
-
-
-_FORMAT = 1
-"""Part of every cache key; raise it when the same inputs would give other files."""
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called now and then with the bytes of text encoded so far, and about how many there will be; 0: nobody knows. At the
@@ -87,8 +82,8 @@ def run_tokenizer(section: Data, vocab_size: int, reader: Reader, cache_dir: Pat
     Raises:
         DataError: the text cannot be read, or the cache cannot be written.
     """
-    key = _digest({"kind": "tokenizer", "source": source_state(section, Split.TRAIN, reader), "vocab_size": vocab_size,
-                   "text_bytes": _TOKENIZER_TEXT_BYTES})
+    key = key_of({"kind": "tokenizer", "source": source_state(section, Split.TRAIN, reader), "vocab_size": vocab_size,
+                  "text_bytes": _TOKENIZER_TEXT_BYTES})
     path = cache_dir / f"tokenizer-{key}.json"
 
     def write(handle: BinaryIO) -> None:
@@ -178,9 +173,9 @@ def open_blocks(request: BlockRequest, tokenizer_json: str, cache_dir: Path,
 
 def blocks_path(request: BlockRequest, tokenizer_json: str, cache_dir: Path) -> Path:
     """Where :func:`open_blocks` keeps what it has encoded."""
-    key = _digest({"kind": "blocks", "source": source_state(request.section, request.split, request.reader),
-                   "tokenizer": hashlib.sha256(tokenizer_json.encode()).hexdigest(),
-                   "sequence_length": request.sequence_length, "max_blocks": request.max_blocks})
+    key = key_of({"kind": "blocks", "source": source_state(request.section, request.split, request.reader),
+                  "tokenizer": digest_of(tokenizer_json),
+                  "sequence_length": request.sequence_length, "max_blocks": request.max_blocks})
     return cache_dir / f"tokens-{request.split}-{key}.bin"
 
 
@@ -291,8 +286,3 @@ def _up_to(texts: Iterator[str], num_bytes: int) -> Iterator[str]:
     while total < num_bytes and (text := next(texts, None)) is not None:
         total += len(text.encode())
         yield text
-
-
-def _digest(content: dict[str, Any]) -> str:
-    canonical = json.dumps(content | {"format": _FORMAT}, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:32]

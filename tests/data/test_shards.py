@@ -1,5 +1,6 @@
 """A streamed dataset as blocks: `datasets` streams a local folder by the code that streams a repository of the Hub."""
 
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from collab.config import HubData
 from collab.data.shards import KEPT, TokenShards
 from collab.data.sources import Reader, Split, split_of
-from collab.data.tokens import BlockRequest, parse_tokenizer, train_tokenizer
+from collab.data.tokens import BlockRequest, open_blocks, parse_tokenizer, train_tokenizer
 from collab.errors import DataError
 
 LENGTH = 8
@@ -115,3 +116,21 @@ def test_of_what_many_lives_have_left_the_newest_few_are_kept_and_nothing_when_t
     assert kept(tmp_path) == []
     assert not list((tmp_path / "cache-alice").rglob("*.lock"))
     assert len(other.rows(other.open(0))) > 0
+
+
+def test_shards_of_earlier_versions_go_and_nothing_else_that_is_encoded_does(tmp_path: Path) -> None:
+    """They lay in the cache itself, where other runs, and what is not streamed, are."""
+    shards, cache = shards_of(tmp_path, "alice"), tmp_path / "cache-alice"
+    whole = replace(shards._request, reader=replace(shards._request.reader, shard=None))
+    other = replace(whole, sequence_length=LENGTH + 1, reader=replace(whole.reader, shard=3))
+    for request in (whole, other):
+        open_blocks(request, shards._tokenizer_json, cache)
+    (cache / "tokens-train-notes.bin").write_bytes(b"of somebody's")
+    before = set(cache.iterdir())
+    for shard in (3, 19):
+        one = replace(whole, reader=replace(whole.reader, shard=shard))
+        assert open_blocks(one, shards._tokenizer_json, cache).size
+    assert len(set(cache.glob("*.bin")) - before) == 2
+    shards.open(7)
+    left = set(cache.iterdir()) - {shards._folder}
+    assert {path for path in left if path.suffix != ".lock"} == {path for path in before if path.suffix != ".lock"}
