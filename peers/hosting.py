@@ -24,6 +24,7 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.duties import NOTHING_OFF, Duty
 from collab.swarm.identity import load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
+from collab.swarm.order_exchange import kept_orders
 from collab.swarm.snapshots import Snapshot
 from collab.types import Reachability, Role
 from peers.backbone import Backbone
@@ -220,7 +221,8 @@ def _bring_own(options: HostOptions, data_dir: DataDir, bundle: Bundle, hub: Hub
         text = f"--from {options.begin_with}: expected a repository of the Hub, as owner/name[@revision]"
         raise ConfigError(text, hint="a checkpoint on this disk is begun with under a new owner: add --new-owner")
     elif hub is not None:
-        bring_if_lost(hub, data_dir, bundle.fingerprint)
+        orders = kept_orders((data_dir.orders, options.directory / ORDERS), bundle.fingerprint, bundle.owner)
+        bring_if_lost(hub, data_dir, orders)
 
 
 def workshop_of(bundle: Bundle, peer_id: str, options: HostOptions, begin_with: Path | None = None) -> Workshop:

@@ -11,12 +11,14 @@ from collab.checkpoints.hub_publisher import HubPublisher, OnHub
 from collab.checkpoints.hub_repository import BRANCH, HubPlace, HubRepository
 from collab.checkpoints.hub_session import has_token
 from collab.checkpoints.local import is_whole, list_checkpoints
+from collab.checkpoints.rolled_back import can_begin_again
 from collab.compute import ThreadCompute
 from collab.config import Run
 from collab.errors import ConfigError, HubBusy, HubError, HubMissing, StateError
 from collab.metrics.records import CheckpointOnHub
 from collab.metrics.store import MetricsStore
 from collab.ports import Ports
+from collab.swarm.orders import OrderBook
 from peers.backbone import Backbone
 from peers.exhibiting import Kept
 from peers.hub_desk import HubDesk, HubPlan
@@ -126,24 +128,32 @@ def has_told(history: MetricsStore, place: str, done: OnHub) -> bool:
     return [(one["place"], one["commit"]) for one in newest] == [(place, done.commit)]
 
 
-def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes_first_state: bool = True) -> None:
+def bring_if_lost(place: HubPlace, data_dir: DataDir, orders: OrderBook, *, makes_first_state: bool = True) -> None:
     """Have the run's newest checkpoint from the Hub, where this disk has none, or its newest one is damaged. Blocks.
 
     A repository that is not there is made: only who may do that can be told from somebody who may not see it, and to
     somebody who may not, a run that has a state looks like one that has none.
 
+    A life that ended between setting checkpoints aside for a rollback and writing the one that it goes back to has left
+    none: this one goes back to it.
+
     Args:
+        orders: of the run, as far as this disk knows them.
         makes_first_state: whether this backbone begins the run if nobody has a state of it.
 
     Raises:
         StateError: whether the run has a state there is not known, or it cannot be had: to begin anew could be wrong.
     """
-    here = list_checkpoints(data_dir.checkpoints)
+    root, fingerprint = data_dir.checkpoints, orders.fingerprint
+    here = list_checkpoints(root)
     if not here or not is_whole(here[0]):
+        rollback = orders.rollback()
         try:
             repository = HubRepository(place, advice=TO_BEGIN)
             patiently(lambda: _see(repository))
-            brought = patiently(lambda: bring_newest(repository, data_dir.checkpoints, fingerprint=fingerprint))
+            brought = patiently(
+                lambda: bring_newest(repository, root, fingerprint=fingerprint, rollback=rollback)
+            )
             if brought.path is not None:
                 _announce(place, brought)
                 keep_history(repository, data_dir.hub_history)
@@ -151,6 +161,9 @@ def bring_if_lost(place: HubPlace, data_dir: DataDir, fingerprint: str, *, makes
             if any(map(is_whole, here)):
                 text = f"the newest checkpoint on this disk is damaged, and {place} cannot help: {error.message}"
                 _announce_problem(text, "the one before is gone on from, unless another peer holds a later one")
+            elif not here and rollback is not None and can_begin_again(root, rollback, fingerprint=fingerprint):
+                text = f"{place} cannot help: {error.message}"
+                _announce_problem(text, "the run goes back to a checkpoint on this disk, as its organiser has ordered")
             elif makes_first_state:
                 lack = "no checkpoint on this disk is whole" if here else "nothing is on this disk"
                 raise _not_begun(place, lack, error) from error

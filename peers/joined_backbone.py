@@ -13,6 +13,7 @@ from collab.swarm.address_book import AddressBook
 from collab.swarm.bundle import Bundle, load_bundle, save_bundle
 from collab.swarm.duties import Duty
 from collab.swarm.invite import Invite
+from collab.swarm.order_exchange import kept_orders
 from collab.types import PeerId, Reachability, Role
 from peers.asking import declined, is_welcome
 from peers.backbone import Backbone
@@ -54,7 +55,8 @@ async def join_as_backbone(options: JoinOptions, stop: asyncio.Event) -> None:
     hub = service_at(publishes_at, options.hub_every_min, lambda _: None)
     options.say(f"joining {invite.run_id} as a backbone ...")
     if hub is not None:
-        await apart(lambda: bring_if_lost(hub.place, data_dir, invite.fingerprint, makes_first_state=False))
+        orders = kept_orders([data_dir.orders], invite.fingerprint, invite.owner)
+        await apart(lambda: bring_if_lost(hub.place, data_dir, orders, makes_first_state=False))
     known = load_bundle(data_dir.run, invite.fingerprint)
     book = AddressBook(invite.addresses, data_dir.backbones)
     settings = _startup(invite, options, book)

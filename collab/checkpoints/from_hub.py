@@ -14,13 +14,16 @@ from collab.checkpoints.hub_publisher import Standing, read_head, standing_of
 from collab.checkpoints.hub_repository import Head, HubRepository
 from collab.checkpoints.local import (
     STATE_FILE,
+    is_whole,
     list_checkpoints,
     load_newest,
     path_of,
     read_state,
     verified_state,
 )
+from collab.checkpoints.rolled_back import aside_of, can_begin_again
 from collab.errors import CheckpointFailed, CorruptState, StateError
+from collab.swarm.orders import Order
 from collab.swarm.snapshots import Snapshot
 
 NOT_EXPORTED = frozenset({"optimizer.safetensors"})
@@ -64,12 +67,17 @@ def fetch_checkpoint(
     return _fetch(repository, head, state, folder, without)
 
 
-def bring_newest(repository: HubRepository, root: Path, *, fingerprint: str) -> Brought:
+def bring_newest(
+    repository: HubRepository, root: Path, *, fingerprint: str, rollback: Order | None = None
+) -> Brought:
     """Have the run's checkpoint of a revision under ``root`` if it is a later one than this disk has, or the same.
 
     Of another history than the newest one here, such as one that was rolled back, nothing is taken. Where none here is
     whole, theirs is, and the damaged ones are put aside. Under which tenure the Hub's was published is remembered in
     any case: the next one of ours is a later one.
+
+    Args:
+        rollback: the last one that was ordered; what it has undone is not taken where this disk can go back itself.
 
     Raises:
         As ``fetch_checkpoint``.
@@ -88,6 +96,9 @@ def bring_newest(repository: HubRepository, root: Path, *, fingerprint: str) -> 
         return Brought(path=path_of(root, ours.epoch), is_new=False)
     if ours is not None and (kept := _kept(ours, theirs, root, str(repository.place))):
         return kept
+    if ours is None and rollback is not None and _is_undone(theirs, rollback, root):
+        why = f"epoch {theirs.epoch} of {repository.place} is not taken over: the run was rolled back since"
+        return Brought(why=why, hint="name the repository with --from to have it beside what the run goes on from")
     fetched = _fetch(repository, head, state, root / ".from-hub")
     if ours is None:
         put_aside(list_checkpoints(root), DAMAGED)
@@ -115,6 +126,14 @@ def _kept(ours: Snapshot, theirs: Standing, root: Path, place: str) -> Brought |
         return Brought(why=why, hint=f"start without --from; {back} takes the whole run back to that epoch")
     back = f"if they do, 'collab-peer rollback DIR {theirs.epoch}' takes all of them back"
     return Brought(why=why, hint=f"start without --from to go on from here; to go back {again}: {back}")
+
+
+def _is_undone(theirs: Standing, rollback: Order, root: Path) -> bool:
+    """Whether a rollback leaves no use for the state on the Hub: what it goes back to is here, or that state is."""
+    if theirs.era == rollback.mark:
+        return False
+    is_set_aside = is_whole(path_of(aside_of(root, rollback.mark), theirs.epoch))
+    return is_set_aside or can_begin_again(root, rollback, fingerprint=theirs.fingerprint)
 
 
 def _is_same(path: Path, state: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ checkpoints/held-for-rollback-MARK/   the one to go back to, from before anybody
 import logging
 import os
 import shutil
+from itertools import chain, count
 from pathlib import Path
 
 from collab.checkpoints.local import (
@@ -21,6 +22,7 @@ from collab.checkpoints.local import (
 )
 from collab.durable import sync_directory
 from collab.errors import CheckpointFailed, CorruptState, StateError
+from collab.swarm.orders import Order
 from collab.swarm.snapshots import Snapshot
 from collab.swarm.statements import Rollback
 
@@ -92,14 +94,21 @@ def begin_again(root: Path, what: Rollback, mark: str, *, fingerprint: str) -> S
     Raises:
         CheckpointFailed: the directory cannot be written.
     """
-    places = root, aside_of(root, mark), _held_for(root, mark)
-    snapshot = next(filter(None, (_found(place, what, fingerprint) for place in places)), None)
+    snapshot = _found_anywhere(root, what, mark, fingerprint)
     set_aside(root, mark)
     return snapshot.after_rollback(mark) if snapshot is not None else None
 
 
+def can_begin_again(root: Path, rollback: Order, *, fingerprint: str) -> bool:
+    """Whether the checkpoint that a rollback goes back to is here, and whole."""
+    what = rollback.what
+    return isinstance(what, Rollback) and _found_anywhere(root, what, rollback.mark, fingerprint) is not None
+
+
 def set_aside(root: Path, mark: str) -> None:
     """Move all checkpoints to a folder that is named for a rollback: kept, and never loaded by themselves.
+
+    One that an earlier life has put there keeps its name, and another one of its epoch gets a number.
 
     Raises:
         CheckpointFailed: they cannot be moved.
@@ -108,7 +117,7 @@ def set_aside(root: Path, mark: str) -> None:
     try:
         for path in found_in(root):
             aside.mkdir(exist_ok=True)
-            path.rename(aside / path.name)
+            path.rename(_free(aside / path.name))
     except OSError as error:
         raise CheckpointFailed(
             f"the checkpoints in {root} cannot be moved to {aside.name}: {error.strerror or error}",
@@ -119,6 +128,12 @@ def set_aside(root: Path, mark: str) -> None:
 def aside_of(root: Path, mark: str) -> Path:
     """Where ``set_aside`` puts them."""
     return root / f"before-rollback-{mark}"
+
+
+def _free(place: Path) -> Path:
+    """This one, or, where something lies there, one beside it with a number."""
+    numbered = (place.with_name(f"{place.name}-{number}") for number in count(2))
+    return next(one for one in chain([place], numbered) if not one.exists())
 
 
 def _held_for(root: Path, mark: str) -> Path:
@@ -142,6 +157,11 @@ def _belongs_as(root: Path, made: Path) -> None:
     shutil.copymode(root, made)
     if os.geteuid() == 0:
         os.chown(made, root.stat().st_uid, root.stat().st_gid)
+
+
+def _found_anywhere(root: Path, what: Rollback, mark: str, fingerprint: str) -> Snapshot | None:
+    places = root, aside_of(root, mark), _held_for(root, mark)
+    return next(filter(None, (_found(place, what, fingerprint) for place in places)), None)
 
 
 def _found(place: Path, what: Rollback, fingerprint: str) -> Snapshot | None:

@@ -6,7 +6,8 @@ it knows more than we do may be a lie, which costs one question now and then.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -148,6 +149,15 @@ def read_orders(path: Path) -> list[bytes]:
     if not isinstance(packed, list):
         raise BadMessage(f"{path} holds no list of orders")
     return packed
+
+
+def kept_orders(paths: Iterable[Path], fingerprint: str, owner: PeerId) -> OrderBook:
+    """A run's orders as far as a disk knows them: what lies at these paths and proves itself."""
+    book = OrderBook(fingerprint, owner)
+    for path in paths:
+        with suppress(BadMessage):  # said where they are taken
+            book = book.merged(0, read_orders(path))
+    return book
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

@@ -13,11 +13,15 @@ from collab.checkpoints.from_hub import Brought, bring_newest, export, fetch_che
 from collab.checkpoints.hub_repository import HubPlace, HubRepository
 from collab.checkpoints.local import list_checkpoints, load_checkpoint, load_newest, save_checkpoint, state_bytes
 from collab.checkpoints.local_publisher import LocalPublisher
+from collab.checkpoints.rolled_back import set_aside
 from collab.errors import CheckpointFailed, CorruptState, HubBusy, HubDenied, HubError, StateError
 from collab.swarm.lease import Tenure
+from collab.swarm.orders import Order
+from collab.swarm.statements import Rollback
 from collab.types import PeerId
 from tests.checkpoints.test_hub_publisher import NAME, Shop
 from tests.checkpoints.test_local import FILES, check_equal, snapshot
+from tests.checkpoints.test_local_publisher import order
 from tests.hub.client import hub
 from tests.hub.standin import HubStandIn, Repository
 
@@ -204,6 +208,39 @@ def test_what_was_rolled_back_does_not_come_back_from_the_hub(published: HubStan
     assert found.path is None
     assert "another history" in found.why
     assert f"move {root} away" in found.hint
+
+
+def ordered_back_to(epoch: int) -> Order:
+    what = Rollback(to_epoch=epoch, lineage=snapshot(epoch).lineage)
+    return Order(number=1, said_at=0.0, what=what, mark="m" * 16)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_a_rollback_has_undone_is_taken_only_where_this_disk_cannot_go_back(
+    published: HubStandIn, tmp_path: Path, holds: bool
+) -> None:
+    """Then one can go back to it, once it is set aside; from there it is not fetched again."""
+    root, back = tmp_path / "checkpoints", ordered_back_to(10)
+    disk = LocalPublisher(root, "f", lambda: FILES, keep=3)
+    if holds:
+        disk.keep(snapshot(10, 10.0), "d" * 64, 1.0)
+        set_aside(root, back.mark)
+    found = bring_newest(repository(published), root, fingerprint="f", rollback=back)
+    assert (found.path is None) is holds
+    set_aside(root, back.mark)
+    assert bring_newest(repository(published), root, fingerprint="f", rollback=back).path is None
+
+
+def test_what_the_hub_has_of_the_history_that_a_rollback_began_is_taken(hub: HubStandIn, tmp_path: Path) -> None:
+    """Another backbone has gone on while this one was away, between setting aside and going back."""
+    root, back = tmp_path / "checkpoints", ordered_back_to(10)
+    disk = LocalPublisher(root, "f", lambda: FILES, keep=3)
+    disk.keep(snapshot(10, 10.0), "d" * 64, 1.0)
+    set_aside(root, back.mark)
+    theirs, wanted = Shop(tmp_path / "theirs", hub), order(20, Tenure(1, A))
+    theirs.hub.publish(theirs.disk.publish(replace(snapshot(20), era=back.mark), wanted).path, wanted)
+    found = bring_newest(repository(hub), root, fingerprint="f", rollback=back)
+    assert found == Brought(path=root / "epoch-00000020")
 
 
 def test_what_is_here_already_is_not_fetched_again(published: HubStandIn, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from collab.checkpoints.rolled_back import begin_again, checkpoints_to_go_back_t
 from collab.errors import CheckpointFailed, CorruptState
 from collab.swarm.snapshots import Snapshot
 from collab.swarm.statements import Rollback
-from tests.checkpoints.test_local import snapshot
+from tests.checkpoints.test_local import check_equal, snapshot
 from tests.checkpoints.test_local_publisher import FILES
 
 MARK = "m" * 16
@@ -36,6 +37,24 @@ def test_a_rollback_that_was_cut_short_by_a_kill_finds_its_checkpoint_again(tmp_
     aside = list_checkpoints(tmp_path / f"before-rollback-{MARK}")
     kept = [load_checkpoint(path, fingerprint="fingerprint").epoch for path in aside]
     assert kept == [15, 10, 5]
+
+
+def test_a_checkpoint_of_an_epoch_that_was_set_aside_before_comes_to_lie_beside_it(tmp_path: Path) -> None:
+    """Of the new history, all of whose checkpoints are damaged, or brought meanwhile from elsewhere."""
+    publisher = shelf(tmp_path, 5, 10)
+    for _ in range(2):
+        begun = go_back(tmp_path, 5)
+        assert begun is not None
+        assert (begun.epoch, begun.era) == (5, MARK)
+        publisher.keep(begun, "d" * 64, 1.0)
+        (tmp_path / "epoch-00000005" / "model.safetensors").write_bytes(b"torn")
+    begun = go_back(tmp_path, 5)
+    assert begun is not None
+    check_equal(replace(begun, lineage=snapshot(5).lineage, era=""), snapshot(5))
+    aside = tmp_path / f"before-rollback-{MARK}"
+    assert sorted(path.name for path in aside.iterdir()) == [
+        "epoch-00000005", "epoch-00000005-2", "epoch-00000005-3", "epoch-00000010",
+    ]  # fmt: skip
 
 
 def shelf(root: Path, *epochs: int) -> LocalPublisher:

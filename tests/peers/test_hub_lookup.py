@@ -33,9 +33,10 @@ from collab.swarm.bundle import Bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.invite import Invite, write_invite
 from collab.swarm.lease import Tenure
+from collab.swarm.order_exchange import write_orders
 from collab.swarm.orders import OrderBook
 from collab.swarm.snapshots import pack
-from collab.swarm.statements import Amend, Ban, Statement
+from collab.swarm.statements import Amend, Ban, Rollback, Statement
 from collab.tasks.registry import build_task
 from collab.training.genesis import make_genesis
 from collab.types import Lineage, PeerId, Role
@@ -103,6 +104,9 @@ def ordered(*what: Statement) -> OrderBook:
     for one in what:
         book = book.extended([book.signed(one, OWNER, 0.0)])
     return book
+
+
+OTHERS_ORDERS = OrderBook("another fingerprint", OWNER.peer_id)
 
 
 def publish(
@@ -487,11 +491,11 @@ def test_how_often_goes_with_where() -> None:
 def test_a_lost_disk_begins_with_what_the_hub_has(at_hub: HubStandIn, tmp_path: Path) -> None:
     publish(at_hub, tmp_path / "lost", 10, WORD)
     new = DataDir(tmp_path / "new")
-    bring_if_lost(HubPlace(NAME), new, BUNDLE.fingerprint)
+    bring_if_lost(HubPlace(NAME), new, ordered())
     assert verified_state(new.checkpoints / "epoch-00000010")["epoch"] == 10
     publish(at_hub, tmp_path / "lost", 20, WORD)
     at_hub.requests.clear()
-    bring_if_lost(HubPlace(NAME), new, BUNDLE.fingerprint)
+    bring_if_lost(HubPlace(NAME), new, ordered())
     assert at_hub.requests == [], "who has something does not even ask"
 
 
@@ -514,11 +518,11 @@ def test_a_disk_on_which_every_checkpoint_is_damaged_begins_with_what_the_hub_ha
     for path in list_checkpoints(new.checkpoints):
         (path / "optimizer.safetensors").write_bytes(b"torn")
     with pytest.raises(StateError, match="no checkpoint on this disk is whole, and what org/model holds cannot be"):
-        bring_if_lost(HubPlace(NAME), new, "another fingerprint")
-    bring_if_lost(HubPlace(NAME), new, BUNDLE.fingerprint)
+        bring_if_lost(HubPlace(NAME), new, OTHERS_ORDERS)
+    bring_if_lost(HubPlace(NAME), new, ordered())
     assert verified_state(new.checkpoints / "epoch-00000020")["epoch"] == 20
     at_hub.requests.clear()
-    bring_if_lost(HubPlace(NAME), new, BUNDLE.fingerprint)
+    bring_if_lost(HubPlace(NAME), new, ordered())
     assert at_hub.requests == []
 
 
@@ -530,22 +534,46 @@ def test_a_damaged_newest_checkpoint_comes_back_from_the_hub_and_without_it_the_
     publish(at_hub, tmp_path, 20, WORD)
     (new.checkpoints / "epoch-00000020" / "optimizer.safetensors").write_bytes(b"torn")
     at_hub.fault("GET /api/models/.*", 503, times=99)
-    bring_if_lost(HubPlace(NAME), new, BUNDLE.fingerprint)
+    bring_if_lost(HubPlace(NAME), new, ordered())
     told = capsys.readouterr().err
     assert "problem: the newest checkpoint on this disk is damaged, and org/model cannot help" in told
     at_hub.faults.clear()
-    bring_if_lost(HubPlace(NAME), new, BUNDLE.fingerprint)
+    bring_if_lost(HubPlace(NAME), new, ordered())
     assert verified_state(new.checkpoints / "epoch-00000020")["epoch"] == 20
+
+
+@pytest.mark.parametrize("hears_hub", [True, False])
+def test_a_rollback_that_a_kill_cut_short_is_gone_on_with_and_not_what_the_hub_has_from_before_it(
+    at_hub: HubStandIn, tmp_path: Path, pauses: list[float], capsys: pytest.CaptureFixture[str], hears_hub: bool
+) -> None:
+    """Everything is set aside, and the checkpoint to go back to was not written anew yet."""
+    new = DataDir(tmp_path / "backbone")
+    for epoch in (10, 20):
+        publish(at_hub, new.path, epoch, WORD)
+    what = Rollback(to_epoch=10, lineage=snapshot(10).lineage)
+    book = ordered(what)
+    disk = LocalPublisher(new.checkpoints, BUNDLE.fingerprint, lambda: FILES, keep=9)
+    disk.begin_again(what, book.mark)
+    write_orders(new.orders, book)
+    if not hears_hub:
+        at_hub.fault("GET /api/models/.*", 503, times=99)
+    _bring_own(HostOptions(directory=tmp_path, host="", port=0), new, BUNDLE, HubPlace(NAME))
+    assert list_checkpoints(new.checkpoints) == []
+    said = capsys.readouterr().err
+    assert ("the run goes back to a checkpoint on this disk" in said) is not hears_hub
+    begun = disk.begin_again(what, book.mark)
+    assert begun is not None
+    assert (begun.epoch, begun.era) == (10, book.mark)
 
 
 def test_a_new_run_begins_where_its_repository_is_not_there_or_is_empty(
     at_hub: HubStandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bring_if_lost(HubPlace(NAME), DataDir(tmp_path), BUNDLE.fingerprint)
+    bring_if_lost(HubPlace(NAME), DataDir(tmp_path), ordered())
     assert at_hub.repositories[NAME].private, "made, which only who may publish there can do"
     for repository in (Repository(private=True), Repository()):
         at_hub.repositories[NAME] = repository
-        bring_if_lost(HubPlace(NAME), DataDir(tmp_path), BUNDLE.fingerprint)
+        bring_if_lost(HubPlace(NAME), DataDir(tmp_path), ordered())
     assert not (tmp_path / "checkpoints").exists()
     assert capsys.readouterr().err == ""
 
@@ -579,7 +607,7 @@ def test_a_run_is_not_begun_anew_by_who_may_not_see_whether_it_has_a_state(
     if token:
         monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(HubDenied, match=said) as told:
-        bring_if_lost(HubPlace(NAME), DataDir(tmp_path / "new"), BUNDLE.fingerprint)
+        bring_if_lost(HubPlace(NAME), DataDir(tmp_path / "new"), ordered())
     assert "nothing is on this disk" in told.value.message
     assert "hf auth login" in told.value.hint
     assert "--hub-repo none" in told.value.hint
@@ -590,7 +618,7 @@ def test_a_backbone_that_joins_says_so_and_has_the_state_from_the_swarm(
 ) -> None:
     publish(at_hub, tmp_path / "lost", 10, WORD)
     monkeypatch.setenv("HF_TOKEN", EXPIRED)
-    bring_if_lost(HubPlace(NAME), DataDir(tmp_path / "new"), BUNDLE.fingerprint, makes_first_state=False)
+    bring_if_lost(HubPlace(NAME), DataDir(tmp_path / "new"), ordered(), makes_first_state=False)
     said = capsys.readouterr().err
     assert "problem: " in said
     assert "the state comes from the swarm" in said
@@ -611,7 +639,7 @@ def test_a_machine_without_a_token_says_at_the_start_that_nothing_can_be_publish
         publish(at_hub, new, 10, WORD)
     at_hub.repositories[NAME] = Repository()
     lose_token(monkeypatch, tmp_path)
-    bring_if_lost(HubPlace(NAME), DataDir(new), BUNDLE.fingerprint)
+    bring_if_lost(HubPlace(NAME), DataDir(new), ordered())
     said = capsys.readouterr().err
     assert "problem: nothing can be published in org/model" in said
     assert "hf auth login" in said
@@ -622,12 +650,12 @@ def test_a_run_is_not_begun_anew_where_the_hub_holds_a_state_that_cannot_be_take
 ) -> None:
     publish(at_hub, tmp_path / "theirs", 10, WORD)
     with pytest.raises(StateError, match="belongs to the run with fingerprint") as told:
-        bring_if_lost(HubPlace(NAME), DataDir(tmp_path / "new"), "another fingerprint")
+        bring_if_lost(HubPlace(NAME), DataDir(tmp_path / "new"), OTHERS_ORDERS)
     assert "--hub-repo none" in told.value.hint
     repository = at_hub.repositories[NAME]
     repository.commit("torn", repository.head.files | {"model.safetensors": b"torn"})
     with pytest.raises(CorruptState, match="cannot be taken over") as told:
-        bring_if_lost(HubPlace(NAME), DataDir(tmp_path / "new"), BUNDLE.fingerprint)
+        bring_if_lost(HubPlace(NAME), DataDir(tmp_path / "new"), ordered())
     assert "try an earlier revision" in told.value.hint
 
 
@@ -636,7 +664,7 @@ def test_a_run_is_not_begun_anew_while_nobody_knows_whether_it_has_a_state(
 ) -> None:
     at_hub.fault("GET /api/models/.*", 503, times=99)
     with pytest.raises(HubBusy, match="cannot be seen") as told:
-        bring_if_lost(HubPlace(NAME), DataDir(tmp_path), BUNDLE.fingerprint)
+        bring_if_lost(HubPlace(NAME), DataDir(tmp_path), ordered())
     assert "--hub-repo none" in told.value.hint
 
 
