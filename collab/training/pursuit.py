@@ -1,22 +1,31 @@
 """Fetching the swarm's state while the swarm goes on, and sooner when the others wait for us."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from collab.averaging.standing import Awaited
 from collab.concurrency import end
+from collab.errors import ShapeMismatch, StateError
+from collab.ports import Clock
 from collab.training.fresh_epoch import FreshEpoch
 from collab.training.replica import Replica
 
 T = TypeVar("T")
+MISFITS_S = 60.0
+"""After so long of nothing but states of another model ours is the other one; before, who has a fitting state may only
+be away, or give none yet (``NEWER_WAIT_S``)."""
+MISFIT_PAUSE_S = 10.0
+"""Between two attempts to have another one: each costs a whole state."""
 
 
 class Pursuit:
     """Of one trainer: what is under way, how far it leads, and whether it is worth going on with."""
 
-    def __init__(self, replica: Replica, num_donors: Callable[[], int]) -> None:
-        self._replica, self._num_donors = replica, num_donors
+    def __init__(self, clock: Clock, replica: Replica, num_donors: Callable[[], int]) -> None:
+        self._clock, self._replica, self._num_donors = clock, replica, num_donors
+        self._misfits_since_s = math.inf
         self.fresh: FreshEpoch | None = None
         """Knows what a state and a round cost our link; None: nobody does, and both are fetched as they come."""
         self._hurried, self._is_under_way = asyncio.Event(), False
@@ -38,6 +47,7 @@ class Pursuit:
             gather: called with whether the others wait for us.
         """
         self._hurried.clear()
+        self._misfits_since_s = math.inf
         is_awaited, self._is_under_way = False, True
         while True:
             gathering = asyncio.create_task(gather(is_awaited))
@@ -51,6 +61,17 @@ class Pursuit:
                 await end(gathering, hurried)
             self._hurried.clear()
             is_awaited = True
+
+    def failed(self, error: StateError) -> None:
+        """An attempt to have the state has.
+
+        Raises:
+            ShapeMismatch: ``error``, where all of a long time have failed so.
+        """
+        now_s = self._clock.monotonic()
+        self._misfits_since_s = min(self._misfits_since_s, now_s) if isinstance(error, ShapeMismatch) else math.inf
+        if now_s >= self._misfits_since_s + MISFITS_S:
+            raise error
 
     def hurry(self, awaited: Awaited) -> bool:
         """The others put off a round for us: for so long their uplinks are free. Whether our link is fast enough for

@@ -24,7 +24,7 @@ from collab.swarm.snapshots import Manifest, Snapshot
 from collab.swarm.state_transfer import MOST_FLOATS, MOST_MORE, Wanted, fetch_state
 from collab.swarm.vouching import who_has_contributed
 from collab.training.gone_on import who_has_gone_on
-from collab.training.pursuit import Pursuit
+from collab.training.pursuit import MISFIT_PAUSE_S, Pursuit
 from collab.training.replica import Replica
 from collab.training.shared_state import unpack_for
 from collab.training.update import Update
@@ -64,14 +64,13 @@ class StateSync:
         self._ports, self._replica, self._strategy = ports, replica, strategy
         self._membership, self._engine, self._fingerprint = membership, engine, engine.fingerprint
         self._began_s = ports.clock.monotonic()
-        self._wrong = 0  # states of another model in a row
         self._has_come = False
         """Whether we have had the swarm's state in this life."""
         self.orders: OrderExchange | None = None
         """Fetches the organiser's orders that missed rounds were taken under."""
         self.tell: Callable[[int, int], None] = lambda _here, _whole: None
         """Hears how far a download is, in bytes."""
-        self.pursuit = Pursuit(replica, lambda: len(membership.donors()))
+        self.pursuit = Pursuit(ports.clock, replica, lambda: len(membership.donors()))
 
     async def gather(self) -> Update:
         """Fetch what takes us to the swarm's state: the rounds that we missed, else the state as a whole.
@@ -106,20 +105,20 @@ class StateSync:
                 await self.pursuit.fresh.wait()
             try:
                 used, round_id = await self._used_of_ours()
-                snapshot, self._wrong = await self._fetch(goes_on=not is_awaited), 0
+                snapshot = await self._fetch(goes_on=not is_awaited)
                 return Update(used, round_id, snapshot, await self._rounds_after(snapshot.epoch, snapshot.lineage))
             except (NoDonor, CorruptState, ShapeMismatch) as error:
-                attempts, is_awaited, self._wrong = attempts + 1, False, self._wrong + isinstance(error, ShapeMismatch)
-                if self._wrong == ATTEMPTS_BEFORE_DOUBT:
-                    raise  # before, who has another one may only be away
+                attempts, is_awaited, is_misfit = attempts + 1, False, isinstance(error, ShapeMismatch)
+                self.pursuit.failed(error)
                 if attempts % ATTEMPTS_BEFORE_DOUBT == 0:
                     await self._membership.report()  # of everybody, as they are now
-                    if self._replica.lineage and (self._membership.is_at_rest() or self._membership.keepers()):
+                    is_vain = bool(self._replica.lineage) and not is_misfit
+                    if is_vain and (self._membership.is_at_rest() or self._membership.keepers()):
                         self._membership.doubt()
                 if attempts in ATTEMPTS_BEFORE_WORDS:
                     notice = Notice(at_s=self._ports.clock.now(), text=error.message, hint=error.hint, is_problem=True)
                     self._ports.observer.observe(notice)
-                await asyncio.sleep(SYNC_PAUSE_S)
+                await asyncio.sleep(MISFIT_PAUSE_S if is_misfit else SYNC_PAUSE_S)
                 await self._membership.report(again=True)
         return update
 

@@ -1,5 +1,6 @@
 """Trainers whose state is of another model, as after an update of theirs, or because they lie."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from collab.errors import ConfigError, ShapeMismatch
 from collab.metrics.records import Notice, StateFetched
 from collab.net.base import Transport
 from collab.simulation.peer import SimPeer
+from collab.simulation.virtual_time import EPOCH_S
 from collab.swarm.donation import StateServer
 from collab.swarm.forms import Forms
 from collab.swarm.snapshots import PackedSnapshot, Snapshot, pack, unpack
+from collab.training.pursuit import MISFIT_PAUSE_S, MISFITS_S
 from collab.training.state_sync import StateSync
 from peers import simulated_roles
 from tests.simulation.swarm import SimSwarm
@@ -30,14 +33,19 @@ MORE = ("model.more", "optimizer.more.step")
 @pytest.fixture(params=MORE)
 def swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> SimSwarm:
     """``WRONG`` give a state with one tensor more than the model, or its optimiser, has."""
-    swarm, begin = SimSwarm(tmp_path, until=UNTIL, every=5), StateServer.__init__
+    return misled(SimSwarm(tmp_path, until=UNTIL, every=5), monkeypatch, request.param, math.inf)
+
+
+def misled(swarm: SimSwarm, monkeypatch: pytest.MonkeyPatch, more: str, until_s: float) -> SimSwarm:
+    """The same, and they do so until then."""
+    begin = StateServer.__init__
 
     def begin_wrongly(self: StateServer, transport: Transport, links: Links, fingerprint: str, provide: object) -> None:
         async def other(epoch: int | None) -> PackedSnapshot | None:
-            if (packed := await provide(epoch)) is None:  # type: ignore[operator]
-                return None
+            if (packed := await provide(epoch)) is None or swarm.world.time_s > until_s:  # type: ignore[operator]
+                return packed  # type: ignore[no-any-return]
             snapshot = unpack(packed)
-            tensors = {**snapshot.tensors, request.param: snapshot.tensors[min(snapshot.tensors)]}  # the same of both
+            tensors = {**snapshot.tensors, more: snapshot.tensors[min(snapshot.tensors)]}  # the same of both
             return pack(replace(snapshot, tensors=tensors), fingerprint=fingerprint)
 
         is_wrong = transport.peer_id in {swarm.world.peers[index].peer_id for index in WRONG}
@@ -99,15 +107,28 @@ def test_a_backbone_on_whose_machine_the_run_s_task_is_not_takes_a_state_all_the
     assert max(map(epoch_of, list_checkpoints(tmp_path / f"backbone-{joined[0].index}" / "checkpoints"))) == UNTIL
 
 
-@pytest.mark.parametrize("misfits", [2, 3])
-def test_a_newcomer_that_gets_another_model_s_state_asks_again_as_who_has_the_right_one_may_be_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, misfits: int
+def test_a_newcomer_waits_where_all_who_are_here_give_a_state_of_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swarm, fetch, left = SimSwarm(tmp_path, until=UNTIL, every=5), StateSync._fetch, [misfits]
+    """The backbone is away, and those trainers are mended after a while."""
+    swarm = misled(SimSwarm(tmp_path, until=UNTIL, every=5, target=640), monkeypatch, MORE[0], until_s=60.0)
+    backbone = swarm.add_backbone()
+    trainers = [swarm.add_trainer() for _ in WRONG]
+    swarm.churn.fail_at(peer=backbone.index, time_s=20.0, restart_after_s=60.0)
+    swarm.world.call_at(21.0, lambda: trainers.append(swarm.add_trainer()))
+    swarm.world.run()
+    assert_equal_ends(swarm, trainers, epoch=UNTIL)
+    assert swarm.events(trainers[-1], StateFetched)[0].at_s > EPOCH_S + 60.0
+
+
+@pytest.mark.parametrize("misfits_s", [50.0, math.inf])
+def test_a_newcomer_ends_after_a_minute_of_nothing_but_states_of_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, misfits_s: float
+) -> None:
+    swarm, fetch = SimSwarm(tmp_path, until=UNTIL, every=5, target=640), StateSync._fetch
 
     async def fetch_wrongly(sync: StateSync, *, goes_on: bool) -> Snapshot:
-        if swarm.world.time_s >= 20.0 and left[0]:
-            left[0] -= 1
+        if 20.0 <= swarm.world.time_s < 20.0 + misfits_s:
             raise ShapeMismatch("tensor more is missing here")
         return await fetch(sync, goes_on=goes_on)
 
@@ -115,9 +136,10 @@ def test_a_newcomer_that_gets_another_model_s_state_asks_again_as_who_has_the_ri
     swarm.add_backbone()
     trainers = [swarm.add_trainer() for _ in range(2)]
     swarm.world.call_at(20.0, lambda: trainers.append(swarm.add_trainer()))
-    if misfits == 2:
+    if math.isfinite(misfits_s):
         swarm.world.run()
         assert_equal_ends(swarm, trainers, epoch=UNTIL)
     else:
         with pytest.raises(ShapeMismatch, match="tensor more"):
             swarm.world.run()
+        assert 20.0 + MISFITS_S <= swarm.world.time_s < 25.0 + MISFITS_S + MISFIT_PAUSE_S
