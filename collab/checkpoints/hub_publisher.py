@@ -22,7 +22,7 @@ from collab.checkpoints.hub_repository import Change, Head, HubRepository, There
 from collab.checkpoints.local import STATE_FILE, read_state, state_bytes, verified_state
 from collab.errors import CheckpointFailed, CorruptState, Fenced, HubBusy, HubDenied, HubMoved
 from collab.metrics.names import MAX_EPOCH
-from collab.swarm.lease import Tenure
+from collab.swarm.lease import MAX_TERM, Tenure
 from collab.types import PeerId
 
 ON_HUB = "hub"
@@ -252,12 +252,13 @@ def read_head(repository: HubRepository, head: Head) -> Mapping[str, Any]:
 
 def _check_fields(state: Mapping[str, Any]) -> None:
     """Of what is used of it. Raises whatever reading something malformed raises."""
+    told = [one for one in (state["metrics"].get("published"), state.get(ON_HUB)) if one]
     texts = [state["fingerprint"], state["lineage"], state.get("era", ""), *state["sha256"].values()]
-    objects = [state["metrics"], state["scalars"]]
-    if not all(type(one) is str for one in texts) or not all(type(one) is dict for one in objects):
-        raise TypeError("a field has another type")
-    if type(state["epoch"]) is not int or not 0 <= state["epoch"] <= MAX_EPOCH:
-        raise ValueError("expected an epoch")
+    texts += [one.get(name, "") for one in told for name in ("holder", "digest", "lineage")]
+    numbers = [(state["epoch"], MAX_EPOCH), *((one["term"], MAX_TERM) for one in told)]
+    is_well = all(type(one) is str for one in texts) and type(state["metrics"]) is type(state["scalars"]) is dict
+    if not is_well or not all(type(number) is int and 0 <= number <= most for number, most in numbers):
+        raise ValueError("a field has another type, or is out of its range")
 
 
 def standing_of(state: Mapping[str, Any]) -> Standing:

@@ -221,6 +221,6 @@ def _publication(path: Path) -> Publication | None:
             holder=PeerId(told["holder"]),
             eval_loss=float(metrics.get("eval_loss", math.nan)),
         )
+        return publication if publication.term > 0 else None
     except (KeyError, TypeError, ValueError):
         return None
-    return publication if publication.term > 0 else None

@@ -15,7 +15,7 @@ from collab.checkpoints.hub_repository import Change, HubPlace, HubRepository, T
 from collab.checkpoints.local import list_checkpoints
 from collab.checkpoints.local_publisher import LocalPublisher
 from collab.errors import CheckpointFailed, ConfigError, CorruptState, Fenced, HubBusy, HubDenied
-from collab.swarm.lease import Tenure
+from collab.swarm.lease import MAX_TERM, Tenure
 from collab.swarm.snapshots import pack
 from collab.types import PeerId
 from tests.checkpoints.test_local import snapshot
@@ -266,10 +266,14 @@ def test_a_state_file_that_somebody_has_changed_is_not_built_on(shop: Shop, hub:
     shop.publish(10, Tenure(1, A))
     repository = hub.repositories[NAME]
     good = json.loads(repository.head.files["collab_state.json"])
+    told, leased = good["metrics"]["published"], {"term": 1, "holder": "a"}
+    odd = [{"term": term} for term in ("5", 5.0, True, -1, MAX_TERM + 1)] + [{"holder": 3}, {"holder": None}]
+    published = [{**told, **one} for one in (*odd, {"digest": 3}, {"lineage": ["l"]})]
     fields: list[dict[str, Any]] = [
         {"metrics": []}, {"metrics": {"published": [1]}}, {"sha256": None}, {"sha256": {"model.safetensors": 3}},
         {"scalars": []}, {"hub": "x"}, {"hub": {"term": 1e999, "holder": "a"}}, {"lineage": 3}, {"era": None},
         {"fingerprint": 3}, *({"epoch": epoch} for epoch in (-1, 1.5, True, "3", 1e999, 2**60)),
+        *({"metrics": {"published": one}} for one in published), *({"hub": {**leased, **one}} for one in odd),
     ]  # fmt: skip
     changed = [json.dumps({**good, **one}).encode() for one in fields]
     without = [json.dumps({k: v for k, v in good.items() if k != key}).encode() for key in ("sha256", "lineage")]

@@ -56,6 +56,18 @@ def test_what_was_published_is_found_again_with_its_tenure(tmp_path: Path) -> No
     assert again.highest() == Tenure(2, A)
 
 
+def test_a_checkpoint_that_says_oddly_how_it_was_published_counts_as_never_published(tmp_path: Path) -> None:
+    """An earlier version has taken it from the Hub."""
+    path = publisher(tmp_path).publish(snapshot(10), order(10, Tenure(2, A))).path
+    local.change_metrics(path, {"published": {**local.metrics_of(path)["published"], "term": "2"}})
+    (tmp_path / FENCE_FILE).unlink()
+    again = publisher(tmp_path)
+    held = again.newest()
+    assert held is not None
+    assert held.publication is None
+    assert again.highest() == NOBODY
+
+
 def test_an_earlier_tenure_publishes_nothing_and_changes_nothing_also_after_a_restart(tmp_path: Path) -> None:
     publisher(tmp_path).publish(snapshot(10), order(10, Tenure(2, A)))
     for late in (Tenure(1, B), Tenure(1, A)):
