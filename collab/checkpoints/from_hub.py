@@ -14,6 +14,7 @@ from collab.checkpoints.hub_publisher import Standing, read_head, standing_of
 from collab.checkpoints.hub_repository import Head, HubRepository
 from collab.checkpoints.local import (
     STATE_FILE,
+    UNFINISHED,
     is_whole,
     list_checkpoints,
     load_newest,
@@ -28,6 +29,8 @@ from collab.swarm.snapshots import Snapshot
 
 NOT_EXPORTED = frozenset({"optimizer.safetensors"})
 """Two thirds of a checkpoint, and of no use to ``transformers``."""
+COMING = f"{UNFINISHED}from-hub"
+"""Folder for what has arrived of a checkpoint: a later start goes on with it, until another one is saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +102,13 @@ def bring_newest(
     if ours is None and rollback is not None and _is_undone(theirs, rollback, root):
         why = f"epoch {theirs.epoch} of {repository.place} is not taken over: the run was rolled back since"
         return Brought(why=why, hint="name the repository with --from to have it beside what the run goes on from")
-    fetched = _fetch(repository, head, state, root / ".from-hub")
+    fetched = _fetch(repository, head, state, root / COMING)
     if ours is None:
         put_aside(list_checkpoints(root), DAMAGED)
     try:
         shutil.rmtree(place, ignore_errors=True)
         fetched.rename(place)
-        shutil.rmtree(root / ".from-hub", ignore_errors=True)
+        shutil.rmtree(root / COMING, ignore_errors=True)
     except OSError as error:
         raise not_written(place, error) from error
     return Brought(path=place)

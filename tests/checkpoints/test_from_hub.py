@@ -243,6 +243,24 @@ def test_what_the_hub_has_of_the_history_that_a_rollback_began_is_taken(hub: Hub
     assert found == Brought(path=root / "epoch-00000020")
 
 
+@pytest.mark.parametrize("goes_on_without", [True, False])
+def test_of_a_download_that_broke_off_nothing_stays_once_the_backbone_has_saved_a_checkpoint(
+    published: HubStandIn, tmp_path: Path, goes_on_without: bool
+) -> None:
+    """Such as of one that has joined, and had the state from the swarm; until then it is taken up."""
+    root = tmp_path / "checkpoints"
+    published.fault(".*/optimizer.safetensors", 503)
+    with pytest.raises(HubBusy):
+        bring_newest(repository(published), root, fingerprint="f")
+    if goes_on_without:
+        LocalPublisher(root, "f", lambda: FILES, keep=3).keep(snapshot(30), "d" * 64, 1.0)
+    else:
+        assert bring_newest(repository(published), root, fingerprint="f").is_new
+        assert published.count("GET .*/model.safetensors") == 1
+    kept = "epoch-00000030" if goes_on_without else "epoch-00000020"
+    assert sorted(path.name for path in root.iterdir()) == [kept, "publishing.json"]
+
+
 def test_what_is_here_already_is_not_fetched_again(published: HubStandIn, tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     bring_newest(repository(published), root, fingerprint="f")
