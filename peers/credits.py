@@ -100,11 +100,13 @@ class CreditBook:
             contributors: to the last rounds.
         """
         for record in records:
-            if record.role is not Role.TRAINER or record.total_samples <= 0:
+            has_given = record.total_samples > 0
+            if record.role is not Role.TRAINER or not (has_given or record.peer in self._credits):
                 continue
             credit = self._credits.setdefault(record.peer, Credit())
             known = replace(credit, others=credit.others.copy())
-            credit.hear(record.life, record.total_samples)
+            if has_given:
+                credit.hear(record.life, record.total_samples)
             if record.said_at >= credit.said_at_s:
                 credit.name = record.name if record.wants_credit else ""
             voice = voice_of(record.peer)

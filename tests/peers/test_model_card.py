@@ -290,6 +290,24 @@ def test_when_somebody_has_last_said_whether_to_be_named_is_known_after_our_rest
     assert [one.said_at_s for one in CreditBook(tmp_path / "credits.json").all()] == [20.0]
 
 
+def test_who_takes_the_name_back_is_heard_before_the_new_life_has_given_anything(tmp_path: Path) -> None:
+    """It may leave before it does."""
+    book = CreditBook(tmp_path / "credits.json")
+    for records in (
+        [replace(told(32), life=1, said_at=10.0)],
+        [replace(told(0, credit=False), life=2, said_at=20.0), replace(told(0, person=1), said_at=20.0)],
+        [replace(told(32), life=1, said_at=15.0)],
+    ):
+        book.note(records)
+        book.date(records)
+    [credit] = book.all()
+    assert (credit.name, credit.said_at_s, credit.total, credit.life) == ("", 20.0, 32, 1)
+    back = [replace(told(0), life=2, said_at=30.0)]
+    book.note(back)
+    book.date(back)
+    assert [(one.name, one.said_at_s) for one in book.all()] == [("person 0", 30.0)]
+
+
 def test_who_takes_the_word_back_is_named_no_more(tmp_path: Path) -> None:
     book = CreditBook(tmp_path / "credits.json")
     book.note([told(10)])
