@@ -39,7 +39,7 @@ from peers.process import set_up_heap, start_helpers
 from peers.run_size import state_bytes
 from peers.screen import Style
 from peers.served import note_served
-from peers.serving import Place, Serving, forms_of_model, names_of, serve_backbone, task_of, worth_of
+from peers.serving import Place, Serving, serve_backbone, task_of, workshop_with
 from peers.switched_off import Wishes, announce_duties, check_duties
 from peers.telling import say
 from peers.workshop import Workshop
@@ -242,13 +242,7 @@ def workshop_of(bundle: Bundle, peer_id: str, options: HostOptions, begin_with: 
 
         return make_genesis(bundle, task())
 
-    return Workshop(
-        make_first_state=first_state,
-        checkpoint_files=lambda: task().checkpoint_files(),
-        evaluate=lambda state: worth_of(task(), state),
-        copied_names=lambda: names_of(task()),
-        model_forms=lambda: forms_of_model(task),
-    )
+    return workshop_with(task, first_state)
 
 
 def _tell_commands(directory: Path, fingerprint: str, addresses: tuple[str, ...]) -> None:

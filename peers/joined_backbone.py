@@ -22,7 +22,7 @@ from peers.hub_service import bring_if_lost, place_named, service_at
 from peers.joining import JoinOptions, Relay
 from peers.process import set_up_heap, start_helpers
 from peers.role_options import check_role
-from peers.serving import Place, Serving, forms_of_model, names_of, serve_backbone, task_of, worth_of
+from peers.serving import Place, Serving, serve_backbone, task_of, workshop_with
 from peers.switched_off import Wishes, announce_duties, check_duties
 from peers.wiring import invite_from
 from peers.workshop import Workshop
@@ -112,13 +112,7 @@ def _workshop_of(bundle: Bundle, me: PeerId, options: JoinOptions) -> Workshop:
     def task() -> "Task":
         return task_of(bundle, me, None, options.allowed_modules)
 
-    return Workshop(
-        make_first_state=None,
-        checkpoint_files=lambda: task().checkpoint_files(),
-        evaluate=lambda state: worth_of(task(), state),
-        copied_names=lambda: names_of(task()),
-        model_forms=lambda: forms_of_model(task),
-    )
+    return workshop_with(task)
 
 
 def _check_duties(bundle: Bundle, options: JoinOptions) -> None:

@@ -184,6 +184,17 @@ def task_of(
     )
 
 
+def workshop_with(task: Callable[[], "Task"], make_first_state: Callable[[], "Snapshot"] | None = None) -> Workshop:
+    """What torch does for a backbone; the task is built when something of it is asked for."""
+    return Workshop(
+        make_first_state=make_first_state,
+        checkpoint_files=lambda: task().checkpoint_files(),
+        evaluate=lambda state: worth_of(task(), state),
+        copied_names=lambda: names_of(task()),
+        model_forms=lambda: forms_of_model(task),
+    )
+
+
 def names_of(task: "Task") -> tuple[str, ...]:
     """Of what a client's copy of the model is made of, in the order of the vector. Imports torch."""
     from collab.training.copy_layout import CopyLayout
