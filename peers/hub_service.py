@@ -152,7 +152,7 @@ def bring_if_lost(place: HubPlace, data_dir: DataDir, orders: OrderBook, *, make
             repository = HubRepository(place, advice=TO_BEGIN)
             patiently(lambda: _see(repository))
             brought = patiently(
-                lambda: bring_newest(repository, root, fingerprint=fingerprint, rollback=rollback)
+                lambda: bring_newest(repository, root, fingerprint=fingerprint, orders=orders)
             )
             if brought.path is not None:
                 _announce(place, brought)

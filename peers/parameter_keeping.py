@@ -1,5 +1,6 @@
 """A backbone of a run with parameter servers: hands out units, takes pushes, makes checkpoints of what is stored."""
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from peers.keeping import StateKeeper
 from peers.store_trouble import StoreTrouble
 from peers.unit_ledger import UnitLedger
 from peers.workshop import Workshop
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +144,11 @@ class ParameterKeeper(StateKeeper):
         """The units of an era, and the version of its parameters; None: there are none yet. Blocks."""
         if era != self._tidy_in:
             eras = self._mandate.book.eras()
-            self._stores.erase(eras[: max(eras.index(era) - 1, 0)] if era in eras else ())
             self._tidy_in = era
+            try:
+                self._stores.erase(eras[: max(eras.index(era) - 1, 0)] if era in eras else ())
+            except StateError as error:
+                logger.warning("parameters that were given up stay: %s; %s", error.message, error.hint)
         store = self._stores.of(era)
         return UnitLedger(store, self._shards), store.version()
 

@@ -1,5 +1,6 @@
 """Which units of work are in a checkpoint, so that a store that was lost can go on from it."""
 
+import logging
 from collections import Counter
 
 import numpy as np
@@ -9,6 +10,8 @@ from collab.errors import StateError
 from collab.swarm.parameter_store.base import Kept, ParameterStore, Stored
 from collab.swarm.snapshots import Snapshot
 from collab.types import Vector
+
+logger = logging.getLogger(__name__)
 
 FIRST_OPEN, DONE = "units.first_open", "units.done"
 """Keys of a checkpoint's scalars: the first pass that is not done, and what is done of that one and later ones."""
@@ -38,9 +41,16 @@ class UnitLedger:
         shards, first_open = Counter(unit.pass_number for unit in kept.done), kept.first_open
         while shards[first_open] == self._shards:
             first_open += 1
-        self._store.settle(first_open - PASSES_KEPT)
+        self._settle(first_open - PASSES_KEPT)
         done = {unit: lease for unit, lease in kept.done.items() if unit.pass_number >= first_open}
         return Kept(kept.stored, done, first_open)
+
+    def _settle(self, first_open: int) -> None:
+        """What is taken can be in a checkpoint though a store is full."""
+        try:
+            self._store.settle(first_open)
+        except StateError as error:
+            logger.warning("the parameter store still knows who did what is done: %s; %s", error.message, error.hint)
 
     def scalars(self, kept: Kept) -> dict[str, object]:
         """For the checkpoint of what was ``kept``."""

@@ -43,8 +43,13 @@ def _apart_from_checkpoints(path: Path) -> None:
         replace_file(path / name, data)
 
 
+def _with_settled_passes(_: Path) -> None:
+    """``parameters.sqlite`` is read as it is; the version before would count again what is settled from now on."""
+
+
 STEPS: Sequence[Step] = (
     Step(add=_apart_from_checkpoints, obsolete=("checkpoints/last-seen.json", "checkpoints/coverage.json")),
+    Step(add=_with_settled_passes, obsolete=()),
 )
 """In order; the format is how many of them a directory has behind it."""
 

@@ -24,7 +24,7 @@ from collab.checkpoints.local import (
 )
 from collab.checkpoints.rolled_back import aside_of, can_begin_again
 from collab.errors import CheckpointFailed, CorruptState, StateError
-from collab.swarm.orders import Order
+from collab.swarm.orders import OrderBook
 from collab.swarm.snapshots import Snapshot
 
 NOT_EXPORTED = frozenset({"optimizer.safetensors"})
@@ -71,7 +71,7 @@ def fetch_checkpoint(
 
 
 def bring_newest(
-    repository: HubRepository, root: Path, *, fingerprint: str, rollback: Order | None = None
+    repository: HubRepository, root: Path, *, fingerprint: str, orders: OrderBook | None = None
 ) -> Brought:
     """Have the run's checkpoint of a revision under ``root`` if it is a later one than this disk has, or the same.
 
@@ -80,7 +80,8 @@ def bring_newest(
     any case: the next one of ours is a later one.
 
     Args:
-        rollback: the last one that was ordered; what it has undone is not taken where this disk can go back itself.
+        orders: as far as this disk knows them; what the last rollback among them has undone is not taken where this
+            disk can go back itself.
 
     Raises:
         As ``fetch_checkpoint``.
@@ -99,7 +100,7 @@ def bring_newest(
         return Brought(path=path_of(root, ours.epoch), is_new=False)
     if ours is not None and (kept := _kept(ours, theirs, root, str(repository.place))):
         return kept
-    if ours is None and rollback is not None and _is_undone(theirs, rollback, root):
+    if ours is None and orders is not None and _is_undone(theirs, orders, root):
         why = f"epoch {theirs.epoch} of {repository.place} is not taken over: the run was rolled back since"
         return Brought(why=why, hint="name the repository with --from to have it beside what the run goes on from")
     fetched = _fetch(repository, head, state, root / COMING)
@@ -131,9 +132,13 @@ def _kept(ours: Snapshot, theirs: Standing, root: Path, place: str) -> Brought |
     return Brought(why=why, hint=f"start without --from to go on from here; to go back {again}: {back}")
 
 
-def _is_undone(theirs: Standing, rollback: Order, root: Path) -> bool:
-    """Whether a rollback leaves no use for the state on the Hub: what it goes back to is here, or that state is."""
-    if theirs.era == rollback.mark:
+def _is_undone(theirs: Standing, orders: OrderBook, root: Path) -> bool:
+    """Whether a rollback leaves no use for the state on the Hub: what it goes back to is here, or that state is.
+
+    A history that we know nothing of may be that of a later rollback.
+    """
+    rollback = orders.rollback()
+    if rollback is None or theirs.era not in orders.eras()[:-1]:
         return False
     is_set_aside = is_whole(path_of(aside_of(root, rollback.mark), theirs.epoch))
     return is_set_aside or can_begin_again(root, rollback, fingerprint=theirs.fingerprint)

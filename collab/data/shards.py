@@ -132,10 +132,11 @@ class TokenShards:
         """Earlier versions had their shards among all else that is encoded, where nobody looks for them any more."""
         cache_dir = self._folder.parent
         with suppress(OSError, DataError):  # as below, or the dataset is out of reach
-            lying = set(cache_dir.glob("tokens-*.bin"))
+            lying = {path.stem for path in cache_dir.glob("tokens-*")}
             for shard in range(self.number if lying else 0):
-                if (path := self._path_of(shard, cache_dir)) in lying:
-                    path.unlink(missing_ok=True)
+                if (stem := self._path_of(shard, cache_dir).stem) in lying:
+                    for path in cache_dir.glob(f"{stem}.*"):
+                        path.unlink(missing_ok=True)
 
     def _path_of(self, shard: int, folder: Path | None = None) -> Path:
         return blocks_path(self._of(shard), self._tokenizer_json, folder or self._folder)

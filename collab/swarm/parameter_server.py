@@ -126,9 +126,6 @@ class ParameterServer:
         permit, based_on = self._permit(request, stream.remote), request.get("based_on", int)
         if not 0 <= based_on <= LARGEST_NUMBER:
             raise BadMessage(f"a push based on version {based_on}")
-        if not self._rules.is_scheduler(PeerId(request.get("scheduler", str))):  # it may have gone home since
-            await self._tell(stream, Assimilated(Verdict.REFUSED, 0, 0))
-            return
         store = await self._store_of(permit.era)
         done = await self._calls.ask(partial(store.done, permit.unit.pass_number))
         if done is None or permit.unit.shard in done:
@@ -136,6 +133,9 @@ class ParameterServer:
             verdict = Verdict.AGAIN if is_again else Verdict.DONE
             version = await self._calls.ask(store.version)
             await self._tell(stream, Assimilated(verdict, version or 0, 0))
+            return
+        if not self._rules.is_scheduler(PeerId(request.get("scheduler", str))):  # it may have gone home since
+            await self._tell(stream, Assimilated(Verdict.REFUSED, 0, 0))
             return
         num_bytes = await self._num_bytes(store)
         await stream.send(Message("send", {"num_bytes": num_bytes}), timeout_s=self._timeouts.answer_s())

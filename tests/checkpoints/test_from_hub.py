@@ -16,7 +16,7 @@ from collab.checkpoints.local_publisher import LocalPublisher
 from collab.checkpoints.rolled_back import set_aside
 from collab.errors import CheckpointFailed, CorruptState, HubBusy, HubDenied, HubError, StateError
 from collab.swarm.lease import Tenure
-from collab.swarm.orders import Order
+from collab.swarm.orders import Order, OrderBook
 from collab.swarm.statements import Rollback
 from collab.types import PeerId
 from tests.checkpoints.test_hub_publisher import NAME, Shop
@@ -210,9 +210,11 @@ def test_what_was_rolled_back_does_not_come_back_from_the_hub(published: HubStan
     assert f"move {root} away" in found.hint
 
 
-def ordered_back_to(epoch: int) -> Order:
-    what = Rollback(to_epoch=epoch, lineage=snapshot(epoch).lineage)
-    return Order(number=1, said_at=0.0, what=what, mark="m" * 16)
+def ordered_back_to(*epochs: int) -> OrderBook:
+    """Rollbacks, one after the other."""
+    whats = [Rollback(to_epoch=epoch, lineage=snapshot(epoch).lineage) for epoch in epochs]
+    orders = (Order(number=n, said_at=0.0, what=what, mark=f"{n}" * 16) for n, what in enumerate(whats, 1))
+    return OrderBook("f", A, tuple(orders))
 
 
 @pytest.mark.parametrize("holds", [True, False])
@@ -221,25 +223,33 @@ def test_what_a_rollback_has_undone_is_taken_only_where_this_disk_cannot_go_back
 ) -> None:
     """Then one can go back to it, once it is set aside; from there it is not fetched again."""
     root, back = tmp_path / "checkpoints", ordered_back_to(10)
+    mark = back.eras()[-1]
     disk = LocalPublisher(root, "f", lambda: FILES, keep=3)
     if holds:
         disk.keep(snapshot(10, 10.0), "d" * 64, 1.0)
-        set_aside(root, back.mark)
-    found = bring_newest(repository(published), root, fingerprint="f", rollback=back)
+        set_aside(root, mark)
+    found = bring_newest(repository(published), root, fingerprint="f", orders=back)
     assert (found.path is None) is holds
-    set_aside(root, back.mark)
-    assert bring_newest(repository(published), root, fingerprint="f", rollback=back).path is None
+    set_aside(root, mark)
+    assert bring_newest(repository(published), root, fingerprint="f", orders=back).path is None
 
 
-def test_what_the_hub_has_of_the_history_that_a_rollback_began_is_taken(hub: HubStandIn, tmp_path: Path) -> None:
-    """Another backbone has gone on while this one was away, between setting aside and going back."""
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_the_hub_has_of_the_history_that_a_rollback_began_is_taken(
+    hub: HubStandIn, tmp_path: Path, is_known: bool
+) -> None:
+    """Another backbone has gone on while this one was away, between setting aside and going back; perhaps after one
+    more rollback, of which this disk has not heard.
+    """
     root, back = tmp_path / "checkpoints", ordered_back_to(10)
+    mark = back.eras()[-1]
     disk = LocalPublisher(root, "f", lambda: FILES, keep=3)
     disk.keep(snapshot(10, 10.0), "d" * 64, 1.0)
-    set_aside(root, back.mark)
+    set_aside(root, mark)
     theirs, wanted = Shop(tmp_path / "theirs", hub), order(20, Tenure(1, A))
-    theirs.hub.publish(theirs.disk.publish(replace(snapshot(20), era=back.mark), wanted).path, wanted)
-    found = bring_newest(repository(hub), root, fingerprint="f", rollback=back)
+    state = replace(snapshot(20), era=mark if is_known else "2" * 16)
+    theirs.hub.publish(theirs.disk.publish(state, wanted).path, wanted)
+    found = bring_newest(repository(hub), root, fingerprint="f", orders=back)
     assert found == Brought(path=root / "epoch-00000020")
 
 

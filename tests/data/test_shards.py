@@ -12,7 +12,7 @@ import pytest
 from collab.config import HubData
 from collab.data.shards import KEPT, TokenShards
 from collab.data.sources import Reader, Split, split_of
-from collab.data.tokens import BlockRequest, open_blocks, parse_tokenizer, train_tokenizer
+from collab.data.tokens import BlockRequest, blocks_path, open_blocks, parse_tokenizer, train_tokenizer
 from collab.errors import DataError
 
 LENGTH = 8
@@ -131,6 +131,9 @@ def test_shards_of_earlier_versions_go_and_nothing_else_that_is_encoded_does(tmp
         one = replace(whole, reader=replace(whole.reader, shard=shard))
         assert open_blocks(one, shards._tokenizer_json, cache).size
     assert len(set(cache.glob("*.bin")) - before) == 2
+    broken_off = blocks_path(replace(whole, reader=replace(whole.reader, shard=5)), shards._tokenizer_json, cache)
+    for ending in (".partial", ".left"):
+        broken_off.with_suffix(ending).write_bytes(b"half of it")
     shards.open(7)
     left = set(cache.iterdir()) - {shards._folder}
     assert {path for path in left if path.suffix != ".lock"} == {path for path in before if path.suffix != ".lock"}

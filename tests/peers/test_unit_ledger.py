@@ -10,7 +10,7 @@ from collab.swarm.parameter_store.base import Kept, Push, lineage_of
 from collab.swarm.parameter_store.in_process import InProcessStore
 from collab.swarm.snapshots import Snapshot
 from peers.unit_ledger import DONE, FIRST_OPEN, RESTORED, UnitLedger
-from tests.simulation.mortal_store import units_done
+from tests.simulation.mortal_store import Way, units_done
 
 SHARDS = 3
 VALUES = np.array([1.0, 2.0], np.float32)
@@ -64,6 +64,14 @@ def test_a_store_keeps_a_few_passes_however_many_are_done() -> None:
     assert list(store.passes()) == [17, 18, 19, 20]
     assert ledger.scalars(ledger.kept()) == scalars, "as often as it is asked"
     assert units_done(store, SHARDS) == [*done, Unit(20, 1)]
+
+
+def test_what_a_full_store_holds_can_be_in_a_checkpoint() -> None:
+    """It takes nothing, not even what it need not know any more."""
+    done = [Unit(number, shard) for number in range(1, 9) for shard in range(SHARDS)]
+    way = Way(with_done(*done))
+    way.is_full = True
+    assert UnitLedger(way, SHARDS).kept().stored.version == len(done)
 
 
 def test_a_store_that_has_something_is_left_alone() -> None:

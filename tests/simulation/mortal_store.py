@@ -51,6 +51,8 @@ class Way:
         return self._open().keep()
 
     def settle(self, first_open: int) -> None:
+        if self.is_full:
+            raise StateError(FULL, hint="make room")
         self._open().settle(first_open)
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 
 from collab.checkpoints.local import list_checkpoints, load_checkpoint
 from collab.data.work_units import Unit, sample_ids_of
+from collab.errors import StateError
 from collab.metrics.backbone_events import RolledBack
 from collab.metrics.records import EpochFinished, Notice
 from collab.simulation.peer import SimPeer
@@ -185,9 +186,21 @@ def test_who_hands_out_units_and_lacks_the_checkpoint_has_it_from_who_has_it(tmp
     assert [text for text in told if "of which there is no checkpoint here" in text]
 
 
-def test_a_second_rollback_goes_to_what_was_made_since_the_first(tmp_path: Path) -> None:
-    """The other server slept through both, and has a checkpoint of the same number from before them."""
+def refuse(_: EraStores, eras: Iterable[str]) -> None:
+    if list(eras):
+        raise StateError("cannot remove parameters.sqlite: Operation not permitted")
+
+
+@pytest.mark.parametrize("is_erased", [True, False])
+def test_a_second_rollback_goes_to_what_was_made_since_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_erased: bool
+) -> None:
+    """The other server slept through both, and has a checkpoint of the same number from before them. What was before
+    both is erased, unless the disk refuses that.
+    """
     fleet = Fleet(tmp_path, backbones=2)
+    if not is_erased:
+        monkeypatch.setattr(EraStores, "erase", refuse)
     again_to = BACK_TO + SHARDS
 
     def first() -> None:
@@ -203,7 +216,7 @@ def test_a_second_rollback_goes_to_what_was_made_since_the_first(tmp_path: Path)
     fleet.at_version(again_to + 6, second, era=1)
     fleet.run()
     fleet.assert_once()
-    assert list(fleet.stores) == fleet.marks(), "what was before both is erased"
+    assert list(fleet.stores) == ([] if is_erased else [""]) + fleet.marks()
     assert fleet.before[1].era == fleet.marks()[0]
 
 

@@ -92,6 +92,20 @@ def test_a_unit_of_a_backbone_that_the_server_does_not_know_is_no_offence_and_wa
     assert lab.store.version() == 0
 
 
+def test_what_is_done_already_is_said_so_though_its_backbone_has_gone_home() -> None:
+    """An answer that was lost, or somebody else who was faster: the client does not offer it for ten minutes."""
+    lab = Lab()
+    other = Push(unit=Unit(1, 0), lease="another", values=START, based_on=0, alpha=0.5)
+
+    def gone() -> None:
+        lab.is_known = False
+        lab.store.assimilate(other)
+
+    verdict, seconds, _ = pushed(lab, gone, lambda: None)
+    assert verdict is Verdict.DONE
+    assert seconds < 60.0
+
+
 def test_a_copy_that_is_not_finite_is_not_offered_for_ever() -> None:
     verdict, seconds, _ = pushed(Lab(), lambda: None, lambda: None, START * np.nan)
     assert verdict is Verdict.REFUSED
