@@ -8,6 +8,7 @@ from collab.data.blocks import BlockPlan
 from collab.data.holders import PageKey
 from collab.data.lease_records import EntryReader, Page, PageEntry, pack_entry
 from collab.errors import BadMessage, NetworkError
+from collab.net.base import record_end
 from collab.ports import Ports
 from collab.types import PeerId
 
@@ -17,8 +18,6 @@ KEPT_S = 7200.0
 """An entry stays so long in the directory: what its author has trained counts when the author has gone."""
 LATELY_S = 60.0
 """What one keeper knows of a page may be so old, where one is enough."""
-LATER_S = 0.001
-"""Between the ends of two words, if the clock was put back by a little meanwhile: two may follow in milliseconds."""
 MAX_ENTRIES = 2048
 """Of one page that are looked at: 0.5 MB, and more than any page of an honest swarm has."""
 
@@ -38,8 +37,8 @@ class LeaseBoard:
     def __init__(self, ports: Ports, fingerprint: str, plan: BlockPlan) -> None:
         self._ports, self._fingerprint, self.plan = ports, fingerprint, plan
         self._reader = EntryReader(ports.keys)
-        self._ends_at = 0.0
-        """Of our newest word (swarm time): keepers take none that ends no later than the one that they have."""
+        self._last_end = 0.0
+        """See ``record_end``."""
 
     @property
     def me(self) -> PeerId:
@@ -95,7 +94,8 @@ class LeaseBoard:
         page = self._page(key)
         entry = PageEntry(page=page, said_at=now, life_s=said.life_s, held=said.held, trained=said.trained)
         data = pack_entry(entry, self._ports.keys)
-        self._ends_at = ends_at = max(now + KEPT_S, self._ends_at + LATER_S)
+        ends_at = record_end(now, KEPT_S, self._last_end)
+        self._last_end = max(self._last_end, ends_at)
         with self._ports.lookups.asking() as limit_s:
             is_taken = await self._ports.directory.store(page.key, self.me, data, expires_at=ends_at, timeout_s=limit_s)
         if not is_taken:

@@ -121,6 +121,20 @@ LARGEST_RECORD_BYTES = 40 << 10
 """Name, value and signature of a record; a summary of a crowd has 32 KB."""
 
 
+def record_end(now: float, life_s: float, last_end: float) -> float:
+    """When a record of ours ends that is to take the place of our last one under its name.
+
+    Keepers take none that ends no later than what they have, so ends go on when swarm time is corrected backwards. One
+    that is now too far off for them is left aside: no keeper with the right time has it.
+
+    Args:
+        now: swarm time.
+        last_end: the latest end that we have given; 0.0: none.
+    """
+    next_end = last_end + 0.001  # two words may follow each other in milliseconds
+    return now + life_s if next_end > now + LONGEST_RECORD_S else max(now + life_s, next_end)
+
+
 def owner_of(subkey: str) -> PeerId:
     """Whose record it is: the peer at the end of its name, after what the record is about."""
     return PeerId(subkey.rpartition(":")[2])

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from collab.errors import BadMessage, NetworkError
-from collab.net.base import Entry, owner_of
+from collab.net.base import Entry, owner_of, record_end
 from collab.ports import Ports
 from collab.swarm.crowd import (
     CROWD_BELOW,
@@ -63,8 +63,8 @@ class ProgressBoard:
         """The newest summary that was ever believed."""
         self._raw: dict[PeerId, bytes] = {}
         """Signed records of the view."""
-        self._expires_at: dict[tuple[str, str], float] = {}
-        """Of what we have stored last."""
+        self._last_end: dict[tuple[str, str], float] = {}
+        """See ``record_end``."""
         self._levels: dict[int, float] = {}
         """How trainers' pages were cut lately, and when (swarm time) a backbone said so last."""
         self.is_heard = True  # our newest word
@@ -147,8 +147,9 @@ class ProgressBoard:
         await asyncio.gather(*(self._store(key, f"{CROWD_SUBKEY}{me}", data, life_s) for key in keys))
 
     async def _store(self, key: str, subkey: str, data: bytes, life_s: float) -> bool:
-        later = self._expires_at.get((key, subkey), 0.0) + 1e-3  # else what is there would stay
-        self._expires_at[key, subkey] = expires_at = max(self._ports.clock.now() + life_s, later)
+        last_end = self._last_end.get((key, subkey), 0.0)
+        expires_at = record_end(self._ports.clock.now(), life_s, last_end)
+        self._last_end[key, subkey] = max(last_end, expires_at)
         try:
             with self._ports.lookups.asking() as limit_s:
                 return await self._ports.directory.store(key, subkey, data, expires_at=expires_at, timeout_s=limit_s)
@@ -202,8 +203,7 @@ class ProgressBoard:
         for key, entries in zip(keys, found, strict=True):
             for subkey in (name for name in entries if owner_of(name) == self._identity.peer_id):
                 # of our life before, perhaps: what we say next must end later to take its place
-                ends_at = max(self._expires_at.get((key, subkey), 0.0), entries[subkey].expires_at)
-                self._expires_at[key, subkey] = ends_at
+                self._last_end[key, subkey] = max(self._last_end.get((key, subkey), 0.0), entries[subkey].expires_at)
         helpers = {record.peer for record in self._view.records if record.role is not Role.TRAINER}
         named = {peer for peer in helpers if self.is_vouched_backbone(peer)}
         known = Known(peers=set(self._raw), backbones=named, helpers=helpers - named, authors=set(self._crowds))

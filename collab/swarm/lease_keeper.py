@@ -8,6 +8,7 @@ from typing import Protocol
 
 from collab.errors import BadMessage, NetworkError
 from collab.metrics.records import LeaseChanged
+from collab.net.base import record_end
 from collab.ports import Ports
 from collab.swarm.backbone_records import BackboneRecord, pack_backbone, unpack_backbone
 from collab.swarm.identity import Identity
@@ -79,6 +80,8 @@ class LeaseKeeper:
         self._lease = Lease(ports.transport.peer_id)
         self._records: Mapping[PeerId, BackboneRecord] = {}
         self._said_term, self._said_s = 0, -RENEW_S
+        self._last_end = 0.0
+        """See ``record_end``."""
         self._remembered = self._lease.seen
         self._held: Tenure | None = None
         self._news = asyncio.Event()
@@ -156,13 +159,15 @@ class LeaseKeeper:
         began = self._now()
         record = self._speaker.backbone_record(self._lease.term, self._lease.seen)
         self._said_s = began.own_s
+        ends_at = record_end(record.claim.said_at, LIFE_S, self._last_end)
+        self._last_end = max(self._last_end, ends_at)
         try:
             with self._ports.lookups.asking() as limit_s:
                 is_taken = await self._ports.directory.store(
                     _key(self._fingerprint),
                     record.peer,
                     pack_backbone(record, self._identity),
-                    expires_at=record.claim.said_at + LIFE_S,
+                    expires_at=ends_at,
                     timeout_s=limit_s,
                 )
         except NetworkError as error:

@@ -15,6 +15,9 @@ from collab.data.leases import Leases
 from collab.data.ledger import Ledger
 from collab.data.pace import KNOWN_S
 from collab.data.surroundings import Surroundings
+from collab.errors import NetworkError
+from collab.ports import Ports
+from collab.simulation.world import World
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord, PeerState
 from collab.types import PeerId, Role
@@ -252,6 +255,25 @@ def test_a_clock_that_is_put_back_a_little_takes_no_word_from_anybody() -> None:
             assert (await board.read((0, 0)))[PeerId("a")].held == 3
 
     run(main())
+
+
+def test_a_clock_that_is_put_back_by_hours_does_not_keep_our_words_from_a_keeper_with_the_right_time() -> None:
+    world = World(0)
+    words: list[int] = []
+
+    async def main(ports: Ports) -> None:
+        board = LeaseBoard(ports, "f" * 64, PLAN)
+        with suppress(NetworkError):
+            await board.say((0, 0), Said(held=1, trained=0, life_s=60.0))
+        world.peers[0].clock.error_s = 0.0
+        for held in (2, 3):
+            await board.say((0, 0), Said(held=held, trained=0, life_s=60.0))
+            words.append((await board.read((0, 0)))[board.me].held)
+
+    world.add_peer(main, clock_error_s=2 * 3600.0)
+    with world:
+        world.run(until_s=10.0)
+    assert words == [2, 3]
 
 
 def test_speeds_are_reckoned_when_somebody_has_said_something_or_a_round_has_committed_and_else_seldom() -> None:

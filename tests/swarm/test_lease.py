@@ -117,6 +117,20 @@ def test_who_cannot_publish_frees_the_lease_at_once() -> None:
         assert not lab.faults()
 
 
+def test_a_holder_keeps_the_lease_when_its_clock_is_corrected_backwards() -> None:
+    """Its last record ends ten minutes later than what it says next: keepers refuse that, if it says so."""
+    lab = LeaseLab(5, 1, clock_error_s=0.0)
+    with lab.world:
+        lab.world.peers[0].clock.error_s = 600.0
+        lab.run(20.0)
+        (first,) = lab.holders()
+        lab.world.peers[0].clock.error_s = 0.0
+        for _ in range(6):
+            lab.run(LEASE_S)
+            assert lab.holders() == [first]
+        assert not lab.faults()
+
+
 def unheard(*, error_s: float) -> list[str]:
     """A holder's words are not heard any more, but it hears others: only its clock tells it. What goes wrong.
 
