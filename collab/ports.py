@@ -5,7 +5,7 @@ them on an event loop whose clock jumps. Network ports are in :mod:`collab.net.b
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -104,6 +104,8 @@ class Entrance:
     """Who may come in; None: everybody."""
     credential: Callable[[], bytes] = no_pass
     """Our pass as of now; empty: none."""
+    contributors: Callable[[], Collection[PeerId]] = tuple
+    """Whom we have seen in the last rounds."""
     changes: int = 0
     """Counted up when the door has changed its mind about somebody: those who are in are asked about again."""
 

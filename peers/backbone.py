@@ -67,7 +67,7 @@ class Backbone:
         """Done before it gives up its lease, when the newest state is saved, in so many seconds; None: nothing."""
         self._told_era = ""
         """Mark of the last rollback that was told of."""
-        self.statutes = Statutes(ports, bundle)
+        self.statutes, ports.entrance.contributors = Statutes(ports, bundle), self.contributors
         board = ProgressBoard(ports, identity, bundle.fingerprint, self.statutes)
         self.membership = Membership(board, ports.clock, self.record)
         self.membership.trusts = self.statutes.trusts_backbone

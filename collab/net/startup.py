@@ -36,7 +36,7 @@ from collab.swarm.bundle import Bundle, fetch_bundle
 from collab.swarm.identity import Identity, load_or_create_identity
 from collab.swarm.invite import Invite
 from collab.swarm.reachability import ASKED_FOR_CLIENT, FIRST, Reaching, Verdict, as_told, relayed
-from collab.swarm.time_sync import ALARMING_OFFSET_S, TIMEOUT_S, follow_time, measure_offset
+from collab.swarm.time_sync import ALARMING_OFFSET_S, TIMEOUT_S, Nearby, follow_time, measure_offset
 from collab.types import PeerId, Reachability
 
 logger = logging.getLogger(__name__)
@@ -200,7 +200,8 @@ async def _connected(settings: StartupSettings, identity: Identity, observer: Ob
         offset_s = measured_s or 0.0
         clock.correct(offset_s)
         is_measured = measured_s is not None
-        tasks.create_task(follow_time(transport, clock, peers, daemon.connected_peers, is_measured=is_measured))
+        nearby = Nearby(daemon.connected_peers, entrance, random.SystemRandom())
+        tasks.create_task(follow_time(transport, clock, peers, nearby, is_measured=is_measured))
         if abs(offset_s) > ALARMING_OFFSET_S:
             logger.warning(
                 "this machine's clock is off by %.0f s; corrected for this run, but please set it", -offset_s

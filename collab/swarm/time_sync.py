@@ -6,13 +6,15 @@ clocks noticing (docs/decisions/0050).
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from collab.errors import BadMessage, NetworkError
 from collab.net.base import Stream, Transport
 from collab.net.wire import Message
-from collab.ports import Clock
+from collab.ports import Clock, Entrance
 from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
@@ -40,8 +42,22 @@ SURE = 3
 alone."""
 
 
-Nearby = Callable[[], Awaitable[Iterable[PeerId]]]
-"""Peers that we have a connection to."""
+@dataclass(frozen=True, slots=True)
+class Nearby:
+    """Whom a peer asks that met nobody at joining."""
+
+    connected: Callable[[], Awaitable[Iterable[PeerId]]]
+    """Peers that we have a connection to, strangers among them."""
+    entrance: Entrance
+    rng: random.Random
+    """Who chose by name would ask those who have made up fitting ones."""
+
+    async def chosen(self) -> list[PeerId]:
+        """Some that were seen in a round; where there are none, some of those who may come in."""
+        door, seen = self.entrance.door, self.entrance.contributors()
+        near = [peer for peer in sorted(await self.connected()) if door is None or door.barred(peer, b"") is None]
+        asked = [peer for peer in near if peer in seen] or near
+        return self.rng.sample(asked, min(MOST_ASKED, len(asked)))
 
 
 class CorrectableClock(Clock, Protocol):
@@ -66,6 +82,9 @@ class Correction:
     A large one is ours or theirs. Ours, when the machine's own clock was moved by as much since peers last agreed with
     us: so it is after the machine was stopped, and NTP has set its clock. Otherwise the peers may have been stopped,
     and they are given time to find out. When they have not, they are followed: a swarm goes by one time, right or not.
+
+    A first backbone asks whoever is there, so one answer is not enough for it to say that its clock was set while it
+    went on: a later one could not tell it any more that it stood still.
     """
 
     def __init__(self, *, is_first: bool = False, is_measured: bool) -> None:
@@ -85,13 +104,15 @@ class Correction:
             offset_s: measured just now.
             moved_s: ``MovableClock.wall_moved_s``.
         """
+        self._found = [found for found in self._found if abs(found - offset_s) <= ALARMING_OFFSET_S] + [offset_s]
+        is_sure, since_s = len(self._found) >= SURE, moved_s - self._moved_s
         if abs(offset_s) <= ALARMING_OFFSET_S:
-            self._agree(moved_s)
+            if is_sure or not self._is_first or abs(since_s) <= ALARMING_OFFSET_S:
+                self._agree(moved_s)
             is_left = self._is_first or abs(offset_s) <= TOLERATED_S
             return 0.0 if is_left else max(-SLEW_S, min(SLEW_S, offset_s))
-        self._found = [found for found in self._found if abs(found - offset_s) <= ALARMING_OFFSET_S] + [offset_s]
-        is_ours = abs(moved_s - self._moved_s - offset_s) <= ALARMING_OFFSET_S
-        is_theirs_to_tell = not self._is_first and (not self._is_measured or len(self._found) >= SURE)
+        is_ours = abs(since_s - offset_s) <= ALARMING_OFFSET_S
+        is_theirs_to_tell = not self._is_first and (is_sure or not self._is_measured)
         if not is_ours and not is_theirs_to_tell:
             return 0.0
         self._agree(moved_s)
@@ -125,13 +146,13 @@ async def follow_time(
 
     Args:
         peers: met at joining; who has none, as a first backbone, stays with its own time, unless it stood still.
-        nearby: who could tell a first backbone that.
+        nearby: where those are who could tell a first backbone that.
         is_measured: see ``Correction``.
     """
     correction = Correction(is_first=not peers, is_measured=is_measured)
     while True:
         await _until_due(clock)
-        asked = peers or sorted(await nearby())[:MOST_ASKED]
+        asked = peers or await nearby.chosen()
         offsets = await _offsets(transport, clock, asked, TIMEOUT_S)
         if not offsets:
             continue

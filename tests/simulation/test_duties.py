@@ -58,6 +58,7 @@ def test_a_backbone_with_all_its_duties_does_them(tmp_path: Path, calls: Calls) 
     swarm.world.run()
     assert_equal_ends(swarm, trainers, epoch=15)
     assert {STATE_PROTOCOL, HANDOVER_PROTOCOL, BUNDLE_PROTOCOL, TIME_PROTOCOL} <= answers
+    assert set(backbone.ports.entrance.contributors()) == {trainer.peer_id for trainer in trainers}
     assert (backbone.peer_id, STATE_PROTOCOL) in calls
     assert swarm.events(backbone, CheckpointSaved)
     assert list((tmp_path / "backbone-0" / "checkpoints").iterdir())

@@ -1,12 +1,15 @@
 """After joining, a peer stays with the swarm's time: through drift, and through stops that its clocks do not notice."""
 
 import asyncio
-from collections.abc import Sequence
+import random
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
 from collab.clock import SystemClock
-from collab.swarm.time_sync import LOOK_S, MEASURE_S, SLEW_S, Correction, follow_time, serve_time
+from collab.net.base import Barred
+from collab.ports import Entrance
+from collab.swarm.time_sync import LOOK_S, MEASURE_S, SLEW_S, SURE, Correction, Nearby, follow_time, serve_time
 from collab.types import PeerId
 from tests.fakes import NOW, FakeNetwork, run
 
@@ -32,17 +35,23 @@ class Machine:
         return self.clock.now() - (NOW + asyncio.get_running_loop().time())
 
 
+def connected_to(peers: Sequence[str]) -> Callable[[], Awaitable[list[PeerId]]]:
+    async def connected() -> list[PeerId]:
+        return [PeerId(peer) for peer in peers]
+
+    return connected
+
+
 async def joined(
     network: FakeNetwork, name: str, machine: Machine, peers: Sequence[str], *, near: Sequence[str] = (),
-    is_measured: bool = True,
+    seen: Sequence[str] = (), is_measured: bool = True,
 ) -> None:  # fmt: skip
     transport = network.join(name)
     await serve_time(transport, machine.clock)
     asked = [PeerId(peer) for peer in peers]
 
-    async def nearby() -> list[PeerId]:
-        return [PeerId(peer) for peer in near]
-
+    entrance = Entrance(contributors=lambda: [PeerId(peer) for peer in seen])
+    nearby = Nearby(connected_to(near), entrance, random.Random(0))
     network.run(follow_time(transport, machine.clock, asked, nearby, is_measured=is_measured))
 
 
@@ -100,6 +109,46 @@ def test_a_first_backbone_is_moved_by_nobody_else() -> None:
     correction = Correction(is_first=True, is_measured=False)
     assert [correction.of(offset_s, 0.0) for offset_s in (JUMP_S, JUMP_S, JUMP_S, 2.0, -2.0)] == [0.0] * 5
     assert correction.of(JUMP_S, JUMP_S) == JUMP_S
+
+
+def test_strangers_do_not_keep_from_a_first_backbone_that_it_stood_still() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            first, liar = Machine(), Machine()
+            strangers, trainers = [f"0 stranger {i}" for i in range(5)], ["trainer 1", "trainer 2"]
+            for name in strangers:
+                await serve_time(network.join(name), liar.clock)
+            for name in trainers:
+                await serve_time(network.join(name), Machine().clock)
+            await joined(network, "first", first, [], near=[*strangers, *trainers], seen=trainers)
+            await asyncio.sleep(10.0)
+            first.stopped_s = liar.stopped_s = JUMP_S
+            first.set_by_s = JUMP_S
+            await asyncio.sleep(2 * LOOK_S)
+            assert abs(first.error_s()) < 0.01
+
+    run(main())
+
+
+def test_that_its_clock_was_set_while_it_went_on_is_not_told_a_first_backbone_by_one_answer() -> None:
+    correction = Correction(is_first=True, is_measured=False)
+    assert [correction.of(0.0, JUMP_S) for _ in range(SURE - 1)] == [0.0] * (SURE - 1)
+    assert correction.of(JUMP_S, JUMP_S) == JUMP_S, "others say that it stood still"
+    assert [correction.of(0.0, 0.0) for _ in range(SURE)] == [0.0] * SURE
+    assert correction.of(-JUMP_S, 0.0) == 0.0, "most have said that it went on"
+
+
+def test_where_nobody_was_seen_in_a_round_any_that_may_come_in_are_asked() -> None:
+    class NotForA:
+        is_closed = False
+
+        def barred(self, peer: PeerId, credential: bytes) -> Barred | None:
+            return Barred("banned", "") if peer == "a" else None
+
+    nearby = Nearby(connected_to("abcdefghi"), Entrance(door=NotForA()), random.Random(0))
+    asked = [run(nearby.chosen()) for _ in range(20)]
+    assert {peer for peers in asked for peer in peers} == set("bcdefghi")
+    assert {len(peers) for peers in asked} == {5}
 
 
 def test_of_two_that_differ_the_one_that_agrees_with_us_is_right() -> None:
