@@ -6,6 +6,7 @@ clocks noticing (docs/decisions/0050).
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ QUESTIONS = 3
 MEASURE_S = 300.0
 """Between two measurements: a clock that nobody disciplines drifts by some 0.03 s meanwhile."""
 LOOK_S = 5.0
-"""Between two looks whether our machine's clock was set, which may say that ours stood still."""
+"""Between two looks whether our machine's clock was set, which may say that ours stood still, and between two
+measurements while a clock is slewed: a step of ``SLEW_S`` each keeps up with it."""
 MOST_ASKED = 5
 """Of those nearby, by a peer that met nobody at joining."""
 TIMEOUT_S = 5.0
@@ -35,6 +37,8 @@ TOLERATED_S = 0.1
 each other do not wander together."""
 SLEW_S = 0.5
 """At most so much at a time: far less than a lease's margin, and than what a record's freshness turns on."""
+SLEWED = 0.1
+"""Seconds each second that a clock may gain or lose while NTP slews it instead of setting it: 0.083 with chrony."""
 ALARMING_OFFSET_S = 3.0
 """A clock that is further off would have its DHT records refused without the correction."""
 SURE = 3
@@ -76,12 +80,31 @@ class MovableClock(CorrectableClock, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One measurement."""
+
+    at_s: float
+    """Monotonic."""
+    offset_s: float
+
+    def agrees_with(self, earlier: "Measured") -> bool:
+        """Whether both found the same, or what it may have become since: a large offset of ours or theirs shrinks, or
+        grows, while the clock is slewed.
+        """
+        apart_s, smaller_s = abs(self.offset_s - earlier.offset_s), min(abs(self.offset_s), abs(earlier.offset_s))
+        is_one_way = smaller_s > ALARMING_OFFSET_S and self.offset_s * earlier.offset_s > 0
+        bound_s = SLEWED * (self.at_s - earlier.at_s) if is_one_way else 0.0
+        return apart_s <= max(ALARMING_OFFSET_S, bound_s)
+
+
 class Correction:
     """How much of a measured offset is believed after joining. Small ones are taken at once, in small steps.
 
     A large one is ours or theirs. Ours, when the machine's own clock was moved by as much since peers last agreed with
     us: so it is after the machine was stopped, and NTP has set its clock. Otherwise the peers may have been stopped,
     and they are given time to find out. When they have not, they are followed: a swarm goes by one time, right or not.
+    Where the offset was seen to drift meanwhile it goes on to, and is measured again and again until it does not.
 
     A first backbone asks whoever is there, so one answer is not enough for it to say that its clock was set while it
     went on: a later one could not tell it any more that it stood still.
@@ -94,27 +117,38 @@ class Correction:
             is_measured: whether anybody has told us the time at joining; otherwise whoever is first to is believed.
         """
         self._is_first, self._is_measured = is_first, is_measured
-        self._moved_s = 0.0
-        self._found: list[float] = []
+        self._moved_s, self._drifts_until_s = 0.0, -math.inf
+        self._found: list[Measured] = []
 
-    def of(self, offset_s: float, moved_s: float) -> float:
+    def rest_s(self, now_s: float) -> float:
+        """Until the next measurement."""
+        return LOOK_S if now_s < self._drifts_until_s else MEASURE_S
+
+    def of(self, measured: Measured, moved_s: float) -> float:
         """Seconds to move swarm time by.
 
         Args:
-            offset_s: measured just now.
+            measured: just now.
             moved_s: ``MovableClock.wall_moved_s``.
         """
-        self._found = [found for found in self._found if abs(found - offset_s) <= ALARMING_OFFSET_S] + [offset_s]
+        offset_s, drifting_s = measured.offset_s, measured.at_s + MEASURE_S
+        self._found = [*[found for found in self._found if measured.agrees_with(found)][1 - SURE :], measured]
         is_sure, since_s = len(self._found) >= SURE, moved_s - self._moved_s
         if abs(offset_s) <= ALARMING_OFFSET_S:
             if is_sure or not self._is_first or abs(since_s) <= ALARMING_OFFSET_S:
                 self._agree(moved_s)
-            is_left = self._is_first or abs(offset_s) <= TOLERATED_S
-            return 0.0 if is_left else max(-SLEW_S, min(SLEW_S, offset_s))
+            if self._is_first or abs(offset_s) <= TOLERATED_S:
+                return 0.0
+            if measured.at_s < self._drifts_until_s:
+                self._drifts_until_s = drifting_s
+            return max(-SLEW_S, min(SLEW_S, offset_s))
         is_ours = abs(since_s - offset_s) <= ALARMING_OFFSET_S
         is_theirs_to_tell = not self._is_first and (is_sure or not self._is_measured)
         if not is_ours and not is_theirs_to_tell:
+            self._drifts_until_s = -math.inf
             return 0.0
+        if is_sure and abs(offset_s - self._found[0].offset_s) > SLEW_S:
+            self._drifts_until_s = drifting_s
         self._agree(moved_s)
         return offset_s
 
@@ -151,22 +185,22 @@ async def follow_time(
     """
     correction = Correction(is_first=not peers, is_measured=is_measured)
     while True:
-        await _until_due(clock)
+        await _until_due(clock, correction.rest_s(clock.monotonic()))
         asked = peers or await nearby.chosen()
         offsets = await _offsets(transport, clock, asked, TIMEOUT_S)
         if not offsets:
             continue
         offset_s = _median(offsets if len(offsets) % 2 or not peers else [*offsets, 0.0])  # of two ours decides
-        believed_s = correction.of(offset_s, clock.wall_moved_s())
+        believed_s = correction.of(Measured(clock.monotonic(), offset_s), clock.wall_moved_s())
         clock.correct(believed_s)
         if abs(offset_s) > ALARMING_OFFSET_S:
             logger.info("swarm time is %+.1f s from ours; corrected by %+.1f s", offset_s, believed_s)
 
 
-async def _until_due(clock: MovableClock) -> None:
+async def _until_due(clock: MovableClock, rest_s: float) -> None:
     """Wait for the next measurement: it is sooner when the machine's clock is set."""
     moved_s = clock.wall_moved_s()
-    for _ in range(int(MEASURE_S / LOOK_S)):
+    for _ in range(int(rest_s / LOOK_S)):
         await asyncio.sleep(LOOK_S)
         if abs(clock.wall_moved_s() - moved_s) > ALARMING_OFFSET_S:
             return

@@ -9,11 +9,25 @@ import pytest
 from collab.clock import SystemClock
 from collab.net.base import Barred
 from collab.ports import Entrance
-from collab.swarm.time_sync import LOOK_S, MEASURE_S, SLEW_S, SURE, Correction, Nearby, follow_time, serve_time
+from collab.swarm.time_sync import (
+    LOOK_S,
+    MEASURE_S,
+    SLEW_S,
+    SURE,
+    Correction,
+    Measured,
+    Nearby,
+    follow_time,
+    serve_time,
+)
 from collab.types import PeerId
 from tests.fakes import NOW, FakeNetwork, run
 
 JUMP_S = 600.0
+
+
+def at(offset_s: float, time_s: float = 0.0) -> Measured:
+    return Measured(time_s, offset_s)
 
 
 class Machine:
@@ -107,8 +121,8 @@ def test_who_was_stopped_is_back_as_soon_as_its_machine_is_and_its_peers_stay(*,
 
 def test_a_first_backbone_is_moved_by_nobody_else() -> None:
     correction = Correction(is_first=True, is_measured=False)
-    assert [correction.of(offset_s, 0.0) for offset_s in (JUMP_S, JUMP_S, JUMP_S, 2.0, -2.0)] == [0.0] * 5
-    assert correction.of(JUMP_S, JUMP_S) == JUMP_S
+    assert [correction.of(at(offset_s), 0.0) for offset_s in (JUMP_S, JUMP_S, JUMP_S, 2.0, -2.0)] == [0.0] * 5
+    assert correction.of(at(JUMP_S), JUMP_S) == JUMP_S
 
 
 def test_strangers_do_not_keep_from_a_first_backbone_that_it_stood_still() -> None:
@@ -132,10 +146,10 @@ def test_strangers_do_not_keep_from_a_first_backbone_that_it_stood_still() -> No
 
 def test_that_its_clock_was_set_while_it_went_on_is_not_told_a_first_backbone_by_one_answer() -> None:
     correction = Correction(is_first=True, is_measured=False)
-    assert [correction.of(0.0, JUMP_S) for _ in range(SURE - 1)] == [0.0] * (SURE - 1)
-    assert correction.of(JUMP_S, JUMP_S) == JUMP_S, "others say that it stood still"
-    assert [correction.of(0.0, 0.0) for _ in range(SURE)] == [0.0] * SURE
-    assert correction.of(-JUMP_S, 0.0) == 0.0, "most have said that it went on"
+    assert [correction.of(at(0.0), JUMP_S) for _ in range(SURE - 1)] == [0.0] * (SURE - 1)
+    assert correction.of(at(JUMP_S), JUMP_S) == JUMP_S, "others say that it stood still"
+    assert [correction.of(at(0.0), 0.0) for _ in range(SURE)] == [0.0] * SURE
+    assert correction.of(at(-JUMP_S), 0.0) == 0.0, "most have said that it went on"
 
 
 def test_where_nobody_was_seen_in_a_round_any_that_may_come_in_are_asked() -> None:
@@ -181,22 +195,63 @@ def test_whom_nobody_told_the_time_at_joining_believes_the_first_who_does() -> N
 
 def test_peers_that_stay_elsewhere_are_followed_within_a_quarter_of_an_hour_and_not_before() -> None:
     correction = Correction(is_measured=True)
-    assert [correction.of(offset_s, 0.0) for offset_s in (JUMP_S, JUMP_S + 1.0)] == [0.0, 0.0]
-    assert correction.of(JUMP_S, 0.0) == JUMP_S
-    assert correction.of(-JUMP_S, 0.0) == 0.0, "it begins anew"
-    assert correction.of(JUMP_S, 0.0) == 0.0, "they do not agree"
+    assert [correction.of(at(offset_s), 0.0) for offset_s in (JUMP_S, JUMP_S + 1.0)] == [0.0, 0.0]
+    assert correction.of(at(JUMP_S), 0.0) == JUMP_S
+    assert correction.of(at(-JUMP_S), 0.0) == 0.0, "it begins anew"
+    assert correction.of(at(JUMP_S), 0.0) == 0.0, "they do not agree"
+
+
+@pytest.mark.parametrize("is_theirs", [True, False])
+def test_a_stop_that_ntp_makes_up_for_by_slewing_leaves_nobody_apart_for_longer(*, is_theirs: bool) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            first, trainers = Machine(), {name: Machine() for name in ("early", "late")}
+            await joined(network, "first", first, [], near=list(trainers), seen=list(trainers))
+            for name, trainer in trainers.items():
+                await joined(network, name, trainer, ["first"])
+                await asyncio.sleep(MEASURE_S / 3)
+            stopped = first if is_theirs else trainers["early"]
+            stopped.stopped_s = JUMP_S
+            for second in range(3 * 3600):
+                await asyncio.sleep(1.0)
+                stopped.stopped_s = max(0.0, stopped.stopped_s - 0.0833)
+                if second > SURE * MEASURE_S:
+                    assert all(abs(one.error_s() - first.error_s()) < 1.0 for one in trainers.values()), second
+            assert abs(first.error_s()) < 0.01
+
+    run(main())
+
+
+def test_while_an_offset_drifts_it_is_measured_more_often() -> None:
+    correction = Correction(is_measured=True)
+    offsets = [at(JUMP_S - 0.08 * time_s, time_s) for time_s in (0.0, MEASURE_S, 2 * MEASURE_S)]
+    assert [correction.of(one, 0.0) for one in offsets] == [0.0, 0.0, offsets[-1].offset_s]
+    now_s = offsets[-1].at_s
+    for _ in range(200):
+        assert correction.rest_s(now_s) == LOOK_S
+        now_s += LOOK_S
+        assert correction.of(at(0.4, now_s), 0.0) == 0.4
+    assert correction.rest_s(now_s + MEASURE_S) == MEASURE_S, "it does not drift any more"
+    assert correction.of(at(JUMP_S, now_s), 0.0) == 0.0
+    assert correction.rest_s(now_s) == MEASURE_S, "that is something else: they are given time"
+
+
+@pytest.mark.parametrize("offset_s", [-JUMP_S, -4.0, 0.0, JUMP_S - 0.11 * MEASURE_S])
+def test_no_slewing_explains_another_sign_or_a_faster_clock(offset_s: float) -> None:
+    assert not at(offset_s, MEASURE_S).agrees_with(at(JUMP_S, 0.0))
+    assert at(JUMP_S - 0.09 * MEASURE_S, MEASURE_S).agrees_with(at(JUMP_S, 0.0))
 
 
 def test_a_clock_that_was_set_while_peers_agreed_is_no_witness_later() -> None:
     correction = Correction(is_measured=True)
-    assert correction.of(0.0, JUMP_S) == 0.0
-    assert correction.of(JUMP_S, JUMP_S) == 0.0
-    assert correction.of(-JUMP_S, 0.0) == -JUMP_S, "and what was set since is one"
+    assert correction.of(at(0.0), JUMP_S) == 0.0
+    assert correction.of(at(JUMP_S), JUMP_S) == 0.0
+    assert correction.of(at(-JUMP_S), 0.0) == -JUMP_S, "and what was set since is one"
 
 
 @pytest.mark.parametrize("offset_s", [-2.9, -0.4, -0.05, 0.05, 0.4, 2.9])
 def test_a_small_offset_is_taken_at_once_by_half_a_second_at_most(offset_s: float) -> None:
-    believed_s = Correction(is_measured=True).of(offset_s, 0.0)
+    believed_s = Correction(is_measured=True).of(at(offset_s), 0.0)
     expected_s = 0.0 if abs(offset_s) < 0.1 else min(abs(offset_s), SLEW_S)
     assert abs(believed_s) == expected_s
     assert believed_s * offset_s >= 0
