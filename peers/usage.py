@@ -88,7 +88,7 @@ class Usage:
     def _in_use(self, now_s: float) -> str:
         if (processors := self._others(now_s)) > BUSY_PROCESSORS:
             return f"other programs use {processors:.1f} processors"
-        if self._machine.now() - self._last_key_at() < IDLE_S:
+        if self._is_typing():
             return "somebody types at this machine"
         if now_s - self._asked_s >= ASK_S:
             self._asked_s, self._is_idle_there = now_s, self._machine.is_desktop_idle() is not False
@@ -121,13 +121,12 @@ class Usage:
             return (user + system) * tick_s - own_system_s
         return (user + nice + system) * tick_s - own_user_s - own_system_s
 
-    def _last_key_at(self) -> float:
-        """When a terminal was last read from, on the machine's clock."""
-        newest = 0.0
+    def _is_typing(self) -> bool:
+        """Whether a terminal was read from lately. One of a time to come says nothing: the clock was set back since."""
         for pattern in TERMINALS:
             for terminal in self._machine.root.glob(pattern):
-                try:
-                    newest = max(newest, terminal.stat().st_atime)
-                except OSError:
-                    continue  # it has gone meanwhile
-        return newest
+                with suppress(OSError):  # it has gone meanwhile
+                    read_at = terminal.stat().st_atime
+                    if 0.0 <= self._machine.now() - read_at < IDLE_S:
+                        return True
+        return False

@@ -87,6 +87,17 @@ def test_a_key_ends_that_at_once(fake: Fake) -> None:
     assert fake.go_on(usage, IDLE_S + 10) == ""
 
 
+def test_a_terminal_of_a_time_to_come_says_nothing_and_hides_no_key_in_another(fake: Fake) -> None:
+    """As after a start with the hardware's clock in local time, which NTP then sets back by hours."""
+    usage = fake.usage()
+    console = fake.root / "dev/tty1"
+    console.touch()
+    os.utime(console, (fake.time_s + 7_200.0, fake.time_s + 7_200.0))
+    assert fake.go_on(usage, IDLE_S + 2) == ""
+    fake.type()
+    assert fake.go_on(usage, 1) == "somebody types at this machine"
+
+
 def test_work_of_others_does_and_their_niced_work_does_not(fake: Fake) -> None:
     usage = fake.usage()
     fake.go_on(usage, IDLE_S + 2, nice=3.0, user=0.2)
