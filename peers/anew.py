@@ -32,7 +32,7 @@ class HandedOn:
     lock: int
     """Descriptor that holds the directory meanwhile; -1: none does."""
     asked_s: float
-    """When the owner asked for the pause, on the machine's own clock, which goes on."""
+    """When the owner asked for the pause, by ``elapsed_s``, which goes on."""
     kind: int
     """Of the occasions, that it was for and that was told."""
     summary: dict[str, Any] = field(default_factory=dict)

@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from time import monotonic
 
+from collab.clock import elapsed_s
 from collab.concurrency import Background, run_until_first
 from collab.durable import replace_file
 from collab.training.pausing import Pause
@@ -122,7 +122,7 @@ class Guest:
     async def may_begin(self, stop: asyncio.Event) -> bool:
         """Wait until a session may begin; False: ``stop`` was set before."""
         while self._reason and not stop.is_set():
-            self._asked_s = self._asked_s or monotonic()
+            self._asked_s = self._asked_s or elapsed_s()
             is_known = self._kind == self._asked_kind and self.pause.has_made_room.is_set()
             self._tell_of(Wait(reason=self._reason, is_start=not self._has_begun, is_known=is_known))
             await run_until_first(self._welcome.wait(), stop.wait())
@@ -130,7 +130,7 @@ class Guest:
         if stop.is_set():
             return False
         if self._asked_s is not None:
-            self.paused_s, self._asked_s = monotonic() - self._asked_s, None
+            self.paused_s, self._asked_s = elapsed_s() - self._asked_s, None
         self.begin()
         self._has_begun = True
         return True
@@ -192,7 +192,7 @@ class Guest:
                 await asyncio.get_running_loop().run_in_executor(None, self.traffic.save)
 
     def _ask_to_pause(self) -> None:
-        self._asked_s, self._asked_kind = monotonic(), self._kind
+        self._asked_s, self._asked_kind = elapsed_s(), self._kind
         self.pause.ask(self._reason)
 
     def _tell_of(self, wait: Wait) -> None:

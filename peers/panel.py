@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
+from collab.clock import elapsed_s
 from collab.metrics.guest_records import Progress, StepAwaited
 from collab.metrics.records import EpochFinished, Event, StateFetched, SwarmReport, WindowsAveraged
 from collab.metrics.refusals import Refused
@@ -65,7 +66,7 @@ class Watched:
 class LivePanel:
     """A panel that stays in place: is all well, how far are we, what did I give."""
 
-    def __init__(self, watched: Watched, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, watched: Watched, clock: Callable[[], float] = elapsed_s) -> None:
         from rich.live import Live
 
         self._watched = watched

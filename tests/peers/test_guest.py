@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,6 @@ import pytest
 
 from collab.errors import ConfigError
 from collab.simulation.virtual_time import VirtualLoop
-from peers import guest as guests
 from peers.guest import Condition, Guest, Wait, condition_of
 from peers.occasions import by_command
 from peers.pausing import pause, resume
@@ -33,7 +33,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
     """Virtual time, in which looking around costs none."""
     loop = VirtualLoop()
-    monkeypatch.setattr(guests, "monotonic", loop.time)
+    monkeypatch.setattr(time, "clock_gettime", lambda _: loop.time())
 
     async def at_once(_self: Any, _executor: Any, work: Callable[[], Any]) -> Any:
         return work()
@@ -98,6 +98,27 @@ def test_a_session_is_asked_to_pause_when_a_reason_comes_and_another_may_begin_w
 
     within(loop, life())
     assert house.said == [Wait(reason="the machine runs on battery", is_start=False, is_known=True)]
+
+
+def test_a_pause_is_as_long_as_it_was_where_the_machine_sleeps_meanwhile(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, slept_s = House(tmp_path), 0.0
+    monkeypatch.setattr(time, "clock_gettime", lambda _: 7.0 + loop.time() + slept_s)
+
+    async def night() -> None:
+        nonlocal slept_s
+        async with house.guest.stay():
+            assert await house.guest.may_begin(house.stop)
+            house.reason = "the machine runs on battery"
+            await asyncio.sleep(60.0)
+            house.guest.end_session()
+            slept_s = 8 * 3_600.0
+            house.reason = ""
+            assert await house.guest.may_begin(house.stop)
+
+    within(loop, night())
+    assert house.guest.paused_s == pytest.approx(8 * 3_600.0 + 60.0, abs=1.1)
 
 
 def test_between_a_pause_that_was_taken_back_and_the_next_session_nobody_is_told_that_it_pauses(

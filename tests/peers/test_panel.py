@@ -2,6 +2,7 @@
 
 import io
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -126,6 +127,15 @@ def test_a_step_that_is_several_times_overdue_is_no_health() -> None:
     ]
     assert looker.sees(lost())[1] == "  -> the last round was lost: c vanished"
     assert looker.sees(step(epoch=8))[0].startswith("healthy")
+
+
+def test_the_time_since_a_step_goes_on_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(time, "clock_gettime", lambda _: now_s)
+    panel = LivePanel(Watched(title="collab: r", view=lambda: BOTH, ahead=lambda: SOON))
+    panel.observe(step())
+    now_s += 8 * 3_600.0
+    assert panel.lines()[0] == "no step for 8 h; one takes 30 s"
 
 
 def test_pushes_are_late_when_a_unit_of_work_has_run_out() -> None:
