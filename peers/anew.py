@@ -38,6 +38,8 @@ class HandedOn:
     summary: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     tally: dict[str, float] = field(default_factory=dict)
+    traffic: dict[str, int] = field(default_factory=dict)
+    """Bytes, by month; on a full disk more than is kept there."""
 
     def let_go(self) -> Path:
         """Of the directory, for the new program to take it in the next moment."""

@@ -80,6 +80,7 @@ async def _live(options: JoinOptions, stop: asyncio.Event, given: Given) -> Hand
     guest = Guest(options.data_dir, rules, traffic, partial(_tell_wait, options))
     if options.life_before is not None:
         guest.carry_on(options.life_before.asked_s, options.life_before.kind)
+        traffic.carry_on(options.life_before.traffic)
 
     async def may_begin() -> bool:
         if not is_to_ask(options, invite.fingerprint):
@@ -99,13 +100,13 @@ async def _live(options: JoinOptions, stop: asyncio.Event, given: Given) -> Hand
                 break  # where somebody said no, PyTorch may be half loaded
             free_memory()
             if given.had_gpu and guest.waits and not stop.is_set():
-                return _to_hand_on(options, given, guest.waits)
+                return _to_hand_on(options, given, guest.waits, traffic)
             if not has_lived:
                 await run_until_first(stop.wait(), asyncio.sleep(AGAIN_S))
     return None
 
 
-def _to_hand_on(options: JoinOptions, given: Given, waits: tuple[float, int]) -> HandedOn:
+def _to_hand_on(options: JoinOptions, given: Given, waits: tuple[float, int], traffic: MonthlyTraffic) -> HandedOn:
     place = options.data_dir
     return HandedOn(
         invite=options.invite,
@@ -116,6 +117,7 @@ def _to_hand_on(options: JoinOptions, given: Given, waits: tuple[float, int]) ->
         summary=given.summary,
         counts=dict(given.counts),
         tally=given.tally.sums,
+        traffic=traffic.months,
     )
 
 

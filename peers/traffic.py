@@ -45,9 +45,22 @@ class MonthlyTraffic:
         return self._months.get(self._this_month(), 0)
 
     @property
+    def months(self) -> dict[str, int]:
+        """Bytes, by name."""
+        return dict(self._months)
+
+    @property
     def is_due(self) -> bool:
         """Whether so much is not on the disk that it is time to save."""
         return self._counted - self._saved >= SAVED_EVERY_BYTES
+
+    def carry_on(self, months: dict[str, int]) -> None:
+        """As the count of this process before its program began anew, of which a full disk may have taken less."""
+        with self._adding:
+            for month, num_bytes in months.items():
+                missing = max(num_bytes - self._months.get(month, 0), 0)
+                self._months[month] = self._months.get(month, 0) + missing
+                self._counted += missing
 
     def begin_life(self) -> None:
         """A disk that does not take it is told of anew."""

@@ -1,6 +1,7 @@
 """One session after the other: pauses between, a run that does not answer after one, and what is said at the end."""
 
 import asyncio
+import errno
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -167,6 +168,31 @@ def test_who_had_a_gpu_hands_on_what_was_given_and_what_was_told_and_goes_on_wit
     assert (told["samples"], told["epochs_contributed"], told["epoch"]) == (20, 4, 7)
     assert paused_events(captured.out) == [], "the life before has told its reason to programs"
     assert captured.err.count("paused: ") == 1
+
+
+def test_who_had_a_gpu_hands_on_a_months_traffic_that_a_full_disk_has_not_taken(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def live(session: Session) -> None:
+        session.guest.traffic.add(3_000)
+        used_bytes.append(session.guest.traffic.used_bytes)
+        session.given.had_gpu = True
+        if len(used_bytes) == 1:
+            place.pause_mark.touch()
+            await session.guest.pause.wanted.wait()
+            loop.call_later(100.0, place.pause_mark.unlink)
+
+    place, used_bytes = DataDir(tmp_path), list[int]()
+    monkeypatch.setattr(Session, "live", live)
+    monkeypatch.setattr("peers.traffic.replace_file", is_full)
+    life = loop.run_until_complete(joining.join(options(tmp_path), asyncio.Event()))
+    assert life is not None
+    life = HandedOn(**json.loads(json.dumps(asdict(life))))
+    assert loop.run_until_complete(joining.join(options(tmp_path, life_before=life), asyncio.Event())) is None
+    assert used_bytes == [3_000, 6_000]
 
 
 def test_who_had_a_gpu_and_may_work_again_by_now_or_is_to_leave_goes_on_in_the_same_program(

@@ -104,6 +104,19 @@ def test_years_of_months_keep_the_file_small_and_the_present_month_in_it(tmp_pat
     assert MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER).used_bytes == 7
 
 
+def test_the_larger_count_of_each_month_is_gone_on_with_and_goes_to_the_disk_when_it_takes_it(tmp_path: Path) -> None:
+    before = MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER)
+    before.note(5_000)
+    before.save()
+    before.note(7_000)
+    after = MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER)
+    after.carry_on({**before.months, "2026-10": 80})
+    after.carry_on({"2026-11": 6_000})
+    assert after.used_bytes == 7_000
+    after.save()
+    assert MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER).months == {"2026-10": 80, "2026-11": 7_000}
+
+
 def test_what_an_earlier_version_wrote_counts(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('{"month": "2026-11", "bytes": 123}')
     assert MonthlyTraffic(tmp_path / "t.json", lambda: NOVEMBER).used_bytes == 123
