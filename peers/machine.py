@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from collab.data.made_once import Waits, patiently
 from collab.data.sources import Overseen, unseen
 from collab.errors import BrokenOff, CollabError, ConfigError, DeviceFull
 from collab.metrics.records import Notice
@@ -48,6 +49,8 @@ class Beginning:
     """Whether this machine's owner wants it back; asked on the worker."""
     overseen: Overseen = unseen
     """What all text passes that its task reads."""
+    waits: Waits = patiently
+    """Of train text that another process encodes just now; called on the worker."""
     takes_device: Event = field(default_factory=Event)
     """Set before anything is put on the device, which takes seconds; what is read before may take minutes."""
 
@@ -89,6 +92,8 @@ def read_data(bundle: Bundle, task: Task, beginning: Beginning) -> None:
         task.progress = lambda text_bytes, whole_bytes: beginning.tell(READING, text_bytes, whole_bytes)
     if hasattr(task, "overseen"):
         task.overseen = beginning.overseen
+    if hasattr(task, "waits"):
+        task.waits = beginning.waits
     if not is_streamed(bundle.run, task):
         _ = task.num_samples
     beginning.tell(READING, 1, 1)

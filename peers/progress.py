@@ -4,11 +4,13 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collab.config import Run, VcAsgd
+from collab.data.made_once import hint_of_wait
 from collab.metrics.guest_records import Progress, StepAwaited
-from collab.metrics.records import Event
+from collab.metrics.records import Event, Notice
 from collab.ports import Clock
 from collab.swarm.mandate import Mandate
 from collab.swarm.progress import SwarmView
@@ -46,6 +48,13 @@ class ProgressTeller:
         """
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._say, what, done_bytes, whole_bytes)
+
+    def tell_wait(self, lock: Path) -> None:
+        """Another process encodes the text, which has ``lock`` meanwhile; any thread may say so."""
+        text = "another peer of yours is encoding this text; this one waits for it"
+        notice = Notice(at_s=self._clock.now(), text=text, hint=hint_of_wait(lock))
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._observe, notice)
 
     def _say(self, what: str, done_bytes: int, whole_bytes: int) -> None:
         now_s, is_over = self._clock.monotonic(), done_bytes == whole_bytes

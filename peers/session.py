@@ -137,7 +137,7 @@ class Session:
         from peers.machine import Beginning, build_trainer
 
         self.guest.take_device()
-        tell = ProgressTeller(relay.observe, started.ports.clock).tell
+        teller = ProgressTeller(relay.observe, started.ports.clock)
         pause = self.guest.pause
 
         def is_over() -> bool:
@@ -145,10 +145,11 @@ class Session:
 
         beginning = Beginning(
             contributed=self.given.counts["epochs_contributed"],
-            tell=tell,
+            tell=teller.tell,
             had_gpu=self.given.had_gpu,
             is_over=is_over,
             overseen=self.guest.reading.until(is_over, is_downloaded=dataset_of(bundle.run) is not None),
+            waits=teller.tell_wait,
         )
         building = asyncio.ensure_future(build_trainer(started, bundle, self.options, beginning))
         ending = asyncio.ensure_future(self._ends())

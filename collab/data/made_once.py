@@ -8,15 +8,41 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 from collab.durable import replace_file
 from collab.errors import BrokenOff, DataError, DataUnreachable
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
+Waits: TypeAlias = Callable[[Path], None]
+"""Called with the lock before whoever holds it is waited for; that may be for ever, as where it was stopped."""
 
-def make_once(path: Path, write: Callable[[BinaryIO], object], needed_bytes: Callable[[], int]) -> None:
+
+class BeingMade(DataError):
+    """Another process makes the file just now."""
+
+
+def patiently(_lock: Path) -> None:
+    """Wait, and tell nobody."""
+
+
+def not_now(lock: Path) -> None:
+    """Do not wait.
+
+    Raises:
+        BeingMade: always.
+    """
+    raise BeingMade("another peer of yours is encoding the text for it just now", hint=hint_of_wait(lock))
+
+
+def hint_of_wait(lock: Path) -> str:
+    """What to do where it takes too long."""
+    return f"nothing needs to be done, unless that one was stopped or hangs: it has {lock} open"
+
+
+def make_once(path: Path, write: Callable[[BinaryIO], object], needed_bytes: Callable[[], int],
+              waits: Waits = patiently) -> None:
     """Make sure that ``path`` exists, whole; ``write`` fills it if nobody did.
 
     Of several processes one writes and the others wait; if it dies, the next one starts over; if it breaks off, or
@@ -26,6 +52,7 @@ def make_once(path: Path, write: Callable[[BinaryIO], object], needed_bytes: Cal
         path: where the file belongs; ``.lock``, ``.partial`` and ``.left`` beside it are ours.
         write: writes the whole file, from where ``left_at`` says over what is there already.
         needed_bytes: asked when the disk is full, for the message.
+        waits: called in a process that is to wait; what it raises ends that.
 
     Raises:
         DataError: the disk is full, or the folder cannot be written.
@@ -35,7 +62,7 @@ def make_once(path: Path, write: Callable[[BinaryIO], object], needed_bytes: Cal
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_suffix(".lock")):
+        with _locked(path.with_suffix(".lock"), waits):
             if not path.exists():
                 _write_whole(path, write)
     except OSError as error:
@@ -94,10 +121,14 @@ def _synced(handle: BinaryIO) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, waits: Waits) -> Iterator[None]:
     """Held by one at a time; the kernel releases it when its holder dies."""
     with path.open("wb") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waits(path)
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 

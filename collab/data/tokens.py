@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from collab.config import Data
 from collab.data.cache_keys import digest_of, key_of
-from collab.data.made_once import left_at, make_once
+from collab.data.made_once import Waits, left_at, make_once, patiently
 from collab.data.sources import (
     NoText,
     Overseen,
@@ -149,7 +149,8 @@ class BlockRequest:
 
 
 def open_blocks(request: BlockRequest, tokenizer_json: str, cache_dir: Path,
-                progress: Progress = no_progress, overseen: Overseen = unseen) -> NDArray[Any]:
+                progress: Progress = no_progress, overseen: Overseen = unseen,
+                waits: Waits = patiently) -> NDArray[Any]:
     """Encode the text of ``request``, or find it encoded, and map it into memory.
 
     Documents follow each other with one end-of-text token after each; blocks are cut from that without regard to
@@ -162,12 +163,13 @@ def open_blocks(request: BlockRequest, tokenizer_json: str, cache_dir: Path,
     Raises:
         DataError: text or tokenizer cannot be used, there is not one block of text, or the disk is full.
         BrokenOff: ``overseen`` has raised it.
+        BeingMade: ``waits`` has raised it.
     """
     tokenizer = parse_tokenizer(tokenizer_json, origin="tokenizer.json")
     dtype = np.dtype(np.uint16 if vocabulary_size(tokenizer) <= 2**16 else np.uint32)
     path = blocks_path(request, tokenizer_json, cache_dir)
     writer = _BlockWriter(request, tokenizer, dtype, progress, overseen)
-    make_once(path, lambda handle: writer.write(handle, left_at(path)), writer.needed_bytes)
+    make_once(path, lambda handle: writer.write(handle, left_at(path)), writer.needed_bytes, waits)
     return np.memmap(path, dtype=dtype, mode="r").reshape(-1, request.sequence_length)
 
 

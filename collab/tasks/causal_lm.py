@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from collab.config import CausalLMTask, HubData
+from collab.data.made_once import Waits, not_now, patiently
 from collab.data.shards import TokenShards
 from collab.data.sources import Overseen, Reader, Split, unseen
 from collab.data.tokens import (
@@ -59,6 +60,8 @@ class CausalLM:
         self._reader = reader
         self.progress, self.overseen = progress, overseen
         """Hears how much text is encoded, and what all text passes; may be set until that begins."""
+        self.waits: Waits = patiently
+        """Of train text that another process encodes just now; may be set until it is needed."""
         self._configuration = _configuration(section, self._tokenizer_json)
 
     def build_model(self) -> torch.nn.Module:
@@ -103,8 +106,10 @@ class CausalLM:
 
         Raises:
             DataError: as ``evaluate``.
+            BeingMade: another process does so just now; ``evaluate`` would wait for it.
         """
-        _ = self._eval_blocks
+        if "_eval_blocks" not in vars(self):
+            self._eval_blocks = self._blocks(Split.EVAL, self._section.eval_samples, not_now)
 
     def evaluate(self, model: torch.nn.Module) -> Evaluation:
         """Mean loss on at most ``eval_samples`` blocks, the first of the held-out text.
@@ -143,16 +148,16 @@ class CausalLM:
 
     @cached_property
     def _train_blocks(self) -> NDArray[Any]:
-        return self._blocks(Split.TRAIN, None)
+        return self._blocks(Split.TRAIN, None, self.waits)
 
     @cached_property
     def _eval_blocks(self) -> NDArray[Any]:
-        return self._blocks(Split.EVAL, self._section.eval_samples)
+        return self._blocks(Split.EVAL, self._section.eval_samples, patiently)
 
-    def _blocks(self, split: Split, max_blocks: int | None) -> NDArray[Any]:
+    def _blocks(self, split: Split, max_blocks: int | None, waits: Waits) -> NDArray[Any]:
         request = BlockRequest(section=self._section.data, split=split, sequence_length=self._section.sequence_length,
                                max_blocks=max_blocks, reader=self._reader)
-        return open_blocks(request, self._tokenizer_json, self._cache_dir, self.progress, self.overseen)
+        return open_blocks(request, self._tokenizer_json, self._cache_dir, self.progress, self.overseen, waits)
 
 
 def make_tokenizer(section: CausalLMTask, *, seed: int, base_dir: Path, cache_dir: Path, peer_id: str) -> bytes:

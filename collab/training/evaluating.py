@@ -1,6 +1,7 @@
 """Evaluations of one trainer: whose turn a checkpoint is, and what becomes of one that fails or is in the way."""
 
 from collab.concurrency import run_until_first
+from collab.data.made_once import BeingMade
 from collab.data.sources import NoText
 from collab.errors import BrokenOff, CollabError
 from collab.metrics.records import EvaluationDone, Notice
@@ -77,12 +78,13 @@ class Evaluating:
             return evaluate_unless(self._task, self._replica.model, pause.wanted.is_set)
 
     def _say(self, epoch: int, error: CollabError) -> None:
-        """Once while the reason is the same. To have no text is nothing that this machine's owner should mend."""
+        """Once while the reason is the same. To have no text, or not yet, is nothing that this machine's owner should
+        mend.
+        """
         if error.message == self._told:
             return
         self._told = error.message
         text = f"this machine trains on, and did not evaluate epoch {epoch}: {error.message}"
-        notice = Notice(
-            at_s=self._ports.clock.now(), text=text, hint=error.hint, is_problem=not isinstance(error, NoText)
-        )
+        is_problem = not isinstance(error, NoText | BeingMade)
+        notice = Notice(at_s=self._ports.clock.now(), text=text, hint=error.hint, is_problem=is_problem)
         self._ports.observer.observe(notice)

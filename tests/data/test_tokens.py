@@ -1,3 +1,4 @@
+import fcntl
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from collab.config import FilesData
-from collab.data.made_once import make_once
+from collab.data.made_once import BeingMade, make_once, not_now
 from collab.data.sources import Reader, Split, documents
 from collab.data.tokens import (
     BlockRequest,
@@ -278,6 +279,24 @@ def test_file_is_absent_until_it_is_whole_and_a_second_writer_waits(tmp_path: Pa
     second.join()
     assert path.read_bytes() == b"first half, second half"
     assert written == ["slow"]
+
+
+def test_who_finds_another_one_writing_hears_so_before_it_waits_and_may_do_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "file.bin"
+    told: list[Path] = []
+    with (tmp_path / "file.lock").open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(BeingMade, match="another peer of yours"):
+            make_once(path, lambda handle: handle.write(b"ours"), int, not_now)
+        assert not path.exists()
+
+        def waits(lock: Path) -> None:
+            told.append(lock)
+            other.close()
+
+        make_once(path, lambda handle: handle.write(b"ours"), int, waits)
+    assert told == [tmp_path / "file.lock"]
+    assert path.read_bytes() == b"ours"
 
 
 def test_partial_file_of_a_dead_process_is_replaced(tmp_path: Path) -> None:

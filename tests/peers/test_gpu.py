@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from collab.config import parse_run
+from collab.data.made_once import patiently
 from collab.data.sources import unseen
 from collab.errors import BrokenOff, CollabError, ConfigError, DeviceFull
 from collab.metrics.records import Notice
@@ -228,6 +229,23 @@ def test_a_pause_while_text_is_read_for_it_breaks_that_off_and_builds_nothing(
     monkeypatch.setattr(machine, "build_task", lambda *_, **__: Text())
     monkeypatch.setattr(machine, "build_replica", lambda *_: pytest.fail("the owner wants the machine back"))
     assert building(tmp_path, monkeypatch, Beginning(overseen=overseen)).events == []
+
+
+def test_who_is_to_hear_that_text_is_waited_for_hears_so_of_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Text:
+        waits = staticmethod(patiently)
+
+        @property
+        def num_samples(self) -> int:
+            self.waits(tmp_path / "tokens.lock")
+            return 1
+
+    told = list[Path]()
+    monkeypatch.setattr(machine, "build_task", lambda *_, **__: Text())
+    building(tmp_path, monkeypatch, Beginning(waits=told.append, is_over=lambda: True))
+    assert told == [tmp_path / "tokens.lock"]
 
 
 @pytest.mark.usefixtures("limits")

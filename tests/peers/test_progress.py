@@ -6,10 +6,12 @@ import json
 import math
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from collab.clock import SystemClock
 from collab.concurrency import Background
 from collab.config import parse_run
 from collab.metrics.guest_records import Paused, Progress, Resumed, StepAwaited
@@ -90,6 +92,22 @@ def test_another_thread_may_tell_and_one_that_comes_too_late_is_not_heard() -> N
     teller = asyncio.run(life())
     assert len(told) == 1
     teller.tell("long", 2, 2)
+
+
+def test_a_thread_that_waits_for_another_peer_of_the_same_user_has_that_told(tmp_path: Path) -> None:
+    told: list[Event] = []
+
+    async def life() -> None:
+        teller = ProgressTeller(told.append, SystemClock())
+        await asyncio.to_thread(teller.tell_wait, tmp_path / "tokens.lock")
+        await asyncio.sleep(0)
+
+    asyncio.run(life())
+    (notice,) = told
+    assert isinstance(notice, Notice)
+    assert "another peer of yours is encoding this text" in notice.text
+    assert str(tmp_path / "tokens.lock") in notice.hint
+    assert not notice.is_problem
 
 
 def test_a_download_knows_how_much_is_here() -> None:

@@ -486,6 +486,26 @@ def test_a_pause_while_a_trainer_is_built_waits_for_what_is_put_on_the_device(
     loop.run_until_complete(life())
 
 
+def test_a_trainer_whose_text_another_peer_is_encoding_says_so(
+    tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def build(_started: Any, _bundle: Any, _options: Any, beginning: machine.Beginning) -> None:
+        beginning.waits(tmp_path / "tokens.lock")
+        await asyncio.sleep(1.0)
+
+    async def life() -> None:
+        await live(Given({}))
+        await asyncio.sleep(1.0)
+
+    told = list[str]()
+    monkeypatch.setattr(machine, "build_trainer", build)
+    monkeypatch.setattr(Relay, "observe", lambda _, event: told.append(words(event)))
+    _, live = at_work(tmp_path, loop, monkeypatch)
+    loop.run_until_complete(life())
+    (line,) = told
+    assert "another peer of yours is encoding this text" in line
+
+
 def test_a_pause_ends_a_thread_that_reads_text_after_a_piece_and_only_then_the_device_is_free(
     tmp_path: Path, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

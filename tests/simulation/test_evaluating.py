@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from collab.checkpoints.local import load_newest
+from collab.data.made_once import not_now
 from collab.data.sources import NoText
 from collab.errors import BrokenOff, DataError, DeviceFull
 from collab.metrics.guest_records import Paused
@@ -127,6 +128,25 @@ def test_who_cannot_read_the_held_out_data_trains_on(tmp_path: Path) -> None:
     assert_equal_ends(swarm, [trainer], epoch=12)
     (notice,) = notices(swarm, trainer)
     assert notice.text.endswith("the task could not read its held-out data: IndexError: list index out of range")
+
+
+def test_who_finds_another_peer_encoding_it_trains_on_and_evaluates_the_next_time(tmp_path: Path) -> None:
+    reads = list[int]()
+
+    def read_held_out() -> None:
+        reads.append(0)
+        if len(reads) <= 2:
+            not_now(tmp_path / "tokens.lock")
+
+    swarm = SimSwarm(tmp_path, until=12, every=2)
+    swarm.add_backbone()
+    trainer = swarm.add_trainer(task=Another(swarm.task, read_held_out=read_held_out))  # type: ignore[arg-type]
+    swarm.world.run()
+    assert_equal_ends(swarm, [trainer], epoch=12)
+    (notice,) = notices(swarm, trainer)
+    assert notice.text.endswith("another peer of yours is encoding the text for it just now")
+    assert not notice.is_problem
+    assert [event.epoch for event in swarm.events(trainer, EvaluationDone)] == [6, 8, 10, 12]
 
 
 def test_who_breaks_off_reading_it_since_the_machine_is_wanted_back_has_no_problem(tmp_path: Path) -> None:

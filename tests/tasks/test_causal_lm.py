@@ -1,3 +1,4 @@
+import fcntl
 import logging
 import math
 import warnings
@@ -9,6 +10,7 @@ import transformers
 from safetensors.torch import save_file
 
 from collab.config import CausalLMTask
+from collab.data.made_once import BeingMade
 from collab.data.sources import Reader
 from collab.errors import ConfigError, DataError
 from collab.tasks.causal_lm import CausalLM, make_tokenizer, sample_text
@@ -155,6 +157,36 @@ def test_held_out_text_is_read_before_any_device_is_needed(folder: Path, tokeniz
     assert [path.name.split("-")[1] for path in tmp_path.glob("*.bin")] == ["eval"]
     task._reader = Reader(seed=0, peer_id="a", base_dir=tmp_path)  # where no text is
     assert math.isfinite(task.evaluate(task.build_model()).loss)
+
+
+def test_train_text_that_another_peer_encodes_is_waited_for_in_words_and_held_out_text_is_not(
+    folder: Path, tokenizer_json: bytes, tmp_path: Path
+) -> None:
+    reader = Reader(seed=0, peer_id="a", base_dir=folder)
+    first = CausalLM(section(), tokenizer_json, cache_dir=tmp_path, reader=reader)
+    first.read_held_out()
+    number = first.num_samples
+    for path in tmp_path.glob("*.bin"):
+        path.unlink()
+    task = CausalLM(section(), tokenizer_json, cache_dir=tmp_path, reader=reader)
+    (held_out,), (train,) = tmp_path.glob("tokens-eval-*.lock"), tmp_path.glob("tokens-train-*.lock")
+    with held_out.open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(BeingMade):
+            task.read_held_out()
+    task.read_held_out()
+    assert math.isfinite(task.evaluate(task.build_model()).loss)
+    told: list[Path] = []
+    with train.open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        def waits(lock: Path) -> None:
+            told.append(lock)
+            other.close()
+
+        task.waits = waits
+        assert task.num_samples == number
+    assert told == [train]
 
 
 def test_an_evaluation_is_left_off_between_two_batches(task: CausalLM) -> None:
