@@ -17,6 +17,7 @@ from collab.averaging.calls import NOT_COMING
 from collab.clock import SystemClock
 from collab.net.base import Stream
 from collab.swarm.donation import StateServer
+from collab.swarm.lease_keeper import LeaseKeeper
 from collab.swarm.membership import Membership
 from collab.swarm.progress import SwarmView
 from collab.swarm.snapshots import Manifest, PackedSnapshot, Snapshot, pack
@@ -134,6 +135,15 @@ def lie_and_do_nothing_else(log: str) -> None:
     _replace(Trainer, "_samples_or_news", nothing)
     _replace(Participant, "_attend", lambda _self, _call, _leader: NOT_COMING)
     lie_about_the_state(log)
+
+
+def never_say_goodbye_to_backbones() -> None:
+    """A backbone's last word of its lease takes for ever."""
+
+    async def for_ever(_self: LeaseKeeper) -> None:
+        await asyncio.Event().wait()
+
+    _replace(LeaseKeeper, "leave", for_ever)
 
 
 def live_by_the_clock_in(path: str) -> None:

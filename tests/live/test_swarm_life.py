@@ -118,11 +118,10 @@ def test_a_trainer_killed_and_started_again_contributes_within_two_epochs_and_do
 
 def test_the_second_interrupt_ends_a_peer_at_once(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100000, every=1000)) as swarm:
-        backbone = swarm.backbone()
-        backbone.process.send_signal(signal.SIGSTOP)  # so that the first one cannot be finished politely
+        backbone = swarm.backbone(habits=habits.never_say_goodbye_to_backbones)
         backbone.process.send_signal(signal.SIGINT)
-        backbone.process.send_signal(signal.SIGTERM)
-        backbone.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: "again to leave at once" in backbone.log.read_text(), "it to leave", backbone)
+        backbone.process.send_signal(signal.SIGINT)
         assert backbone.process.wait(LIMIT_S) == 130
 
 
