@@ -176,7 +176,7 @@ class Session:
         summary = {
             "id": record.peer,
             "role": record.role,
-            "epoch": record.epoch,
+            "epoch": participant.replica.epoch,  # the record has from which one on it owes no vote, once it has left
             "lineage": record.lineage,
             "epochs_contributed": vitals.epochs_contributed,
             "samples": vitals.total_samples,

@@ -417,6 +417,24 @@ def test_a_session_that_began_to_ask_goes_no_further_when_it_is_to_pause(
     assert given.has_declined is given.is_over is not answer
 
 
+def test_who_has_left_is_told_the_epoch_of_its_state_and_not_from_which_one_on_it_owes_no_vote(tmp_path: Path) -> None:
+    """It was on its way to the last round, and took over what the others had made of it."""
+    nobody: Any = None
+    session = Session(options=options(tmp_path), invite=nobody, guest=nobody, stop=nobody, given=sessions.Given({}))
+    record = SimpleNamespace(
+        peer="me", role=Role.TRAINER, state=PeerState.LEFT, epoch=4, lineage="of five", eval_epoch=5, eval_loss=2.0,
+        eval_accuracy=0.5,
+    )  # fmt: skip
+    participant: Any = SimpleNamespace(
+        teller=SimpleNamespace(record=lambda: record),
+        vitals=SimpleNamespace(epochs_contributed=3, total_samples=24, loss=2.5),
+        replica=SimpleNamespace(epoch=5),
+        is_finished=True,
+    )
+    session._add(participant)
+    assert (session.given.summary["epoch"], session.given.summary["lineage"]) == (5, "of five")
+
+
 def test_one_that_is_to_pause_while_it_loads_what_it_needs_takes_no_device(tmp_path: Path, loop: VirtualLoop) -> None:
     place, nobody = DataDir(tmp_path), list[Any]([None, None, None])
     guest = guests.Guest(place, [by_command(place.pause_mark)], MonthlyTraffic(place.traffic), lambda _: None)
@@ -565,7 +583,7 @@ class Trained:
         )  # fmt: skip
         vitals = SimpleNamespace(epochs_contributed=2, total_samples=10, loss=1.5)
         self.participant = SimpleNamespace(
-            replica=SimpleNamespace(device=torch.device(device)),
+            replica=SimpleNamespace(epoch=1, device=torch.device(device)),
             teller=SimpleNamespace(record=lambda: record),
             vitals=vitals,
             is_finished=False,
