@@ -117,15 +117,21 @@ def test_where_nobody_can_evaluate_everybody_says_so_and_the_run_comes_to_its_en
         assert swarm.replicas[trainer.index].model.training
 
 
-def test_who_cannot_read_the_held_out_data_trains_on(tmp_path: Path) -> None:
-    def read_held_out() -> None:
-        raise IndexError("list index out of range")
-
-    swarm = SimSwarm(tmp_path, until=12, every=2)
+def trained_alone(directory: Path, read_held_out: Callable[[], None]) -> tuple[SimSwarm, SimPeer]:
+    """To the end, by one whose held-out data is read so."""
+    swarm = SimSwarm(directory, until=12, every=2)
     swarm.add_backbone()
     trainer = swarm.add_trainer(task=Another(swarm.task, read_held_out=read_held_out))  # type: ignore[arg-type]
     swarm.world.run()
     assert_equal_ends(swarm, [trainer], epoch=12)
+    return swarm, trainer
+
+
+def test_who_cannot_read_the_held_out_data_trains_on(tmp_path: Path) -> None:
+    def read_held_out() -> None:
+        raise IndexError("list index out of range")
+
+    swarm, trainer = trained_alone(tmp_path, read_held_out)
     (notice,) = notices(swarm, trainer)
     assert notice.text.endswith("the task could not read its held-out data: IndexError: list index out of range")
 
@@ -138,11 +144,7 @@ def test_who_finds_another_peer_encoding_it_trains_on_and_evaluates_the_next_tim
         if len(reads) <= 2:
             not_now(tmp_path / "tokens.lock")
 
-    swarm = SimSwarm(tmp_path, until=12, every=2)
-    swarm.add_backbone()
-    trainer = swarm.add_trainer(task=Another(swarm.task, read_held_out=read_held_out))  # type: ignore[arg-type]
-    swarm.world.run()
-    assert_equal_ends(swarm, [trainer], epoch=12)
+    swarm, trainer = trained_alone(tmp_path, read_held_out)
     (notice,) = notices(swarm, trainer)
     assert notice.text.endswith("another peer of yours is encoding the text for it just now")
     assert not notice.is_problem
@@ -153,11 +155,7 @@ def test_who_breaks_off_reading_it_since_the_machine_is_wanted_back_has_no_probl
     def read_held_out() -> None:
         raise BrokenOff("this machine is wanted back")
 
-    swarm = SimSwarm(tmp_path, until=12, every=2)
-    swarm.add_backbone()
-    trainer = swarm.add_trainer(task=Another(swarm.task, read_held_out=read_held_out))  # type: ignore[arg-type]
-    swarm.world.run()
-    assert_equal_ends(swarm, [trainer], epoch=12)
+    swarm, trainer = trained_alone(tmp_path, read_held_out)
     assert notices(swarm, trainer) == []
 
 
