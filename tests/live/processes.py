@@ -68,6 +68,10 @@ class Peer:
         """Until a step has samples of its own."""
         wait_until(lambda: any(step["own_samples"] for step in self.steps), f"{self.name} to be of use", self)
 
+    def wait_to_say(self, text: str) -> None:
+        """Until ``text`` is in the end of its standard error, which another thread of it writes than its events."""
+        wait_until(lambda: text in self.tail(), f"{self.name} to say {text!r}", self)
+
     def kill(self) -> None:
         """SIGKILL, as when the power fails."""
         self.process.kill()

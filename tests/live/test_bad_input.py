@@ -111,7 +111,7 @@ def test_a_run_that_is_carried_on_begins_with_what_it_was_told_also_when_its_fir
                 assert_refused([*command, "--from", str(theirs), "--new-owner"], "cannot listen on")
             assert (new.directory / "owner.key").exists()
         backbone = new.backbone()
-        assert f"it begins with {theirs}, as it was told before" in backbone.tail()
+        backbone.wait_to_say(f"it begins with {theirs}, as it was told before")
         backbone.leave()
         model = (new.checkpoint(0) / "model.safetensors").read_bytes()
         assert model == (theirs / "model.safetensors").read_bytes()
@@ -126,8 +126,8 @@ def test_a_backbone_starts_on_a_disk_that_takes_nothing_for_the_convenience_of_p
         (kept / name).mkdir(parents=True)
     with live_swarm(tmp_path / "run", RUN.format(until=10, rate=1)) as swarm:
         backbone = swarm.backbone()
-        assert f"cannot write {kept / 'addresses.json'}: Is a directory" in backbone.tail()
-        assert "metrics are kept in memory only" in backbone.tail()
+        backbone.wait_to_say(f"cannot write {kept / 'addresses.json'}: Is a directory")
+        backbone.wait_to_say("metrics are kept in memory only")
     assert sorted(path.name for path in kept.glob(".addresses*")) == []
 
 
@@ -187,7 +187,7 @@ def test_a_peer_whose_clock_is_minutes_off_trains_with_the_others(tmp_path: Path
         wait_until(
             lambda: {p["name"] for p in swarm.status()["peers"]} == {"backbone", "right", "wrong"}, "all to be seen"
         )
-        assert "off by" in wrong.tail()
+        wrong.wait_to_say("off by")
         for peer in peers:
             peer.leave()
         assert right.all("EpochFinished")

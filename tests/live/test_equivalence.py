@@ -17,7 +17,7 @@ RUN = """\
 run_id: live-equal
 seed: 3
 microbatch_size: 8
-task: {{name: image_classification, hidden_sizes: [24]}}
+task: {{name: image_classification, hidden_sizes: []}}
 optimizer: {optimizer}
 schedule: {{name: linear, warmup_epochs: 4, total_epochs: 400}}
 strategy: {{name: dedloc, target_batch_size: 3000, max_gradient_norm: 0.5}}
@@ -32,6 +32,9 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_three_uneven_peers_equal_one_process_on_the_same_samples(tmp_path: Path, optimizer: str) -> None:
+    """Of a model without ReLU: with it, one sample whose input to one of them is zero but for rounding (seen: 1.5e-8)
+    makes the parameters differ by 2e-5 between microbatches of 4 and of 12 in one and the same process.
+    """
     directory = tmp_path / "run"
     with live_swarm(directory, RUN.format(optimizer=OPTIMIZERS[optimizer])) as swarm:
         backbone = swarm.backbone()

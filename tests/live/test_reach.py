@@ -108,8 +108,8 @@ def test_peers_behind_routers_join_without_flags_contribute_and_say_how_they_are
         }
         assert median(verdict["seconds"] for verdict in verdicts.values()) < reaching.PATIENCE_S + 1.0
         for peer in (*first, late):
-            assert "reach: relayed: others cannot dial this machine" in peer.tail()
-            assert "  -> nothing needs to be done" in peer.tail()
+            peer.wait_to_say("reach: relayed: others cannot dial this machine")
+            peer.wait_to_say("  -> nothing needs to be done")
         status = swarm.status(place=lab.outside(1))["peers"]
         reach = {name: verdict["reach"] for name, verdict in verdicts.items()}
         assert {peer["name"]: peer["reach"] for peer in status} == {"backbone": "direct", **reach}
@@ -147,7 +147,7 @@ def test_two_behind_routers_meet_through_a_backbone_and_get_a_direct_connection(
             wait_until(lambda peer=peer: reaches(peer)[-1:] == ["hole-punched"], f"a way to {peer.name}", peer, limit_s)
         for peer in hidden:
             assert reaches(peer)[:2] == ["relayed", "hole-punched"]
-            assert "reach: hole-punched: others cannot dial this machine" in peer.tail()
+            peer.wait_to_say("reach: hole-punched: others cannot dial this machine")
 
         def told() -> set[str]:
             status = swarm.status(place=lab.outside(1))["peers"]
