@@ -116,8 +116,8 @@ class Membership:
         return self._board.unheard_s
 
     def ask(self) -> None:
-        """Everybody's words should be read soon."""
-        self._wants_all = True
+        """Everybody's words should be read soon, and count again."""
+        self._wants_all, self._doubted = True, {}
         self._question.set()
 
     def our_record(self) -> PeerRecord:

@@ -9,6 +9,7 @@ from collab.averaging.standing import Awaited
 from collab.concurrency import end
 from collab.errors import ShapeMismatch, StateError
 from collab.ports import Clock
+from collab.swarm.last_seen import NEWER_WAIT_S
 from collab.training.fresh_epoch import FreshEpoch
 from collab.training.replica import Replica
 
@@ -16,6 +17,9 @@ T = TypeVar("T")
 MISFITS_S = 60.0
 """After so long of nothing but states of another model ours is the other one; before, who has a fitting state may only
 be away, or give none yet (``NEWER_WAIT_S``)."""
+VAIN_S = NEWER_WAIT_S + 5.0
+"""After so long of attempts nobody withholds the state any more, as a backbone does that has just come back with one
+that is older than what it had seen."""
 MISFIT_PAUSE_S = 10.0
 """Between two attempts to have another one: each costs a whole state."""
 
@@ -25,7 +29,7 @@ class Pursuit:
 
     def __init__(self, clock: Clock, replica: Replica, num_donors: Callable[[], int]) -> None:
         self._clock, self._replica, self._num_donors = clock, replica, num_donors
-        self._misfits_since_s = math.inf
+        self._misfits_since_s = self._failing_since_s = math.inf
         self.fresh: FreshEpoch | None = None
         """Knows what a state and a round cost our link; None: nobody does, and both are fetched as they come."""
         self._hurried, self._is_under_way = asyncio.Event(), False
@@ -47,7 +51,7 @@ class Pursuit:
             gather: called with whether the others wait for us.
         """
         self._hurried.clear()
-        self._misfits_since_s = math.inf
+        self._misfits_since_s = self._failing_since_s = math.inf
         is_awaited, self._is_under_way = False, True
         while True:
             gathering = asyncio.create_task(gather(is_awaited))
@@ -69,9 +73,15 @@ class Pursuit:
             ShapeMismatch: ``error``, where all of a long time have failed so.
         """
         now_s = self._clock.monotonic()
+        self._failing_since_s = min(self._failing_since_s, now_s)
         self._misfits_since_s = min(self._misfits_since_s, now_s) if isinstance(error, ShapeMismatch) else math.inf
         if now_s >= self._misfits_since_s + MISFITS_S:
             raise error
+
+    @property
+    def is_vain(self) -> bool:
+        """Whether attempts have failed for so long that who says to hold the state cannot give it."""
+        return self._clock.monotonic() >= self._failing_since_s + VAIN_S
 
     def hurry(self, awaited: Awaited) -> bool:
         """The others put off a round for us: for so long their uplinks are free. Whether our link is fast enough for

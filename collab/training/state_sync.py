@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 Fetched = tuple[Snapshot, Manifest, Mapping[PeerId, int]]
 SYNC_PAUSE_S = 1.0
 """Between two attempts to find somebody who has the run's state."""
-ATTEMPTS_BEFORE_DOUBT = 3
-"""To get a newer state than ours, where nobody is here who has trained it; then we go on with ours."""
+ATTEMPTS_PER_LOOK = 3
+"""At everybody. Who says to hold a newer state than ours and never gives it is doubted, and we go on with ours."""
 ATTEMPTS_BEFORE_WORDS = (5, 60)
 """After so many failed attempts a person is told."""
 
@@ -110,9 +110,9 @@ class StateSync:
             except (NoDonor, CorruptState, ShapeMismatch) as error:
                 attempts, is_awaited, is_misfit = attempts + 1, False, isinstance(error, ShapeMismatch)
                 self.pursuit.failed(error)
-                if attempts % ATTEMPTS_BEFORE_DOUBT == 0:
+                if attempts % ATTEMPTS_PER_LOOK == 0:
                     await self._membership.report()  # of everybody, as they are now
-                    is_vain = bool(self._replica.lineage) and not is_misfit
+                    is_vain = self.pursuit.is_vain and bool(self._replica.lineage) and not is_misfit
                     if is_vain and (self._membership.is_at_rest() or self._membership.keepers()):
                         self._membership.doubt()
                 if attempts in ATTEMPTS_BEFORE_WORDS:

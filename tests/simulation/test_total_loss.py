@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from collab.checkpoints.local import list_checkpoints, load_newest
+from collab.checkpoints.local import epoch_of, list_checkpoints, load_newest
 from collab.metrics.records import EpochFinished, Event, MicrobatchDone, Notice
 from collab.simulation.peer import SimPeer
+from collab.swarm.last_seen import seen_in
 from collab.swarm.snapshots import Snapshot
 from tests.simulation.swarm import SimSwarm
 
@@ -169,6 +170,24 @@ def test_trainers_that_come_back_alone_go_on_from_the_newest_copy(tmp_path: Path
         steps, losses = come_back(loss, loss.trainers)
     assert min(steps) == newest.epoch + 1
     assert max(losses) == pytest.approx(expected, rel=0.01)
+
+
+def test_what_a_backbone_withholds_at_first_is_waited_for_by_a_trainer_with_an_older_copy(tmp_path: Path) -> None:
+    """Both have seen later epochs than they hold: the backbone gives nothing until who has these may have come back."""
+    loss = everybody_dies(tmp_path, backbones=1, trainers=1, every=3)
+    backbone, trainer = loss.backbones[0], loss.trainers[0]
+    with loss.swarm.world:
+        older = list_checkpoints(loss.root(backbone))[1]
+        shutil.rmtree(loss.root(trainer))
+        shutil.copytree(older, loss.root(trainer) / older.name)
+        held = loss.held(backbone)
+        assert held is not None
+        for peer in (backbone, trainer):
+            assert seen_in(loss.root(peer).parent / "last-seen.json") > held.epoch > epoch_of(older)
+        steps, losses = come_back(loss, [backbone, trainer], for_s=90.0)
+    assert steps, "it is there within a minute and a half"
+    assert min(steps) == held.epoch + 1
+    assert losses == [pytest.approx(loss.loss_of(held), rel=0.01)], "nobody trained on an older state"
 
 
 @pytest.mark.parametrize("is_restored", [False, True])

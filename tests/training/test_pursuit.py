@@ -1,4 +1,4 @@
-"""For how long states of another model are put up with."""
+"""For how long states of another model are put up with, and who says to hold one and gives none."""
 
 import asyncio
 from contextlib import nullcontext
@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 
 from collab.errors import NoDonor, ShapeMismatch, StateError
-from collab.training.pursuit import MISFITS_S, Pursuit
+from collab.training.pursuit import MISFITS_S, VAIN_S, Pursuit
 from tests.fakes import FakeClock, run
 from tests.training.toy import replica
 
@@ -47,6 +47,25 @@ def test_after_a_minute_of_nothing_else_they_end_it(between: StateError) -> None
 
     with pytest.raises(ShapeMismatch) if between is MISFIT else nullcontext():
         run(main())
+
+
+def test_it_is_in_vain_when_nobody_withholds_it_any_more_counted_anew_each_time() -> None:
+    async def main() -> None:
+        one = pursuit()
+
+        async def gather(_: bool) -> None:
+            assert not one.is_vain
+            one.failed(NoDonor("nobody is here"))
+            await asyncio.sleep(VAIN_S - 1.0)
+            one.failed(NoDonor("nobody is here"))
+            assert not one.is_vain
+            await asyncio.sleep(1.0)
+            assert one.is_vain
+
+        for _ in range(2):
+            await one.run(gather)
+
+    run(main())
 
 
 def test_who_is_hurried_begins_anew_and_has_no_more_patience_for_it() -> None:
