@@ -83,7 +83,8 @@ class Trainer:
         failure: BaseException | None = None
         try:
             await asyncio.wait((*ends, pausing), return_when=asyncio.FIRST_COMPLETED)
-            if not any(task.done() for task in ends):
+            others = (task.done() for task in ends if task is not training)
+            if self._pause.wanted.is_set() and not any(others) and self._may_step_aside(training):
                 await self._step_aside(ends)
             if not training.done():
                 await asyncio.wait((training,), timeout=LEAVE_GRACE_S)
@@ -104,6 +105,11 @@ class Trainer:
         finally:
             if reason is not None:
                 raise reason
+
+    def _may_step_aside(self, training: asyncio.Task[None]) -> bool:
+        """With nothing to hand in training may have heard of the pause before us, and have ended."""
+        is_over = self.participant.is_finished or self.participant.unwanted() is not None
+        return not training.done() or (_failure_of(training) is None and not is_over)
 
     async def _step_aside(self, ends: tuple[asyncio.Task[Any], ...]) -> None:
         """Free the device after the microbatch that is under way, then wait for the step that uses what we have.

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from collab.errors import Dismissed
 from collab.metrics.guest_records import Paused
 from collab.metrics.records import EpochFinished, MicrobatchDone, StateFetched, UnitBegun
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
+from collab.training.participant import Participant
 from peers.event_words import words
 from tests.simulation.swarm import SimSwarm
 from tests.simulation.test_faults import assert_equal_ends
@@ -55,6 +57,28 @@ def test_the_device_is_free_at_once_and_all_that_was_computed_is_in_the_next_ste
     last = swarm.events(guest, EpochFinished)[-1]
     assert last.at_s - EPOCH_S - PAUSED_S < 15.0, "it has left with the step that used what it had"
     assert computed(swarm, guest) == contributed(swarm, guest)
+    assert_equal_ends(swarm, others, epoch=9)
+    assert str(swarm.replicas[guest.index].layout.parameters[0].device) == "cpu"
+
+
+def test_who_is_asked_with_nothing_in_hand_says_so_though_its_training_ends_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two samples it looks whether to go on, and hears of the pause before anybody who waits for that does."""
+    swarm, guest, others = pausing_swarm(tmp_path, until=9, pauses=False)
+    unwanted = Participant.unwanted
+
+    def look(participant: Participant) -> Dismissed | None:
+        if participant is swarm.participants.get(guest.index) and participant.replica.epoch == 3:
+            if not participant.replica.samples:
+                swarm.ask_to_pause(guest)
+        return unwanted(participant)
+
+    monkeypatch.setattr(Participant, "unwanted", look)
+    swarm.world.run()
+    (paused,) = swarm.events(guest, Paused)
+    assert paused.samples == 0
+    assert swarm.events(guest, EpochFinished)[-1].epoch == 3
     assert_equal_ends(swarm, others, epoch=9)
     assert str(swarm.replicas[guest.index].layout.parameters[0].device) == "cpu"
 
