@@ -104,13 +104,16 @@ class Backbone:
         if self._settings.stores is None:
             return StorelessKeeper(self._ports, bundle, workshop, publisher, company)
         storeroom = Storeroom(
-            stores=self._settings.stores, copied_names=workshop.copied_names(), is_vouched=self._is_vouched
+            stores=self._settings.stores, copied_names=workshop.copied_names(), trusts=self._trusts_signed_by
         )
         return ParameterKeeper(self._ports, bundle, workshop, publisher, company, storeroom)
 
     def _is_vouched(self, peer: PeerId) -> bool:
         """Whether the word of a backbone counts."""
         return peer == self._ports.transport.peer_id or self.statutes.trusts_backbone(peer)
+
+    def _trusts_signed_by(self, peer: PeerId) -> bool:
+        return peer == self._ports.transport.peer_id or self.statutes.trusts_signed_by(peer)
 
     def _does(self, duty: Duty) -> bool:
         return duty not in self._settings.off

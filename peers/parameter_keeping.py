@@ -38,8 +38,8 @@ class Storeroom:
     stores: EraStores
     copied_names: tuple[str, ...]
     """As they follow each other in the vector."""
-    is_vouched: Callable[[PeerId], bool]
-    """Whose leases on units count."""
+    trusts: Callable[[PeerId], bool]
+    """Whose leases on units count, be they here or not."""
 
 
 class ParameterKeeper(StateKeeper):
@@ -70,7 +70,7 @@ class ParameterKeeper(StateKeeper):
             era=lambda: mandate.era,
             alpha=lambda number: alpha_of(section, number),
             max_staleness=section.max_staleness,
-            is_scheduler=storeroom.is_vouched,
+            is_scheduler=storeroom.trusts,
         )
         self.trouble = StoreTrouble(ports)
         self._stores, self._names, self._shards = stores, storeroom.copied_names, section.shards

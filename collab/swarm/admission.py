@@ -13,6 +13,7 @@ from collab.types import PeerId, Role
 MAX_HOLDERS = MAX_DEVICES + 28
 """Devices of one invite that are remembered, and guests as well; whoever came later is refused anyway."""
 MAX_PASSES = 8192
+MAX_GONE = 64
 MAX_GUESTS = 8
 """Of one invite at a time: who looks has a place of its own, for as long as its pass lasts."""
 ENDED = ("invite_expired", "pass_expired")
@@ -46,6 +47,8 @@ class Admission:
         """The newest of each device."""
         self._holders: dict[PeerId, dict[PeerId, Pass]] = {}
         """By invite, and device."""
+        self._gone: dict[PeerId, Pass] = {}
+        """Of backbones that have said goodbye, the last ones last."""
 
     @property
     def is_closed(self) -> bool:
@@ -78,11 +81,8 @@ class Admission:
 
     def _barred(self, known: Pass, now: float) -> Barred | None:
         grant = known.grant
-        if (ban := self._house.ban_of(grant.key, now)) is not None:
-            return banned(ban)
-        if now >= grant.expires_at:
-            text = f"the invite of {grant.person or 'yours'} ended on {utc(grant.expires_at)}"
-            return Barred("invite_expired", text)
+        if (barred := self._uninvited(known, now)) is not None:
+            return barred
         if not known.since - CLOCK_ERROR_S <= now < known.expires_at <= now + PASS_LIFE_S + CLOCK_ERROR_S:
             return Barred("pass_expired", "your pass is out of date: is your clock right?")
         alike = [other for other in self._alive(grant.key, now) if other.is_guest == known.is_guest]
@@ -99,31 +99,49 @@ class Admission:
             return Barred("too_many_devices", f"{text}; stop one, or come again in {free_s / 60:.0f} min")
         return None
 
+    def _uninvited(self, known: Pass, now: float) -> Barred | None:
+        grant = known.grant
+        if (ban := self._house.ban_of(grant.key, now)) is not None:
+            return banned(ban)
+        if now >= grant.expires_at:
+            text = f"the invite of {grant.person or 'yours'} ended on {utc(grant.expires_at)}"
+            return Barred("invite_expired", text)
+        return None
+
     def _remember(self, shown: Pass) -> None:
         known = self._passes.get(shown.device)
         is_alike = known is not None and (known.grant.key, known.is_guest) == (shown.grant.key, shown.is_guest)
         if known is not None and is_alike and known.expires_at >= shown.expires_at:
             return
         if known is not None:
-            self.release(shown.device)
+            self._forget(shown.device)
         self._passes[shown.device] = shown
         holders = self._holders.setdefault(shown.grant.key, {})
         holders[shown.device] = shown
         alike = [device for device in holders if holders[device].is_guest == shown.is_guest]
         if len(alike) > MAX_HOLDERS:  # first those that vanished: a place is free again when its pass has ended
             now = self._clock()
-            self.release(max(alike, key=lambda device: (now >= holders[device].expires_at, *_rank(holders[device]))))
+            self._forget(max(alike, key=lambda device: (now >= holders[device].expires_at, *_rank(holders[device]))))
         while len(self._passes) > MAX_PASSES:
-            self.release(min(self._passes, key=lambda device: self._passes[device].expires_at))
+            self._forget(min(self._passes, key=lambda device: self._passes[device].expires_at))
 
     def release(self, peer: PeerId) -> None:
         """A peer has said goodbye: its place is free."""
+        known = self._forget(peer)
+        if known is not None and known.grant.role is Role.BACKBONE:
+            self._gone.pop(peer, None)
+            self._gone[peer] = known
+            while len(self._gone) > MAX_GONE:
+                del self._gone[next(iter(self._gone))]
+
+    def _forget(self, peer: PeerId) -> Pass | None:
         known = self._passes.pop(peer, None)
         if known is not None:
             holders = self._holders[known.grant.key]
             del holders[peer]
             if not holders:
                 del self._holders[known.grant.key]
+        return known
 
     def _alive(self, key: PeerId, now: float) -> list[Pass]:
         return [held for held in self._holders.get(key, {}).values() if now < held.expires_at]
@@ -139,6 +157,13 @@ class Admission:
         """Whether the owner has said that this is a backbone of the run."""
         known, now = self._passes.get(peer), self._clock()
         return known is not None and known.grant.role is Role.BACKBONE and self._barred(known, now) is None
+
+    def was_vouched_backbone(self, peer: PeerId) -> bool:
+        """Whether what it has signed as a backbone counts, though it may have left, or died, some time ago."""
+        known, now = self._passes.get(peer) or self._gone.get(peer), self._clock()
+        if known is None or known.is_guest or known.grant.role is not Role.BACKBONE:
+            return False
+        return self._house.ban_of(peer, now) is None and self._uninvited(known, now) is None
 
 
 def _rank(held: Pass) -> tuple[float, PeerId]:

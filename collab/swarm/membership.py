@@ -115,9 +115,9 @@ class Membership:
         """Since the directory answered."""
         return self._board.unheard_s
 
-    def ask(self) -> None:
-        """Everybody's words should be read soon, and count again."""
-        self._wants_all, self._doubted = True, {}
+    def ask(self, *, anew: bool = False) -> None:
+        """Everybody's words should be read soon; ``anew``: and count, whomever we doubt."""
+        self._wants_all, self._doubted = True, {} if anew else self._doubted
         self._question.set()
 
     def our_record(self) -> PeerRecord:

@@ -134,7 +134,7 @@ class ParameterServer:
             version = await self._calls.ask(store.version)
             await self._tell(stream, Assimilated(verdict, version or 0, 0))
             return
-        if not self._rules.is_scheduler(PeerId(request.get("scheduler", str))):  # it may have gone home since
+        if not self._rules.is_scheduler(PeerId(request.get("scheduler", str))):  # it may have left before we came
             await self._tell(stream, Assimilated(Verdict.REFUSED, 0, 0))
             return
         num_bytes = await self._num_bytes(store)

@@ -54,6 +54,10 @@ class Statutes:
         """Whether the owner has named a backbone; where nobody owns the run, everybody is as good."""
         return not self.bundle.owner or self.admission.is_vouched_backbone(peer)
 
+    def trusts_signed_by(self, peer: PeerId) -> bool:
+        """The same for what a backbone has signed while it was here, though it may have left or died since."""
+        return not self.bundle.owner or self.admission.was_vouched_backbone(peer)
+
     def counts(self, record: PeerRecord) -> bool:
         """Whether the word of a peer counts: it may take part, and speaks of a state that was not rolled back."""
         if record.state is PeerState.LEFT:

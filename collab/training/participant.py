@@ -27,6 +27,7 @@ from collab.swarm.order_exchange import OrderExchange
 from collab.swarm.records import PeerState
 from collab.swarm.statutes import Statutes
 from collab.swarm.time_sync import serve_time
+from collab.training.aims import aims_of
 from collab.training.beside import Beside, Patience
 from collab.training.departure import Departure
 from collab.training.disk_copy import DiskCopy
@@ -86,7 +87,8 @@ class Participant:
         )
         self.swarm = Swarm(peer_id=ports.transport.peer_id, progress=self._watch, averager=engine, worker=ports.compute)
         self._round, self._renewal = Beside(self._contribute, ports.clock), Beside(self._sync.gather, ports.clock)
-        self.standstill = Standstill(ports, self.membership, batch_size, lambda: self._round.is_under_way)
+        aims = aims_of(self._strategy, self.membership, replica, batch_size)
+        self.standstill = Standstill(ports, self.membership, aims, lambda: self._round.is_under_way)
         self.standstill.help, self.standstill.skipped = self._help, lambda: self.vitals.skipped_in_a_row
         self.membership.is_stuck, self.membership.trusts = self.standstill.is_stuck, self.statutes.trusts_backbone
 
@@ -226,7 +228,7 @@ class Participant:
         is_busy = self._round.is_under_way or self._renewal.is_under_way
         if remedy is Remedy.REJOIN:
             self._standing.let_go()
-            self.membership.ask()
+            self.membership.ask(anew=True)
         elif remedy is Remedy.RESYNC and self._strategy.follows_swarm and not is_busy:  # else others' is of no use
             self.vitals.state = PeerState.SYNCING
             self._renewal.begin()

@@ -16,6 +16,7 @@ from collab.metrics.records import Notice
 from collab.ports import Ports
 from collab.swarm.membership import Membership
 from collab.swarm.records import PeerState
+from collab.training.aims import Aims
 
 LOOK_S = 2.0
 SHORTEST_S, UNKNOWN_S = 60.0, 600.0
@@ -56,12 +57,15 @@ class Signs:
     unheard_s: float
     """Since the directory answered."""
     samples: float
-    """Of all, towards the next step, as far as is known."""
+    """Towards the next step, as far as is known."""
     target: int
+    """All that it takes; 0: nothing, there is no unit of work."""
     skipped: int
     """Microbatches in a row that were not finite."""
     failure: str
     """Why the newest round failed; empty: it did not."""
+    is_own: bool = False
+    """Whether the step needs no other trainer."""
 
     @property
     def is_quiet(self) -> bool:
@@ -92,12 +96,23 @@ def find(signs: Signs) -> Finding:
     if signs.skipped >= SKIPPED:
         text = f"{since}: {signs.skipped} microbatches in a row were not finite"
         return Finding(text, "check this machine's memory and drivers, or lower the learning rate", Remedy.NOTHING)
+    if signs.is_own:
+        return _find_alone(signs, since)
     if signs.samples >= signs.target and signs.failure:
         text = f"{since}: the batch is complete, and rounds fail: {signs.failure}"
         return Finding(text, "this peer looks for its group anew", Remedy.REJOIN)
     company = f"{signs.others} other trainer{'s' if signs.others != 1 else ''}"
     text = f"{since}: {signs.samples:.0f} of {signs.target} samples are there, with {company}"
     return Finding(text, "a step needs more trainers, faster ones, or a smaller target batch", Remedy.REJOIN)
+
+
+def _find_alone(signs: Signs, since: str) -> Finding:
+    failure = f"; {signs.failure}" if signs.failure else ""
+    if not signs.target:
+        hint = "others may have all that is left to do, or no backbone may answer; this peer goes on asking"
+        return Finding(f"{since}: there is no unit of work for this machine{failure}", hint, Remedy.REJOIN)
+    text = f"{since}: {signs.samples:.0f} of its {signs.target} samples are computed{failure}"
+    return Finding(text, "is this machine busy with other work, or short of memory?", Remedy.NOTHING)
 
 
 class Standstill:
@@ -107,24 +122,24 @@ class Standstill:
         self,
         ports: Ports,
         membership: Membership,
-        target: Callable[[int], float],
+        aims: Aims,
         is_in_round: Callable[[], bool] = lambda: False,
     ) -> None:
         """
         Args:
-            target: samples of the step that follows an epoch.
+            aims: what a step takes.
             is_in_round: whether a round is under way, which has limits of its own.
         """
         self.waits = False
         """Whether nothing is computed without company; a user's own loop goes on."""
-        self._ports, self._membership, self._target = ports, membership, target
+        self._ports, self._membership, self._aims = ports, membership, aims
         self._is_in_round, self._took_s = is_in_round, deque[float](maxlen=2)
         self.failure = ""
         """Why the newest round failed."""
         self.skipped: Callable[[], int] = lambda: 0
         self.help: Callable[[Remedy], None] = lambda _: None
         """Called with what may help."""
-        self._epoch, self._since_s = -1, ports.clock.monotonic()
+        self._epoch, self._target, self._since_s = -1, 0.0, ports.clock.monotonic()
         self._stepped_s = self._since_s
         """When the epoch grew last; ``_since_s``: or when we began to train in it, if that was later."""
         self._patience = 1.0
@@ -152,12 +167,17 @@ class Standstill:
 
     def look(self) -> Finding | None:
         """What is wrong, if it is time to say so."""
-        record, now_s = self._membership.our_record(), self._ports.clock.monotonic()
+        record, now_s, target = self._membership.our_record(), self._ports.clock.monotonic(), self._aims.now().target
         if record.epoch != self._epoch:
-            if record.epoch == self._epoch + 1 > 0:
+            if record.epoch == self._epoch + 1 > 0 and not self._aims.is_own:
                 self._took_s.append(now_s - self._since_s)
+            elif record.epoch > self._epoch >= 0 and self._aims.is_own:
+                self._took_s.append(now_s - self._stepped_s)  # waiting for a unit included
             self._epoch, self._since_s, self._patience, self.failure = record.epoch, now_s, 1.0, ""
             self._stepped_s = now_s
+        if self._aims.is_own and target != self._target:
+            self._since_s, self._patience = now_s, 1.0  # a unit has begun, or is handed over
+        self._target = target
         if record.state is not PeerState.TRAINING or (self.waits and self.is_alone):
             self._since_s = now_s  # it is said elsewhere what is waited for
         if now_s - self._since_s < self._patience * self._limit_s():
@@ -176,24 +196,24 @@ class Standstill:
         """Without a step, until something is wrong."""
         if self._membership.unheard_s > UNHEARD_S:
             return SHORTEST_S
-        record = self._membership.our_record()
-        speed = max(self._membership.view.samples_per_s, record.samples_per_s)
-        expected_s = self._target(record.epoch) / speed if speed > 0 else math.inf
+        aim = self._aims.now()
+        expected_s = aim.target / aim.samples_per_s if aim.target > 0 and aim.samples_per_s > 0 else math.inf
         took_s = min(self._took_s, default=0.0)  # one that nothing came of for hours tells nothing of the next
         return max(SHORTEST_S, STEPS * expected_s, AS_LAST * took_s) if math.isfinite(expected_s) else UNKNOWN_S
 
     def _signs(self, idle_s: float) -> Signs:
-        record, others = self._membership.our_record(), self._membership.consensus_of_others()
+        record, others, aim = self._membership.our_record(), self._membership.consensus_of_others(), self._aims.now()
         return Signs(
             idle_s=idle_s,
             epoch=record.epoch,
-            swarm_epoch=others[0] if others is not None else None,
+            swarm_epoch=others[0] if others is not None and not self._aims.is_own else None,
             others=self._others,
             unheard_s=self._membership.unheard_s,
-            samples=self._membership.view.samples(record.epoch, record.lineage),
-            target=math.ceil(self._target(record.epoch)),
+            samples=aim.samples,
+            target=math.ceil(aim.target),
             skipped=self.skipped(),
             failure=self.failure,
+            is_own=self._aims.is_own,
         )
 
     def _look_for_company(self) -> None:

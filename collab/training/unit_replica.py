@@ -42,8 +42,8 @@ class UnitReplica(SteppingReplica):
         self._others: dict[str, torch.Tensor]
         """Buffers that are in no copy, as they were taken over."""
         self._begin_with_present()
-        self._to_compute = 0
-        """Samples of the present unit."""
+        self.unit_samples = self._to_compute = 0
+        """Of the present unit, 0 when it was handed over; and how many of them are left."""
 
     # -- units -------------------------------------------------------------------------------------------------------
 
@@ -51,6 +51,11 @@ class UnitReplica(SteppingReplica):
     def is_unit_over(self) -> bool:
         """Whether every sample of the unit was computed, or left out because it was not finite."""
         return self._to_compute <= 0
+
+    @property
+    def unit_samples_done(self) -> int:
+        """Of the present unit those that were computed, or left out."""
+        return self.unit_samples - self._to_compute
 
     def restart(self, stored: Stored, num_samples: int, era: str = "") -> None:
         """A unit of so many samples begins with these parameters; what came of one that was not handed over is dropped.
@@ -66,7 +71,7 @@ class UnitReplica(SteppingReplica):
                 f"expected {self.copy_layout.num_elements} parameters, the servers have {len(stored.values)}",
                 hint="they serve another model",
             )
-        self._to_compute = num_samples
+        self.unit_samples = self._to_compute = num_samples
         self._gradient.drop_later()
         with self._changing, whole_or_nobodys(self):
             self._begun_with = stored.values
@@ -93,7 +98,7 @@ class UnitReplica(SteppingReplica):
         """
         self._check_others()
         samples = self._gradient.hand_over().samples
-        self._beside = 0
+        self._beside = self.unit_samples = self._to_compute = 0
         values = self.copy_layout.vector()
         start = self.copy_layout.num_parameters
         is_known = np.isfinite(values[start:])  # of norms that a microbatch has passed which was left out

@@ -69,9 +69,9 @@ def test_who_is_asked_with_nothing_in_hand_says_so_though_its_training_ends_by_i
     unwanted = Participant.unwanted
 
     def look(participant: Participant) -> Dismissed | None:
-        if participant is swarm.participants.get(guest.index) and participant.replica.epoch == 3:
-            if not participant.replica.samples:
-                swarm.ask_to_pause(guest)
+        is_guest = participant is swarm.participants.get(guest.index)
+        if is_guest and participant.replica.epoch == 3 and not participant.replica.samples:
+            swarm.ask_to_pause(guest)
         return unwanted(participant)
 
     monkeypatch.setattr(Participant, "unwanted", look)

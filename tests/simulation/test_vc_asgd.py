@@ -11,6 +11,7 @@ import torch
 from collab.data.work_units import Unit
 from collab.errors import DataError
 from collab.metrics.records import EpochFinished, EvaluationDone, MicrobatchSkipped, Notice, StateFetched, UnitBegun
+from collab.swarm.access import PASS_LIFE_S
 from collab.swarm.identity import Identity
 from collab.swarm.snapshots import unpack
 from collab.tasks.base import Batch, Evaluation, Task
@@ -114,6 +115,22 @@ def test_two_servers_over_one_store_share_the_pushes(tmp_path: Path) -> None:
         swarm.world.run(until_s=600.0)
     assert done_once(swarm, 4)
     assert all(swarm.backbones[index].keeper.pushes_taken > SHARDS for index in (0, 1))
+
+
+def test_a_unit_of_a_backbone_that_has_left_for_good_counts_with_the_other_one(tmp_path: Path) -> None:
+    """Which knows the one that has signed the unit from before, whose pass has ended when the unit is done."""
+    swarm = swarm_of(tmp_path, 0, passes=1, owner=Identity.from_seed(bytes(32)), units="first_lease_s: 2000.0")
+    swarm.add_backbone(has_joined=True)
+    clients = [swarm.add_trainer(samples_per_s=187 / (1.2 * PASS_LIFE_S)) for _ in range(SHARDS)]
+    swarm.world.call_at(14.0, lambda: swarm.ask_to_leave(swarm.world.peers[0]))
+    with swarm.world:
+        swarm.world.run(until_s=4 * PASS_LIFE_S)
+    assert swarm.backbones[1].keeper.pushes_taken == SHARDS
+    assert done_once(swarm, 1)
+    for client in clients:
+        first = swarm.events(client, UnitBegun)[0]
+        assert [e.own_samples for e in swarm.events(client, EpochFinished)] == [first.samples], "it counted"
+        assert not [event.text for event in swarm.events(client, Notice) if "no step for" in event.text]
 
 
 def test_with_two_units_at_once_nobody_waits_for_the_link(tmp_path: Path) -> None:

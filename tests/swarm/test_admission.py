@@ -19,7 +19,7 @@ from collab.swarm.access import (
     pack_pass,
     read_pass,
 )
-from collab.swarm.admission import GUEST, MAX_GUESTS, MAX_HOLDERS, Admission, House
+from collab.swarm.admission import GUEST, MAX_GONE, MAX_GUESTS, MAX_HOLDERS, Admission, House
 from collab.swarm.identity import Identity
 from collab.swarm.statements import Ban
 from collab.types import PeerId, Role
@@ -214,6 +214,38 @@ def test_devices_of_one_invite_are_one_voice_and_only_the_owner_makes_backbones(
     backbone = papers(replace(GRANT, key=OTHER.peer_id, role=Role.BACKBONE), key=OTHER)
     gate.reason(DEVICES[4], pack_pass(backbone, DEVICES[4], since=NOW, now=NOW))
     assert [gate.admission.is_vouched_backbone(device) for device in DEVICES[:5]] == [False] * 4 + [True]
+
+
+def test_what_a_backbone_has_signed_counts_after_its_goodbye_and_its_death_but_not_after_its_ban() -> None:
+    for is_dead in (False, True):
+        gate, grant = Gate(), replace(GRANT, role=Role.BACKBONE)
+        assert not gate.admission.was_vouched_backbone(DEVICES[0])
+        assert gate.shows(DEVICES[0], grant=grant) == ""
+        assert gate.shows(DEVICES[1]) == ""
+        assert gate.shows(DEVICES[2], grant=grant, are_guests=True) == GUEST
+        if is_dead:
+            gate.now += PASS_LIFE_S
+        else:
+            gate.admission.release(DEVICES[0])
+            gate.admission.release(DEVICES[1])
+        assert not gate.admission.is_vouched_backbone(DEVICES[0]), "it is not here"
+        assert [gate.admission.was_vouched_backbone(device) for device in DEVICES[:3]] == [True, False, False]
+        gate.bans[DEVICES[0]] = Ban(who=DEVICES[0], reason="spam")
+        assert not gate.admission.was_vouched_backbone(DEVICES[0])
+        gate.bans = {INVITE.peer_id: Ban(who=INVITE.peer_id, reason="revoked")}
+        assert not gate.admission.was_vouched_backbone(DEVICES[0])
+        gate.bans.clear()
+        gate.now = GRANT.expires_at
+        assert not gate.admission.was_vouched_backbone(DEVICES[0])
+
+
+def test_of_backbones_that_have_left_the_last_are_remembered() -> None:
+    gate, grant = Gate(), replace(GRANT, role=Role.BACKBONE)
+    devices = [Identity.from_seed(number.to_bytes(32, "big")).peer_id for number in range(MAX_GONE + 1)]
+    for device in devices:
+        gate.shows(device, grant=grant)
+        gate.admission.release(device)
+    assert [gate.admission.was_vouched_backbone(device) for device in devices] == [False] + [True] * MAX_GONE
 
 
 def test_who_looks_only_takes_no_devices_place_and_gets_no_further_than_looking() -> None:

@@ -90,6 +90,8 @@ def test_who_only_has_companions_and_a_backbone_that_is_ahead_goes_by_it_when_no
         place.doubt()
         assert not place.is_out_of_step(), "it did not have what it said"
         place.ask()
+        assert not place.is_out_of_step()
+        place.ask(anew=True)
         assert place.is_out_of_step(), "who has come to a standstill tries again"
 
     among(record(0), *companions, ahead, test=look)

@@ -14,7 +14,20 @@ from collab.simulation.links import Link
 from collab.simulation.peer import SimPeer
 from collab.simulation.virtual_time import EPOCH_S
 from collab.swarm.records import PeerState
-from collab.training.standstill import AS_LAST, LOOK_S, SHORTEST_S, SKIPPED, UNHEARD_S, Remedy, Signs, Standstill, find
+from collab.training.aims import Aim
+from collab.training.standstill import (
+    AS_LAST,
+    LOOK_S,
+    SHORTEST_S,
+    SKIPPED,
+    STEPS,
+    UNHEARD_S,
+    UNKNOWN_S,
+    Remedy,
+    Signs,
+    Standstill,
+    find,
+)
 from collab.types import Lineage, Role
 from tests.fakes import FakeNetwork, make_ports, run
 from tests.simulation.swarm import SimSwarm
@@ -34,6 +47,8 @@ QUIET = Signs(
         (QUIET, "50 of 100 samples are there, with 3 other trainers", Remedy.REJOIN),
         (replace(QUIET, swarm_epoch=None, others=1), "with 1 other trainer", Remedy.REJOIN),
         (replace(QUIET, swarm_epoch=6), "50 of 100 samples", Remedy.REJOIN),
+        (replace(QUIET, is_own=True), "50 of its 100 samples are computed", Remedy.NOTHING),
+        (replace(QUIET, is_own=True, target=0, failure="old"), "no unit of work for this machine; old", Remedy.REJOIN),
     ],
 )
 def test_the_most_certain_explanation_is_given(signs: Signs, words: str, remedy: Remedy) -> None:
@@ -80,9 +95,10 @@ def test_rounds_that_take_far_longer_than_computing_are_no_standstill(tmp_path: 
 
 
 class Steps:
-    """A trainer in a swarm that takes steps when the test says so."""
+    """A trainer in a swarm that takes steps when the test says so. Its own ``Aims``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_own: bool = False) -> None:
+        self.is_own, self.target, self.epochs = is_own, 100.0, 1
         self.record = SimpleNamespace(
             epoch=0, lineage=Lineage("l"), state=PeerState.TRAINING, samples_per_s=100.0, role=Role.TRAINER
         )
@@ -93,13 +109,16 @@ class Steps:
             view=view, unheard_s=0.0, our_record=lambda: self.record, consensus_of_others=lambda: None
         )
 
+    def now(self) -> Aim:
+        return Aim(samples=50.0, target=self.target, samples_per_s=100.0)
+
     async def take(self, standstill: Standstill, *seconds: float) -> None:
         """So long each, while it is looked now and then."""
         for step_s in seconds:
             for _ in range(round(step_s / LOOK_S)):
                 await asyncio.sleep(LOOK_S)
                 standstill.look()
-            self.record.epoch += 1
+            self.record.epoch += self.epochs
             standstill.look()
 
     async def stops(self, standstill: Standstill) -> float:
@@ -125,7 +144,7 @@ def test_it_is_told_after_some_times_what_a_step_takes_whatever_one_of_them_took
 ) -> None:
     async def main() -> float:
         steps = Steps()
-        standstill = Standstill(make_ports(FakeNetwork().join("me")), steps.membership, lambda _: 100.0)
+        standstill = Standstill(make_ports(FakeNetwork().join("me")), steps.membership, steps)
         standstill.look()
         await steps.take(standstill, *steps_s)
         return await steps.stops(standstill)
@@ -133,10 +152,53 @@ def test_it_is_told_after_some_times_what_a_step_takes_whatever_one_of_them_took
     assert run(main()) == pytest.approx(told_s, abs=LOOK_S)
 
 
+@pytest.mark.parametrize(
+    ("samples", "told_s"), [(100.0, SHORTEST_S), (6_000.0, STEPS * 60.0), (0.0, UNKNOWN_S)]
+)
+def test_who_needs_no_others_is_as_patient_as_its_unit_is_long_wherever_they_are(samples: float, told_s: float) -> None:
+    async def main() -> float:
+        steps = Steps(is_own=True)
+        steps.membership.consensus_of_others = lambda: (99, Lineage("l"))
+        standstill = Standstill(make_ports(FakeNetwork().join("me")), steps.membership, steps)
+        steps.target = samples
+        standstill.look()
+        return await steps.stops(standstill)
+
+    assert run(main()) == pytest.approx(told_s, abs=LOOK_S)
+
+
+def test_a_push_among_many_of_others_is_a_step_like_any() -> None:
+    """Its epoch is the version of the parameters."""
+
+    async def main() -> float:
+        steps = Steps(is_own=True)
+        steps.epochs = 8
+        standstill = Standstill(make_ports(FakeNetwork().join("me")), steps.membership, steps)
+        standstill.look()
+        await steps.take(standstill, 100.0, 100.0)
+        return await steps.stops(standstill)
+
+    assert run(main()) == pytest.approx(AS_LAST * 100.0, abs=LOOK_S)
+
+
+def test_who_waits_for_a_unit_does_so_since_it_has_handed_over_the_last_one() -> None:
+    async def main() -> float:
+        steps = Steps(is_own=True)
+        standstill = Standstill(make_ports(FakeNetwork().join("me")), steps.membership, steps)
+        steps.target = 20_000.0
+        standstill.look()
+        await asyncio.sleep(1_000.0)
+        assert standstill.look() is None
+        steps.target = 0.0
+        return await steps.stops(standstill)
+
+    assert run(main()) == pytest.approx(UNKNOWN_S, abs=LOOK_S)
+
+
 def test_what_was_waited_for_before_it_could_train_is_no_part_of_a_step() -> None:
     async def main() -> float:
         steps = Steps()
-        standstill = Standstill(make_ports(FakeNetwork().join("me")), steps.membership, lambda _: 100.0)
+        standstill = Standstill(make_ports(FakeNetwork().join("me")), steps.membership, steps)
         steps.record.state = PeerState.SYNCING
         standstill.look()
         await asyncio.sleep(36_000.0)
