@@ -14,6 +14,7 @@ MAX_HOLDERS = MAX_DEVICES + 28
 """Devices of one invite that are remembered, and guests as well; whoever came later is refused anyway."""
 MAX_PASSES = 8192
 MAX_GONE = 64
+"""Backbones that have left, whose signature still counts; the last ones."""
 MAX_GUESTS = 8
 """Of one invite at a time: who looks has a place of its own, for as long as its pass lasts."""
 ENDED = ("invite_expired", "pass_expired")

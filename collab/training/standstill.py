@@ -141,7 +141,7 @@ class Standstill:
         """Called with what may help."""
         self._epoch, self._target, self._since_s = -1, 0.0, ports.clock.monotonic()
         self._stepped_s = self._since_s
-        """When the epoch grew last; ``_since_s``: or when we began to train in it, if that was later."""
+        """When the epoch grew last; ``_since_s``: or when we began to train in it, or on a unit, if that was later."""
         self._patience = 1.0
         self._had_company = self._is_left_alone = False
 
