@@ -10,11 +10,10 @@ from collab.swarm.invite import read_invite
 from collab.swarm.snapshots import Snapshot
 from collab.tasks.registry import build_task
 from collab.training.genesis import build_replica
+from tests.live.ports import own_port
 from tests.live.processes import LiveSwarm, live_swarm, wait_until
 from tests.live.test_swarm_life import digits
 from tests.live.wandb_offline import lives, use_wandb_offline
-
-SECOND = ("--port", "27622", "--track", "wandb")
 
 
 def newest_on_disk(swarm: LiveSwarm) -> Snapshot:
@@ -37,10 +36,12 @@ def loss_of(swarm: LiveSwarm, snapshot: Snapshot) -> float:
 
 def test_the_run_survives_its_first_backbone_and_then_the_death_of_everybody(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100000, every=5)) as swarm:
-        first = swarm.backbone("--port", "27621")
-        second, trainer = swarm.join_as_backbone("second", *SECOND, habits=use_wandb_offline), swarm.join("trainer")
+        port = own_port()
+        settings = ("--port", port, "--track", "wandb")
+        first = swarm.backbone("--port", own_port())
+        second, trainer = swarm.join_as_backbone("second", *settings, habits=use_wandb_offline), swarm.join("trainer")
         known = swarm.directory / "trainer" / "backbones.json"
-        wait_until(lambda: known.is_file() and "27622" in known.read_text(), "the trainer to know of both", trainer)
+        wait_until(lambda: known.is_file() and port in known.read_text(), "the trainer to know of both", trainer)
         trainer.wait_for_epoch(3)
 
         first.kill()
@@ -57,7 +58,7 @@ def test_the_run_survives_its_first_backbone_and_then_the_death_of_everybody(tmp
         trainer.kill()
         newest = newest_on_disk(swarm)
         assert newest.epoch > reached
-        second, trainer = swarm.join_as_backbone("second", *SECOND, habits=use_wandb_offline), swarm.join("trainer")
+        second, trainer = swarm.join_as_backbone("second", *settings, habits=use_wandb_offline), swarm.join("trainer")
         wait_until(
             lambda: any(event["epoch"] > newest.epoch for event in second.all("CheckpointSaved")), "one more", second
         )

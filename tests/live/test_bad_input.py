@@ -10,6 +10,7 @@ import torch
 
 import collab
 from collab.errors import ConfigError, ShapeMismatch
+from tests.live.ports import own_port
 from tests.live.processes import LIMIT_S, live_swarm, pids_about, run_cli, wait_until
 
 RUN = """\
@@ -159,15 +160,16 @@ def test_a_backbone_and_its_owner_go_on_where_the_files_of_orders_are_damaged(tm
 
 def test_an_invite_to_a_run_file_that_was_changed_names_both_fingerprints(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", RUN.format(until=10, rate=0.1)) as swarm:
-        swarm.backbone("--port", "27612").leave()
+        place = ("--port", own_port())
+        swarm.backbone(*place).leave()
         old = tmp_path / "old-invite"
         swarm.invite.rename(old)
         (swarm.directory / "run.yaml").write_text(RUN.format(until=10, rate=0.2))
-        refused = run_cli("backbone", str(swarm.directory), "--host", "127.0.0.1", "--port", "27612")
+        refused = run_cli("backbone", str(swarm.directory), "--host", "127.0.0.1", *place)
         assert refused.returncode == 1, "checkpoints of the other run are not continued by accident"
         assert "fingerprint" in refused.stderr
         (swarm.directory / "backbone" / "checkpoints").rename(tmp_path / "moved")
-        swarm.backbone("--port", "27612")
+        swarm.backbone(*place)
         result = run_cli("join", str(old), "--data-dir", str(tmp_path / "peer"))
     assert result.returncode == 1
     assert "the invite is for the run with fingerprint" in result.stderr

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from collab.checkpoints.local import STATE_FILE
+from tests.live.ports import own_port
 from tests.live.processes import LiveSwarm, Peer, live_swarm, wait_until
 from tests.live.test_organiser import join, say
 from tests.live.test_swarm_life import digits
@@ -11,11 +12,11 @@ OPEN = digits(until=100000, every=5, target=600)
 RUN = OPEN.replace("run_id: live-digits", "run_id: live-closed\naccess: invite_only")
 
 
-def start_first(swarm: LiveSwarm) -> Peer:
+def start_first(swarm: LiveSwarm, port: str) -> Peer:
     """The backbone of the owner's directory, which others find at the same port when it comes back."""
     addresses = swarm.directory / "backbone" / "addresses.json"
     addresses.unlink(missing_ok=True)
-    place = ["--host", "127.0.0.1", "--port", "27641"]
+    place = ["--host", "127.0.0.1", "--port", port]
     first = swarm.start("backbone", ["backbone", str(swarm.directory), *place, "--json"])
     wait_until(addresses.exists, "the backbone's addresses", first)
     return first
@@ -41,12 +42,13 @@ def files_of(checkpoint: Path) -> dict[str, bytes]:
 
 
 def test_a_joined_backbone_carries_a_closed_run_while_the_first_is_dead(tmp_path: Path) -> None:
+    ports = own_port(), own_port()
     with live_swarm(tmp_path / "run", RUN) as swarm:
-        first = start_first(swarm)
-        second = swarm.join_as_backbone("second", "--port", "27642")
+        first = start_first(swarm, ports[0])
+        second = swarm.join_as_backbone("second", "--port", ports[1])
         anna = invited(swarm, "anna")
         known = swarm.directory / "anna" / "backbones.json"
-        wait_until(lambda: known.is_file() and "27642" in known.read_text(), "the trainer to know of both", anna)
+        wait_until(lambda: known.is_file() and ports[1] in known.read_text(), "the trainer to know of both", anna)
         wait_for_checkpoint(second, 0)
 
         first.kill()
@@ -58,7 +60,7 @@ def test_a_joined_backbone_carries_a_closed_run_while_the_first_is_dead(tmp_path
         assert newcomer.all("StateFetched"), "the run's state is to be had"
         anna.wait_for_epoch(reached + 4)
 
-        first = start_first(swarm)
+        first = start_first(swarm, ports[0])
         wait_for_checkpoint(first, newcomer.epoch)
         last = swarm.end()
         endings = [peer.finish() for peer in (anna, newcomer)]

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -16,6 +15,7 @@ import pytest
 
 from tests.hub.client import use_hub
 from tests.hub.standin import TOKEN, HubStandIn
+from tests.live.ports import own_port
 from tests.live.processes import LIMIT_S, LiveSwarm, Peer, live_swarm, wait_until
 from tests.live.wandb_offline import lives, use_wandb_offline
 
@@ -44,13 +44,11 @@ class Run:
     def __init__(self, swarm: LiveSwarm, hub: HubStandIn) -> None:
         self.swarm, self.hub = swarm, hub
         self.habit = partial(begin, hub.url, str(swarm.directory / "home"))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = own_port()
 
     def backbone(self, *arguments: str) -> Peer:
         address = f"/ip4/127.0.0.1/tcp/{self.port}"
-        place = ["--host", "127.0.0.1", "--port", str(self.port), "--announce", address]
+        place = ["--host", "127.0.0.1", "--port", self.port, "--announce", address]
         told = ["--hub-every", "0", "--track", "wandb", "--json", "--log-level", "debug"]
         command = ["backbone", str(self.swarm.directory), *place, *told]
         return self.swarm.start("backbone", [*command, *arguments], habits=self.habit)

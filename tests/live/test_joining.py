@@ -9,6 +9,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from tests.live import habits
+from tests.live.ports import own_port
 from tests.live.processes import LiveSwarm, Peer, live_swarm, wait_until
 
 RUN = """\
@@ -149,7 +150,8 @@ def test_a_newcomer_never_sees_two_steps_in_one_state_while_rounds_go_on(tmp_pat
 
 def test_a_newcomer_whose_only_partner_leaves_says_so_and_trains_when_somebody_is_back(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", run_of(width=900, target=400)) as swarm:
-        backbone = swarm.backbone("--port", "27613")
+        place = ("--port", own_port())
+        backbone = swarm.backbone(*place)
         partner = swarm.join("partner", "--max-upload", "4")
         partner.wait_for_epoch(2)
         newcomer, folder = swarm.join("newcomer"), swarm.directory / "newcomer"
@@ -162,7 +164,7 @@ def test_a_newcomer_whose_only_partner_leaves_says_so_and_trains_when_somebody_i
 
         wait_until(complaint, "the newcomer to say so", newcomer)
         assert not newcomer.all("StateFetched")
-        swarm.backbone("--port", "27613")
+        swarm.backbone(*place)
         swarm.join("partner")
         fetched(newcomer)
         newcomer.wait_to_contribute()

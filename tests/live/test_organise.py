@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -18,6 +17,7 @@ from tests.docs.transcript import Shown, Typed, transcript
 from tests.hub.client import use_hub
 from tests.hub.standin import HubStandIn
 from tests.live.forked import Forked
+from tests.live.ports import own_port
 from tests.live.processes import LIMIT_S, processes_about, wait_until
 
 RUN_ON = ("backbone", "join")
@@ -81,9 +81,7 @@ class Room:
         self.root, self._hub = root, hub
         self.running: list[Program] = []
         self._newest: Program | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = str(free.getsockname()[1])
+        self._port = own_port()
 
     def play(self, step: Typed | Shown) -> None:
         """Type it, or see it."""

@@ -1,7 +1,6 @@
 """What an organiser does with a run of real processes: invite, amend, ban, end."""
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from collab.errors import CollabError
 from collab.joining import Local
 from collab.swarm.bundle import Bundle
 from collab.tasks.registry import build_task
+from tests.live.ports import own_port
 from tests.live.processes import LIMIT_S, LiveSwarm, Peer, live_swarm, run_cli, wait_until
 
 RUN = """\
@@ -109,11 +109,9 @@ def test_an_organiser_invites_amends_bans_and_ends_a_run_and_another_one_carries
 
 def test_an_organiser_whose_router_does_not_lead_back_reaches_the_backbone_of_this_machine(tmp_path: Path) -> None:
     """What is announced is for others."""
-    with live_swarm(tmp_path / "run", RUN) as swarm, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
-        place = ["--host", "127.0.0.1", "--port", str(port), "--announce", f"203.0.113.7:{port}"]
+    port = own_port()
+    with live_swarm(tmp_path / "run", RUN) as swarm:
+        place = ["--host", "127.0.0.1", "--port", port, "--announce", f"203.0.113.7:{port}"]
         backbone = swarm.start("backbone", ["backbone", str(swarm.directory), *place, "--json"])
         wait_until((swarm.directory / "backbone" / "addresses.json").exists, "the backbone's addresses", backbone)
         (address,) = json.loads((swarm.directory / "backbone" / "addresses.json").read_text())

@@ -9,7 +9,6 @@ where to listen, a directory, JSON. ``NOT_RUN`` has the others, each with the re
 import json
 import re
 import shutil
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from collab.version import VERSION
 from peers.checkup import Finding, Outcome
 from peers.doctor import MARKS, for_people, for_programs
 from tests.docs.commands import REFERENCE, ROOT, Typed, commands_of, pages
+from tests.live.ports import own_port
 from tests.live.processes import LiveSwarm, Peer, live_swarm, run_cli, wait_until
 from tests.live.test_swarm_life import digits
 
@@ -82,12 +82,6 @@ def page_commands() -> Iterator[Typed]:
 COMMANDS = list(page_commands())
 
 
-def free_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
-
-
 class Reader:
     """Who types what the pages say."""
 
@@ -128,11 +122,11 @@ class Reader:
         words = [put_in.get(word, word) for word in typed.arguments]
         for at, option in enumerate(words[:-1]):
             if option == "--port":
-                words[at + 1] = free_port()
+                words[at + 1] = own_port()
             elif option == "--data-dir" and words[at + 1] == "second":
                 words[at + 1] = str(self.root / "second")
             elif option == "--dashboard" and words[at + 1] != "none":
-                words[at + 1] = words[at + 1][: -len("8470")] + free_port()
+                words[at + 1] = words[at + 1][: -len("8470")] + own_port()
         return words
 
     def start(self, typed: Typed, *added: str) -> Peer:

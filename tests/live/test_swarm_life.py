@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.live import habits
+from tests.live.ports import own_port
 from tests.live.processes import LIMIT_S, Peer, live_swarm, wait_until
 
 DIGITS = """\
@@ -66,7 +67,8 @@ def test_a_run_survives_a_kill_a_latecomer_and_a_goodbye_and_all_end_with_one_li
 
 def test_training_goes_on_while_the_backbone_is_dead_and_it_finds_its_run_again(tmp_path: Path) -> None:
     with live_swarm(tmp_path / "run", digits(until=100000, every=20)) as swarm:
-        backbone = swarm.backbone("--port", "27611")
+        place = ("--port", own_port())
+        backbone = swarm.backbone(*place)
         trainers = [swarm.join("one"), swarm.join("two")]
         for trainer in trainers:
             trainer.wait_for_epoch(5)
@@ -74,7 +76,7 @@ def test_training_goes_on_while_the_backbone_is_dead_and_it_finds_its_run_again(
         reached = max(trainer.epoch for trainer in trainers)
         for trainer in trainers:
             trainer.wait_for_epoch(reached + 20)
-        restarted = swarm.backbone("--port", "27611")
+        restarted = swarm.backbone(*place)
         wait_until(
             lambda: any(event["epoch"] > reached for event in restarted.all("CheckpointSaved")),
             "the restarted backbone to save an epoch that it missed",

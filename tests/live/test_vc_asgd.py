@@ -14,6 +14,7 @@ from collab.swarm.parameter_store.base import lineage_of
 from collab.swarm.parameter_store.redis import RedisStore
 from collab.swarm.parameter_store.sqlite import SqliteStore
 from tests.live import habits
+from tests.live.ports import own_port
 from tests.live.processes import LIMIT_S, LiveSwarm, Peer, live_swarm, run_cli, wait_until
 from tests.simulation.mortal_store import units_done
 from tests.swarm.parameter_store.test_redis import server
@@ -50,7 +51,8 @@ def done(swarm: LiveSwarm, name: str = "parameters.sqlite") -> list[Unit]:
 def test_no_unit_is_lost_or_counted_twice_while_clients_and_the_server_die(tmp_path: Path) -> None:
     passes = 12
     with live_swarm(tmp_path / "run", units(passes=passes)) as swarm:
-        backbone = swarm.backbone("--port", "27613")
+        place = ("--port", own_port())
+        backbone = swarm.backbone(*place)
         slowly = partial(habits.compute_slowly, 0.05)  # not all units are done before each has had some
         killed, preempted = (swarm.join(name, habits=slowly) for name in ("killed", "preempted"))
         for peer in (killed, preempted):
@@ -60,7 +62,7 @@ def test_no_unit_is_lost_or_counted_twice_while_clients_and_the_server_die(tmp_p
         killed.kill()
         assert preempted.leave(signal.SIGTERM)["epochs_contributed"] > 0
         backbone.kill()
-        backbone = swarm.backbone("--port", "27613")
+        backbone = swarm.backbone(*place)
         assert stays.finish()["epoch"] == passes * SHARDS
         assert done(swarm) == everything(passes)
         wait_until(swarm.checkpoint(passes * SHARDS).is_dir, "the last checkpoint", backbone)
