@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from collab.config import parse_run
-from collab.data.work_units import Unit, sample_ids_of
+from collab.data.unit_samples import sample_ids_of
+from collab.data.work_units import Unit
 from collab.metrics.records import EpochFinished, EvaluationDone
 from collab.ports import Ports
 from collab.simulation.churn import Churn

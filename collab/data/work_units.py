@@ -1,15 +1,11 @@
 """Which unit of work goes to whom, until when: pass after pass, shard by shard, each done once. Pure bookkeeping."""
 
-import hashlib
 import math
-import random
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol
 
-from collab.errors import DataError
 from collab.types import PeerId
 
 SEEN = 32
@@ -40,42 +36,6 @@ class Unit:
     pass_number: int
     """Over the data, from 1."""
     shard: int
-
-
-def sample_ids_of(unit: Unit, *, shards: int, num_samples: int, seed: int) -> tuple[int, ...]:
-    """Samples of a unit, the same on every machine: a shard is the same samples in every pass, so that they need be
-    fetched once, in another order each time.
-
-    Raises:
-        DataError: there are fewer samples than shards.
-    """
-    check_can_be_cut(num_samples, shards)
-    start, stop = unit.shard * num_samples // shards, (unit.shard + 1) * num_samples // shards
-    chosen = list(_shuffled(num_samples, seed)[start:stop])
-    random.Random(_seeded(seed, unit.pass_number, unit.shard)).shuffle(chosen)
-    return tuple(chosen)
-
-
-def check_can_be_cut(num_samples: int, shards: int) -> None:
-    """Each unit has a sample at least.
-
-    Raises:
-        DataError: there are fewer samples than shards.
-    """
-    if num_samples < shards:
-        hint = f"more data are needed, or strategy.shards of {max(num_samples, 1)} at most in the organiser's run file"
-        raise DataError(f"{num_samples} samples cannot be cut into {shards} units of work", hint=hint)
-
-
-@lru_cache(maxsize=2)  # a quarter of a second for half a million samples, and asked for with each unit
-def _shuffled(num_samples: int, seed: int) -> tuple[int, ...]:
-    everything = list(range(num_samples))
-    random.Random(_seeded(seed)).shuffle(everything)
-    return tuple(everything)
-
-
-def _seeded(*numbers: int) -> int:
-    return int.from_bytes(hashlib.sha256(repr(("collab/units/1", *numbers)).encode()).digest()[:8], "big")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +71,7 @@ class WorkUnits:
 
     Units go out in order of passes; those whose lease is over, or was given back, go out first. The next pass begins as
     soon as every unit of this one is out, so that nobody ever waits for the slowest; a unit of it that comes late still
-    counts. What is done is known to the parameter store, too: whoever takes over begins with that, and issues again
-    what was out, of which the store takes the first push.
+    counts. What is done and what is out is known to the parameter store, too: whoever takes over begins with that.
     """
 
     def __init__(self, *, shards: int, passes: int, first_s: float, name: Names) -> None:
@@ -157,16 +116,16 @@ class WorkUnits:
         lease = UnitLease(
             unit=unit, lease=self._name(), client=client, began_s=now_s, until_s=now_s + self.lease_s
         )
-        self._leased[unit] = lease
-        self._first_end_s = min(self._first_end_s, lease.until_s)
+        self._lend(lease)
         return lease
 
-    def give_back(self, lease: str, client: PeerId) -> bool:
-        """``client`` is about to be preempted: its unit is free at once; whether it had that lease."""
+    def give_back(self, lease: str, client: PeerId) -> Unit | None:
+        """``client`` is about to be preempted: its unit, which is free at once; None: it had not that lease."""
         found = self._held(lease, client)
-        if found is not None:
-            self._set_free(found, -math.inf)
-        return found is not None
+        if found is None:
+            return None
+        self._set_free(found, -math.inf)
+        return found.unit
 
     def extend(self, lease: str, client: PeerId, now_s: float) -> UnitLease | None:
         """``client`` is still at work, and says so; None: its lease was over, and the unit is somebody else's.
@@ -180,8 +139,7 @@ class WorkUnits:
         last_s = max(found.began_s, self._brought_s.get(client, -math.inf)) + LONGEST * max(self._first_s, self.lease_s)
         until_s = min(now_s + self.lease_s, max(last_s, found.until_s))
         longer = UnitLease(unit=found.unit, lease=lease, client=client, began_s=found.began_s, until_s=until_s)
-        self._leased[found.unit] = longer
-        self._first_end_s = min(self._first_end_s, longer.until_s)
+        self._lend(longer)
         return longer
 
     def note_done(self, unit: Unit, now_s: float, by: str = "") -> None:
@@ -203,6 +161,11 @@ class WorkUnits:
         for shard, lease in done.items():
             if not self._is_done(unit := Unit(pass_number, shard)):
                 self.note_done(unit, now_s, lease)
+
+    def note_out(self, lease: UnitLease) -> None:
+        """Who handed out units before us has lent one like that. Said after what is done."""
+        if not self._is_done(lease.unit):
+            self._lend(lease)
 
     def note_settled(self, first_open: int) -> None:
         """All units of the passes before this one are done."""
@@ -247,6 +210,10 @@ class WorkUnits:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
+    def _lend(self, lease: UnitLease) -> None:
+        self._leased[lease.unit] = lease
+        self._first_end_s = min(self._first_end_s, lease.until_s)
+
     def _free(self, client: PeerId, now_s: float) -> Unit | None:
         waiting = [each for each in self._again if not self._is_done(each.unit) and each.unit not in self._leased]
         self._again = deque(waiting)
@@ -260,7 +227,7 @@ class WorkUnits:
             unit, shard = self._next, self._next.shard + 1
             last = shard == self._shards
             self._next = Unit(unit.pass_number + 1, 0) if last else Unit(unit.pass_number, shard)
-            if not self._is_done(unit):
+            if not self._is_done(unit) and unit not in self._leased:
                 return unit
         return None
 

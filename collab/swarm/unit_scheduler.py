@@ -12,7 +12,7 @@ from collab.errors import StateError
 from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.ports import Ports
-from collab.swarm.parameter_store.base import ParameterStore
+from collab.swarm.parameter_store.base import Out, ParameterStore
 from collab.swarm.parameter_store.calls import StoreCalls
 from collab.swarm.unit_leases import OTHER_ERA, UNITS_PROTOCOL, Permit
 from collab.types import PeerId
@@ -83,28 +83,63 @@ class UnitScheduler:
             self._units = None  # whoever comes after us begins with what is done
             return Message("elsewhere", {"peer": chief or ""})
         async with self._looking:  # one after the other: until it is known what is done, nothing is handed out
-            era = self._plan.era()
-            if request.get("era", str) != era:
-                return Message("refused", {"text": OTHER_ERA})
-            store, version = await self._calls.ask(partial(self._opened, era))
-            if version is None:
-                return Message("refused", {"text": "no parameters yet"})
-            if era != self._units_era:
-                self._units, self._units_era = None, era
-            units = await self._current(store)
+            return await self._answer_of(request, client)
+
+    async def _answer_of(self, request: Message, client: PeerId) -> Message:
+        """Ours, who are in charge. What it promises is in the store before."""
+        era = self._plan.era()
+        if request.get("era", str) != era:
+            return Message("refused", {"text": OTHER_ERA})
+        store, version = await self._calls.ask(partial(self._opened, era))
+        if version is None:
+            return Message("refused", {"text": "no parameters yet"})
+        if era != self._units_era:
+            self._units, self._units_era = None, era
+        units = await self._current(store)
         now_s = self._ports.clock.monotonic()
         if request.kind == "return":
-            units.give_back(request.get("lease", str), client)
+            if (unit := units.give_back(request.get("lease", str), client)) is not None:
+                await self._calls.ask(partial(store.note_back, unit))
         elif request.kind == "extend":
             longer = units.extend(request.get("lease", str), client, now_s)
+            if longer is not None:
+                await self._note_out(longer, store, now_s)
             return Message("extended", {"seconds": longer.until_s - now_s if longer else 0.0})
         elif not self._is_over(version):
             lease = units.take(client, now_s)
             if lease is not None:
+                try:
+                    await self._note_out(lease, store, now_s)
+                except BaseException:
+                    units.give_back(lease.lease, client)
+                    raise
                 return self._told(lease, era, now_s)
             if units.is_all_out:
                 self.forget()  # all is done as far as we know, and it is not: see ``_current``
         return Message("nothing", {"is_over": self._is_over(version), "again_s": ASK_AGAIN_S})
+
+    async def _note_out(self, lease: UnitLease, store: ParameterStore, now_s: float) -> None:
+        """For whoever is in charge after us: our clock is not theirs, that of the swarm is."""
+        at_s = self._ports.clock.now() - now_s
+        out = Out(
+            unit=lease.unit,
+            lease=lease.lease,
+            client=lease.client,
+            began_at_s=at_s + lease.began_s,
+            until_at_s=at_s + lease.until_s,
+        )
+        await self._calls.ask(partial(store.note_out, out))
+
+    def _lease_of(self, out: Out) -> UnitLease:
+        """That which somebody else has noted, or we have before we were started again."""
+        at_s = self._ports.clock.now() - self._ports.clock.monotonic()
+        return UnitLease(
+            unit=out.unit,
+            lease=out.lease,
+            client=out.client,
+            began_s=out.began_at_s - at_s,
+            until_s=out.until_at_s - at_s,
+        )
 
     def _is_over(self, version: int) -> bool:
         last = self._plan.last_version()
@@ -131,7 +166,7 @@ class UnitScheduler:
         """The units, with all that is done noted.
 
         A store that has come back without its last pushes has fewer of them than units that we know to be done: what
-        was out then goes out again, as what is lost does.
+        is lost goes out again.
         """
         units = await self._noted(store)
         present = await self._calls.ask(store.version)
@@ -141,7 +176,7 @@ class UnitScheduler:
         return units
 
     async def _noted(self, store: ParameterStore) -> WorkUnits:
-        """The units as the store has them; after a change of who is in charge what was out goes out again."""
+        """The units as the store has them: what is done, and what is out, whoever has handed it out."""
         if (units := self._units) is not None:
             await self._note(units, store, {lease.unit.pass_number for lease in units.out()})
             return units
@@ -152,6 +187,8 @@ class UnitScheduler:
             passes = await self._calls.ask(store.passes)
             units.note_settled(passes.start)
             await self._note(units, store, passes)
+            for out in await self._calls.ask(store.out):
+                units.note_out(self._lease_of(out))
         except BaseException:
             self.forget()  # the next question begins with what is done, too
             raise

@@ -4,7 +4,7 @@ import torch
 
 from collab.averaging.agreement import genesis
 from collab.config import Diloco, Dts, Run, VcAsgd
-from collab.data.work_units import check_can_be_cut
+from collab.data.unit_samples import check_can_be_cut
 from collab.errors import DataError, TaskFailed
 from collab.swarm.bundle import Bundle
 from collab.swarm.snapshots import Snapshot, pack

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from collab import config
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts
-from collab.data.work_units import check_can_be_cut, sample_ids_of
+from collab.data.unit_samples import check_can_be_cut, sample_ids_of
 from collab.errors import NetworkError
 from collab.metrics.records import Notice, UnitBegun
 from collab.swarm.duties import Duty

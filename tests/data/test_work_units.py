@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
+from collab.data.unit_samples import sample_ids_of
 from collab.data.work_units import (
     LONGEST,
     MOST_EACH,
@@ -15,7 +16,6 @@ from collab.data.work_units import (
     Unit,
     UnitLease,
     WorkUnits,
-    sample_ids_of,
 )
 from collab.errors import DataError
 from collab.types import PeerId
@@ -65,7 +65,7 @@ def test_who_is_preempted_gives_its_unit_back_and_it_is_free_at_once() -> None:
     board = units()
     lease = taken(board, ANNA, 0.0)
     assert not board.give_back(lease.lease, BEN), "it is not his"
-    assert board.give_back(lease.lease, ANNA)
+    assert board.give_back(lease.lease, ANNA) == lease.unit
     assert not board.give_back(lease.lease, ANNA)
     assert taken(board, BEN, 0.1).unit == lease.unit
 
@@ -92,6 +92,23 @@ def test_a_server_that_takes_over_goes_on_with_what_the_store_has() -> None:
     board.note_all_done(1, {0: "a", 2: "b"}, 0.0)
     assert taken(board, ANNA, 0.0).unit == Unit(1, 1)
     assert taken(board, ANNA, 0.0).unit == Unit(2, 0)
+
+
+def test_a_server_that_takes_over_hands_out_nothing_that_is_out_until_its_time_is_over() -> None:
+    before, board = units(), units()
+    leases = [taken(before, client, 0.0) for client in (ANNA, BEN, ANNA)]
+    before.note_done(leases[0].unit, 5.0)
+    longer = before.extend(leases[1].lease, BEN, 6.0)
+    assert longer is not None
+
+    board.note_all_done(1, {leases[0].unit.shard: leases[0].lease}, 7.0)
+    for lease in (leases[0], longer, leases[2]):
+        board.note_out(lease)
+    assert [lease.unit for lease in board.out()] == [leases[2].unit, longer.unit], "and not what is done"
+    assert [taken(board, ANNA, 7.0).unit for _ in range(3)] == [Unit(2, shard) for shard in range(3)]
+    assert board.extend(leases[1].lease, BEN, 8.0) is not None, "he need not know of it"
+    assert taken(board, BEN, leases[2].until_s).unit == leases[2].unit
+    assert board.take(BEN, leases[2].until_s) is None, "everything is out"
 
 
 def test_whole_passes_are_noted_by_their_number() -> None:

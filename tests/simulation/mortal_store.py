@@ -5,7 +5,7 @@ from collections.abc import Callable
 from collab.data.work_units import Unit
 from collab.errors import StateError
 from collab.simulation.world import World
-from collab.swarm.parameter_store.base import Assimilated, Kept, ParameterStore, Push, Stored, Verdict
+from collab.swarm.parameter_store.base import Assimilated, Kept, Out, ParameterStore, Push, Stored, Verdict
 from collab.swarm.parameter_store.in_process import InProcessStore
 
 COMPLAINT = "the parameter store at redis://10.1.2.3: no route"
@@ -47,6 +47,15 @@ class Way:
     def passes(self) -> range:
         return self._open().passes()
 
+    def note_out(self, out: Out) -> None:
+        self._open().note_out(out)
+
+    def note_back(self, unit: Unit) -> None:
+        self._open().note_back(unit)
+
+    def out(self) -> list[Out]:
+        return self._open().out()
+
     def keep(self) -> Kept | None:
         return self._open().keep()
 
@@ -71,6 +80,8 @@ class MortalStore:
         self._world, self._inner = world, InProcessStore()
         self.first: Kept | None = None
         """What it has begun with."""
+        self.noted: dict[Unit, Out] = {}
+        """What is out, as far as the disk has it: longer than pushes lie in memory."""
         self.pushes: list[Push] = []
         """All that are in the parameters, in order."""
         self.is_down, self.deaths = False, 0
@@ -107,6 +118,8 @@ class MortalStore:
             return
         kept, self.pushes, self._inner = self.pushes[:-forgets], [], InProcessStore()
         self._inner.begin(self.first)
+        for out in self.noted.values():
+            self._inner.note_out(out)
         for push in kept:
             self._assimilate(push)
 
@@ -144,6 +157,20 @@ class MortalStore:
     def passes(self) -> range:
         self._check()
         return self._inner.passes()
+
+    def note_out(self, out: Out) -> None:
+        self._check()
+        self._inner.note_out(out)
+        self.noted[out.unit] = out
+
+    def note_back(self, unit: Unit) -> None:
+        self._check()
+        self._inner.note_back(unit)
+        self.noted.pop(unit, None)
+
+    def out(self) -> list[Out]:
+        self._check()
+        return self._inner.out()
 
     def keep(self) -> Kept | None:
         self._check()

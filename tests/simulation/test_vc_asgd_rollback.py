@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from collab.checkpoints.local import list_checkpoints, load_checkpoint
-from collab.data.work_units import Unit, sample_ids_of
+from collab.data.unit_samples import sample_ids_of
+from collab.data.work_units import Unit
 from collab.errors import StateError
 from collab.metrics.backbone_events import RolledBack
 from collab.metrics.records import EpochFinished, Notice

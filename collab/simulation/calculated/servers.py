@@ -5,7 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from collab import config
-from collab.data.work_units import Unit, WorkUnits, sample_ids_of
+from collab.data.unit_samples import sample_ids_of
+from collab.data.work_units import Unit, WorkUnits
 from collab.errors import PeerUnreachable
 from collab.simulation.calculated.ways import Ways
 from collab.simulation.forecast import FLOAT_BYTES, UNIT_TRIPS

@@ -10,7 +10,7 @@ import numpy as np
 
 from collab.data.work_units import Unit
 from collab.errors import ShapeMismatch
-from collab.types import Lineage, Vector
+from collab.types import Lineage, PeerId, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,17 @@ class Push:
     """What is kept of what is stored, 0 to 1."""
     max_staleness: int | None = None
     """Refuse it when more pushes than that came between; None: never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Out:
+    """A unit that was handed out, for whoever hands out units next. Its times are the swarm's."""
+
+    unit: Unit
+    lease: str
+    client: PeerId
+    began_at_s: float
+    until_at_s: float
 
 
 class Verdict(StrEnum):
@@ -123,8 +134,20 @@ class ParameterStore(Protocol):
         """From the first one that is not settled to the last of which anything is in the parameters."""
         ...
 
+    def note_out(self, out: Out) -> None:
+        """A unit is a client's; what was noted of it before does not matter any more."""
+        ...
+
+    def note_back(self, unit: Unit) -> None:
+        """It is nobody's. What is taken into the parameters is not out either, and need not be said."""
+        ...
+
+    def out(self) -> list[Out]:
+        """All that was noted, and was not done since."""
+        ...
+
     def keep(self) -> Kept | None:
-        """Parameters and what is in them, as of one moment; None: there is nothing."""
+        """Parameters and what is in them, as of one moment; None: there is nothing. Not what is out."""
         ...
 
     def settle(self, first_open: int) -> None:

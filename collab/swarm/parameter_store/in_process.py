@@ -4,7 +4,7 @@ import threading
 
 from collab.data.work_units import Unit
 from collab.errors import StateError
-from collab.swarm.parameter_store.base import Assimilated, Kept, Push, Stored, Verdict, mixed
+from collab.swarm.parameter_store.base import Assimilated, Kept, Out, Push, Stored, Verdict, mixed
 from collab.types import Vector
 
 
@@ -15,6 +15,7 @@ class InProcessStore:
         self._lock = threading.Lock()
         self._stored: Stored | None = None
         self._done: dict[Unit, str] = {}
+        self._out: dict[Unit, Out] = {}
         self._first_open = 1
 
     def begin(self, first: Kept) -> bool:
@@ -44,6 +45,7 @@ class InProcessStore:
                 return Assimilated(Verdict.STALE, stored.version, staleness)
             self._stored = _frozen(stored.version + 1, mixed(stored.values, push))
             self._done[push.unit] = push.lease
+            self._out.pop(push.unit, None)
             return Assimilated(Verdict.TAKEN, stored.version + 1, staleness)
 
     def done(self, pass_number: int) -> dict[int, str] | None:
@@ -56,6 +58,18 @@ class InProcessStore:
         with self._lock:
             return range(self._first_open, max((unit.pass_number for unit in self._done), default=0) + 1)
 
+    def note_out(self, out: Out) -> None:
+        with self._lock:
+            self._out[out.unit] = out
+
+    def note_back(self, unit: Unit) -> None:
+        with self._lock:
+            self._out.pop(unit, None)
+
+    def out(self) -> list[Out]:
+        with self._lock:
+            return list(self._out.values())
+
     def keep(self) -> Kept | None:
         with self._lock:
             return None if self._stored is None else Kept(self._stored, dict(self._done), self._first_open)
@@ -64,6 +78,7 @@ class InProcessStore:
         with self._lock:
             self._first_open = max(self._first_open, first_open)
             self._done = {unit: lease for unit, lease in self._done.items() if unit.pass_number >= self._first_open}
+            self._out = {unit: out for unit, out in self._out.items() if unit.pass_number >= self._first_open}
 
     def close(self) -> None:
         pass

@@ -1,5 +1,6 @@
 """A parameter store in Redis: for servers on several machines."""
 
+import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,8 @@ import numpy as np
 
 from collab.data.work_units import Unit
 from collab.errors import ConfigError, StateError
-from collab.swarm.parameter_store.base import Assimilated, Kept, Push, Stored, Verdict, mixed
+from collab.swarm.parameter_store.base import Assimilated, Kept, Out, Push, Stored, Verdict, mixed
+from collab.types import PeerId
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +33,11 @@ if most >= 0 and staleness > most then return {'stale', version} end
 if mixed_with >= 0 and mixed_with ~= version then return {'moved', version} end
 redis.call('MSET', KEYS[1], version + 1, KEYS[2], ARGV[6])
 redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
+redis.call('HDEL', KEYS[5], ARGV[7] .. ':' .. ARGV[1])
 return {'taken', version + 1}
 """
-"""The one transaction: keys of version, vector, the pass's units and the first pass that is not settled; shard, lease,
-version mixed with, version that the client began with, most staleness, vector, pass."""
+"""The one transaction: keys of version, vector, the pass's units, the first pass that is not settled and what is out;
+shard, lease, version mixed with, version that the client began with, most staleness, vector, pass."""
 
 
 class RedisStore:
@@ -70,7 +73,7 @@ class RedisStore:
             raise ConfigError(f"no address of a Redis server: {error}", hint="redis://host:6379/0") from error
         tag = f"collab:{{{run}}}"
         self._version, self._vector, self._units = f"{tag}:version", f"{tag}:vector", f"{tag}:units"
-        self._first_open = f"{tag}:first_open"
+        self._first_open, self._out = f"{tag}:first_open", f"{tag}:out"
         self._take = self._redis.register_script(TAKE)
         with self._named():
             try:
@@ -134,6 +137,19 @@ class RedisStore:
             first_open = int(self._redis.get(self._first_open) or 1)
             return range(first_open, max(map(_pass_of, self._passed()), default=0) + 1)
 
+    def note_out(self, out: Out) -> None:
+        row = json.dumps([out.lease, out.client, out.began_at_s, out.until_at_s])
+        with self._named():
+            self._redis.hset(self._out, _name(out.unit), row)
+
+    def note_back(self, unit: Unit) -> None:
+        with self._named():
+            self._redis.hdel(self._out, _name(unit))
+
+    def out(self) -> list[Out]:
+        with self._named():
+            return [_out(name, row) for name, row in self._redis.hgetall(self._out).items()]
+
     def keep(self) -> Kept | None:
         before: range | None = None
         kept: Kept | None = None
@@ -146,24 +162,27 @@ class RedisStore:
             transaction.watch(self._first_open)
             if first_open <= int(transaction.get(self._first_open) or 1):
                 return
+            late = [name for name in transaction.hkeys(self._out) if int(name.partition(b":")[0]) < first_open]
             settled = [key for key in self._passed() if _pass_of(key) < first_open]
             transaction.multi()
             transaction.set(self._first_open, first_open)
             if settled:
                 transaction.delete(*settled)
+            if late:
+                transaction.hdel(self._out, *late)
             with suppress(self._moved):  # by another server, which knows as much
                 transaction.execute()
 
     def erase(self) -> None:
         """Leave nothing of it."""
         with self._named():
-            self._redis.delete(self._version, self._vector, self._first_open, *self._passed())
+            self._redis.delete(self._version, self._vector, self._first_open, self._out, *self._passed())
 
     def close(self) -> None:
         self._redis.close()
 
     def _write(self, push: Push, stored: Stored) -> tuple[str, int]:
-        keys = [self._version, self._vector, f"{self._units}:{push.unit.pass_number}", self._first_open]
+        keys = [self._version, self._vector, f"{self._units}:{push.unit.pass_number}", self._first_open, self._out]
         most = NO_MATTER if push.max_staleness is None else push.max_staleness
         mixed_with = stored.version if self._is_strong else NO_MATTER
         data = mixed(stored.values, push).astype("<f4", copy=False).tobytes()
@@ -201,6 +220,18 @@ class RedisStore:
 
 def _pass_of(key: bytes) -> int:
     return int(key.rpartition(b":")[2])
+
+
+def _name(unit: Unit) -> str:
+    return f"{unit.pass_number}:{unit.shard}"
+
+
+def _out(name: bytes, row: bytes) -> Out:
+    number, shard = map(int, name.split(b":"))
+    lease, client, began_at_s, until_at_s = json.loads(row)
+    return Out(
+        unit=Unit(number, shard), lease=lease, client=PeerId(client), began_at_s=began_at_s, until_at_s=until_at_s
+    )
 
 
 def _leases(rows: Mapping[bytes, bytes]) -> dict[int, str]:

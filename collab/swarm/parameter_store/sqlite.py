@@ -10,13 +10,15 @@ import numpy as np
 
 from collab.data.work_units import Unit
 from collab.errors import CorruptState, StateError
-from collab.swarm.parameter_store.base import Assimilated, Kept, Push, Stored, Verdict, mixed
-from collab.types import Vector
+from collab.swarm.parameter_store.base import Assimilated, Kept, Out, Push, Stored, Verdict, mixed
+from collab.types import PeerId, Vector
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS parameters (id INTEGER PRIMARY KEY CHECK (id = 0), version INTEGER, vector BLOB);
 CREATE TABLE IF NOT EXISTS done (pass INTEGER, shard INTEGER, lease TEXT, PRIMARY KEY (pass, shard));
 CREATE TABLE IF NOT EXISTS settled (id INTEGER PRIMARY KEY CHECK (id = 0), first_open INTEGER);
+CREATE TABLE IF NOT EXISTS out (pass INTEGER, shard INTEGER, lease TEXT, client TEXT, began_at_s REAL, until_at_s REAL,
+    PRIMARY KEY (pass, shard));
 """
 BUSY_S = 60.0
 """For other servers to finish their transactions; a transaction takes as long as the disk needs for one vector."""
@@ -101,6 +103,23 @@ class SqliteStore:
             (last,) = connection.execute("SELECT max(pass) FROM done").fetchone()
             return range(_first_open(connection), (last or 0) + 1)
 
+    def note_out(self, out: Out) -> None:
+        row = (out.unit.pass_number, out.unit.shard, out.lease, out.client, out.began_at_s, out.until_at_s)
+        with self._connected() as connection, _written(connection):
+            connection.execute("INSERT OR REPLACE INTO out VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def note_back(self, unit: Unit) -> None:
+        with self._connected() as connection, _written(connection):
+            _note_back(connection, unit)
+
+    def out(self) -> list[Out]:
+        with self._connected() as connection:
+            rows = connection.execute("SELECT pass, shard, lease, client, began_at_s, until_at_s FROM out").fetchall()
+        return [
+            Out(unit=Unit(number, shard), lease=lease, client=PeerId(client), began_at_s=began_s, until_at_s=until_s)
+            for number, shard, lease, client, began_s, until_s in rows
+        ]
+
     def keep(self) -> Kept | None:
         with self._connected() as connection, _transaction(connection, "BEGIN"):
             stored = _stored(connection)
@@ -113,6 +132,7 @@ class SqliteStore:
             if first_open > _first_open(connection):
                 connection.execute("INSERT OR REPLACE INTO settled VALUES (0, ?)", (first_open,))
                 connection.execute("DELETE FROM done WHERE pass < ?", (first_open,))
+                connection.execute("DELETE FROM out WHERE pass < ?", (first_open,))
 
     def close(self) -> None:
         with self._lock:
@@ -196,4 +216,9 @@ def _write(connection: sqlite3.Connection, push: Push, stored: Stored, vector: V
     version, data = stored.version + 1, vector.astype("<f4", copy=False).tobytes()
     connection.execute("UPDATE parameters SET version = ?, vector = ?", (version, data))
     connection.execute("INSERT INTO done VALUES (?, ?, ?)", (push.unit.pass_number, push.unit.shard, push.lease))
+    _note_back(connection, push.unit)
     return Assimilated(Verdict.TAKEN, version, stored.version - push.based_on)
+
+
+def _note_back(connection: sqlite3.Connection, unit: Unit) -> None:
+    connection.execute("DELETE FROM out WHERE pass = ? AND shard = ?", (unit.pass_number, unit.shard))

@@ -10,8 +10,8 @@ import pytest
 
 from collab.data.work_units import Unit
 from collab.errors import ShapeMismatch, StateError
-from collab.swarm.parameter_store.base import Kept, ParameterStore, Push, Stored, Verdict
-from collab.types import Vector
+from collab.swarm.parameter_store.base import Kept, Out, ParameterStore, Push, Stored, Verdict
+from collab.types import PeerId, Vector
 
 FIRST = np.array([1.0, -2.0, 3.0], np.float32)
 
@@ -19,6 +19,11 @@ FIRST = np.array([1.0, -2.0, 3.0], np.float32)
 def push(shard: int, values: Vector, **others: object) -> Push:
     fields = {"unit": Unit(1, shard), "lease": f"lease {shard}", "values": values, "based_on": 0, "alpha": 0.7}
     return Push(**(fields | others))  # type: ignore[arg-type]
+
+
+def out(pass_number: int, shard: int, client: str = "anna", until_at_s: float = 1764374400.25) -> Out:
+    unit = Unit(pass_number, shard)
+    return Out(unit=unit, lease="a", client=PeerId(client), began_at_s=1764374400.125, until_at_s=until_at_s)
 
 
 def now(store: ParameterStore) -> Stored:
@@ -100,6 +105,24 @@ class StoreContract(ABC):
             assert others[0].begin(kept)
             assert others[1].passes() == range(3, 4)
             assert others[1].assimilate(push(5, FIRST, unit=Unit(1, 5))).verdict == Verdict.DONE
+
+    def test_what_is_out_is_known_to_every_server_until_it_is_back_or_done_or_settled(self) -> None:
+        with self.begun() as stores:
+            assert stores[0].out() == []
+            for number, shard in ((1, 0), (1, 1), (2, 10), (2, 11)):
+                stores[0].note_out(out(number, shard))
+            stores[1].note_out(out(1, 1, client="ben", until_at_s=1764374500.75))
+            stores[1].note_back(Unit(2, 11))
+            stores[0].note_back(Unit(2, 12))
+            assert sorted(stores[1].out(), key=lambda one: one.unit) == [
+                out(1, 0),
+                out(1, 1, client="ben", until_at_s=1764374500.75),
+                out(2, 10),
+            ]
+            assert stores[0].assimilate(push(1, FIRST)).verdict == Verdict.TAKEN
+            assert {one.unit for one in stores[0].out()} == {Unit(1, 0), Unit(2, 10)}
+            stores[1].settle(2)
+            assert stores[0].out() == [out(2, 10)]
 
     def test_repeated_mixing_has_its_closed_form(self) -> None:
         alpha, rng = 0.7, np.random.default_rng(1)
