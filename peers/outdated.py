@@ -85,7 +85,7 @@ class Outdated:
         others = [one for one in self._membership.view.backbones(*duties) if one.peer in claims.keys() - {ours.peer}]
         return any(
             record.state is PeerState.SERVING
-            and _is_at_least(record.version, needed)
+            and is_at_least(record.version, needed)
             and claims[record.peer].claim.is_able >= is_able
             and self._is_safe_with(record, ours)
             for record in others
@@ -107,7 +107,7 @@ class Outdated:
         return any(one.epoch >= ours.epoch for one in trainers)
 
 
-def _is_at_least(version: str, needed: str) -> bool:
+def is_at_least(version: str, needed: str) -> bool:
     """What somebody says of itself need not be a version at all."""
     with suppress(InvalidVersion):
         return Version(version) >= Version(needed)

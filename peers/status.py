@@ -28,6 +28,7 @@ from peers.event_words import pace_words, trained_words
 from peers.invites import is_invite
 from peers.joining import Relay
 from peers.ordered import learn_orders, order_lines, orders_report, plain
+from peers.outdated import is_at_least
 from peers.owner import Estate, open_session
 from peers.passing_key import guest_dir
 from peers.summary import epoch_of, era_of, newest_evaluation, swarm_loss, switched_off, told
@@ -152,6 +153,7 @@ def status_report(
                 "period": record.period,
                 "delay": record.delay,
                 "without": switched_off(record),
+                "version": record.version,
             }
             for record in view.records
         ],
@@ -174,15 +176,25 @@ def table(report: dict[str, Any]) -> str:
     """The same for people."""
     loss = f"{report['loss']:.4f}" if report["loss"] is not None else "-"
     head = f"{report['run_id']}: epoch {report['epoch']}, loss {loss}, {report['samples_per_s']:.1f} samples/s"
+    orders = report.get("orders")
+    needed = orders["minimum_version"] if orders else None
     lines = [
         f"  {_shown(peer['name']):24}  {peer['role']:9}  {peer['state']:8}  {peer['reach']:12}  "
         f"epoch {peer['epoch']:>6}  lineage {plain(peer['lineage'], 8):8}  gave {peer['samples']} samples  {peer['id']}"
         + (f"  without {', '.join(peer['without'])}" if peer["without"] else "")
+        + _version_words(peer["version"], needed)
         for peer in report["peers"]
     ]
-    ordered = order_lines(report["orders"]) if "orders" in report else []
+    ordered = order_lines(orders) if "orders" in report else []
     more = (*_pace_lines(report), *_data_lines(report), *ordered, *_refusal_lines(report))
     return "\n".join([head, *(lines or ["  nobody is there"]), *more])
+
+
+def _version_words(version: str, needed: str | None) -> str:
+    """That a peer should be upgraded; empty: it will do, as far as anybody has ordered."""
+    if needed is None or is_at_least(version, needed):
+        return ""
+    return f"  version {plain(version, 24) or 'unknown'}, to be upgraded"
 
 
 def _pace_lines(report: dict[str, Any]) -> list[str]:

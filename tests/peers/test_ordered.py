@@ -108,6 +108,28 @@ def test_status_shows_orders_or_that_nobody_knows_them() -> None:
     assert NOBODY_ANSWERED in table(status | {"orders": None})
 
 
+def test_status_shows_which_peers_are_older_than_was_ordered() -> None:
+    """A backbone goes on, also when it is too old, until another one does its work."""
+    versions = {"old": "0.1.0", "liar": "\x1b[2J", "silent": "", "new": "0.10.0"}
+    one = replace(record(0), role=Role.BACKBONE)
+    records = (replace(one, peer=PeerId(name), name=name, version=said) for name, said in versions.items())
+    status = status_report("r", SwarmView(tuple(records), NOW), {})
+    assert {peer["name"]: peer["version"] for peer in status["peers"]} == versions
+
+    def marked(*ordered: Statement) -> list[str]:
+        lines = table(status | {"orders": report_of(*ordered)}).splitlines()
+        return [f"{line.split()[0]}: {line.partition('  version ')[2]}" for line in lines if "to be upgraded" in line]
+
+    assert marked() == []
+    assert marked(Amend(from_epoch=101, minimum_version="0.2.0")) == [], "it is planned"
+    assert marked(Amend(from_epoch=90, minimum_version="0.2.0")) == [
+        "old: 0.1.0, to be upgraded",
+        "liar: ?[2J, to be upgraded",
+        "silent: unknown, to be upgraded",
+    ]
+    assert "to be upgraded" not in table(status | {"orders": None})
+
+
 def test_a_guest_asks_those_who_let_it_in_and_then_whoever_knows_more() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
