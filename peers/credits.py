@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -25,6 +25,8 @@ MOST_PEERS = 5000
 """Identities are free to make; of more, those that were in no round are forgotten first, then those who gave least."""
 LIVES = 4
 """Of a peer, whose words may still come: records that are read late, or another machine that has the same key."""
+NO_OTHERS: dict[int, int] = {}
+"""What all share who have had one life: most of those who have ever come are strangers that came once."""
 
 
 @dataclass(slots=True)
@@ -43,8 +45,8 @@ class Credit:
     """Whether this backbone has seen it in a round that committed."""
     life: int = 0
     """Which one spoke last, see ``PeerRecord``."""
-    others: dict[int, int] = field(default_factory=dict)
-    """Samples of the lives that spoke before, by their marks, the latest last."""
+    others: Mapping[int, int] = field(default_factory=lambda: NO_OTHERS)
+    """Samples of the lives that spoke before, by their marks, the latest last. Never changed in place."""
     said_at_s: float = 0.0
     """When it has last said whether it wants to be named, swarm time."""
 
@@ -62,10 +64,11 @@ class Credit:
                 self.earlier, self.samples = self.earlier + self.samples, 0
             self.samples = max(self.samples, samples)
             return
-        self.others[self.life] = self.samples
-        self.life, self.samples = life, max(samples, self.others.pop(life, 0))
-        if len(self.others) >= LIVES:
-            self.earlier += self.others.pop(next(iter(self.others)))
+        others = {**self.others, self.life: self.samples}
+        self.life, self.samples = life, max(samples, others.pop(life, 0))
+        if len(others) >= LIVES:
+            self.earlier += others.pop(next(iter(others)))
+        self.others = others
 
 
 class CreditBook:
@@ -104,7 +107,7 @@ class CreditBook:
             if record.role is not Role.TRAINER or not (has_given or record.peer in self._credits):
                 continue
             credit = self._credits.setdefault(record.peer, Credit())
-            known = replace(credit, others=credit.others.copy())
+            known = replace(credit)
             if has_given:
                 credit.hear(record.life, record.total_samples)
             if record.said_at >= credit.said_at_s:
@@ -187,7 +190,7 @@ def who_counts(given: Iterable[tuple[PeerId, Credit]], run: Run) -> list[tuple[P
 def _credit(one: dict[str, Any]) -> Credit:
     """What an earlier version has written has no mark, and was in the book before anybody looked for it."""
     name, earlier, samples = str(one["name"]), int(one["earlier"]), int(one["samples"])
-    others = {int(life): int(given) for life, given in one.get("others", {}).items()}
+    others = {int(life): int(given) for life, given in one.get("others", {}).items()} or NO_OTHERS
     invite, is_seen, life = str(one.get("invite", "")), bool(one.get("is_seen", True)), int(one.get("life", 0))
     return Credit(name, earlier, samples, invite, is_seen, life, others, float(one.get("said_at_s", 0.0)))
 

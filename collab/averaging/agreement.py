@@ -11,7 +11,7 @@ from typing import Any
 
 from collab.errors import BadMessage
 from collab.net.wire import Message
-from collab.types import Lineage, PeerId
+from collab.types import Lineage, PeerId, one_peer_id
 
 MAX_MEMBERS = 2048
 """Of a group, which has to hold more than half of all trainers. COMMIT of so many is half of the largest message."""
@@ -111,8 +111,8 @@ class CommitRecord:
             round_id=message.get("round_id", str),
             epoch=message.get("epoch", int),
             lineage=Lineage(message.get("lineage", str)),
-            contributors=tuple((PeerId(peer), weight) for peer, weight in message.rows("contributors", str, float)),
-            members=tuple(PeerId(peer) for peer in message.texts("members")),
+            contributors=tuple((one_peer_id(peer), used) for peer, used in message.rows("contributors", str, float)),
+            members=tuple(one_peer_id(peer) for peer in message.texts("members")),
             pieces=tuple((PeerId(peer), start, stop) for peer, start, stop in message.rows("pieces", str, int, int)),
             digests=message.texts("digests"),
             gaps=tuple((PeerId(peer), start, stop) for peer, start, stop in message.rows("gaps", str, int, int)),

@@ -32,7 +32,7 @@ from collab.averaging.uplink import SMALLEST_PARTS
 from collab.compression.base import all_codecs
 from collab.errors import BadMessage
 from collab.net.wire import Message
-from collab.types import Lineage, PeerId
+from collab.types import Lineage, PeerId, one_peer_id
 
 ROUND_PROTOCOL = "collab/round/4"
 PARTS_PROTOCOL = "collab/parts/2"
@@ -238,11 +238,11 @@ class Group:
             lineage=Lineage(message.get("lineage", str)),
             num_elements=message.get("num_elements", int),
             leader=PeerId(message.get("leader", str)),
-            members=tuple(Member(PeerId(row[0]), *row[1:]) for row in members),
+            members=tuple(Member(one_peer_id(row[0]), *row[1:]) for row in members),
             spans=tuple(Span(PeerId(reducer), start, stop) for reducer, start, stop in spans),
             part_elements=message.get("part_elements", int),
             result_codec=message.get("result_codec", str),
-            electors=tuple(PeerId(peer) for peer in message.texts("electors")),
+            electors=tuple(one_peer_id(peer) for peer in message.texts("electors")),
             ballot_number=message.get("ballot", int),
             expected_s=message.get("expected_s", float),
             terms=message.get("terms", str),

@@ -44,6 +44,7 @@ class Refused:
 
 @dataclass(slots=True)
 class _Count:
+    reason: str
     first_at_s: float
     last_at_s: float
     count: int = 0
@@ -57,7 +58,8 @@ class Refusals:
 
     def __init__(self, observer: Observer, clock: Clock) -> None:
         self._observer, self._clock = observer, clock
-        self._peers: OrderedDict[PeerId, dict[str, _Count]] = OrderedDict()
+        self._peers: OrderedDict[PeerId, tuple[_Count, ...]] = OrderedDict()
+        """Most are strangers that were refused once: a tuple takes a quarter of a dictionary's memory."""
         self._minute_s, self._lines = 0.0, 0
 
     def observe(self, event: Event) -> None:
@@ -65,40 +67,46 @@ class Refusals:
         if not isinstance(event, PeerRefused):
             self._observer.observe(event)
             return
-        peer, count, reason = self._counted(event)
+        peer, count = self._counted(event)
         is_said = count is not None and self._may_say(count)
         if is_said and count is not None:
-            level = logging.INFO if reason in HARMLESS else logging.WARNING
-            logger.log(level, "peer is refused peer=%s reason=%s times=%d", peer, reason, count.count)
+            level = logging.INFO if count.reason in HARMLESS else logging.WARNING
+            logger.log(level, "peer is refused peer=%s reason=%s times=%d", peer, count.reason, count.count)
         if is_said or event.epoch >= 0:
             self._observer.observe(event)
 
     def rows(self) -> list[Refused]:
         """What is remembered, most first. Any thread may ask, as a panel's does, while the loop counts on."""
         rows = [
-            Refused(peer=peer, reason=reason, count=c.count, first_at_s=c.first_at_s, last_at_s=c.last_at_s)
+            Refused(peer=peer, reason=c.reason, count=c.count, first_at_s=c.first_at_s, last_at_s=c.last_at_s)
             for peer, counts in list(self._peers.items())
-            for reason, c in list(counts.items())
+            for c in counts
         ]
         return sorted(rows, key=lambda row: (-row.count, row.peer, row.reason))
 
-    def _counted(self, event: PeerRefused) -> tuple[PeerId, _Count | None, str]:
+    def _counted(self, event: PeerRefused) -> tuple[PeerId, _Count | None]:
         """Count one; None: it was counted before, for a round's reducers and its leader both tell of an offence."""
         peer = safe_peer(event.peer)
-        counts = self._peers.setdefault(peer, {})
+        count = self._count_of(peer, safe_reason(event.reason), event.at_s)
+        count.last_at_s = event.at_s
+        if event.epoch >= 0 and event.epoch == count.epoch:
+            return peer, None
+        count.count += 1
+        count.epoch = max(event.epoch, count.epoch)
+        return peer, count
+
+    def _count_of(self, peer: PeerId, reason: str, at_s: float) -> _Count:
+        counts = self._peers.setdefault(peer, ())
         self._peers.move_to_end(peer)
         while len(self._peers) > MAX_PEERS:
             self._peers.popitem(last=False)
-        reason = safe_reason(event.reason)
-        if reason not in counts and len(counts) >= MAX_REASONS - 1:
+        by_reason = {count.reason: count for count in counts}
+        if reason not in by_reason and len(counts) >= MAX_REASONS - 1:
             reason = OTHER
-        count = counts.setdefault(reason, _Count(event.at_s, event.at_s))
-        count.last_at_s = event.at_s
-        if event.epoch >= 0 and event.epoch == count.epoch:
-            return peer, None, reason
-        count.count += 1
-        count.epoch = max(event.epoch, count.epoch)
-        return peer, count, reason
+        if reason not in by_reason:
+            by_reason[reason] = _Count(reason, at_s, at_s)
+            self._peers[peer] = (*counts, by_reason[reason])
+        return by_reason[reason]
 
     def _may_say(self, count: _Count) -> bool:
         now_s = self._clock.monotonic()

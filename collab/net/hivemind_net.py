@@ -36,10 +36,9 @@ from collab.net.hivemind_stream import HivemindStream
 from collab.net.listening import check_port, host_in
 from collab.net.quotas import LIMITS
 from collab.net.relaying import PUNCHING_PROTOCOL, RelayLimits, Reservation, connect_through, reserve
-from collab.types import PeerId
+from collab.types import LONGEST_ID, PeerId, one_peer_id
 
 logger = logging.getLogger(__name__)
-
 
 Metered: TypeAlias = Callable[[Callable[[], int]], AbstractContextManager[None]]
 """Is given what says how many bytes a daemon has sent and taken, by the kernel's count: libp2p's own, too."""
@@ -142,6 +141,8 @@ class HivemindTransport:
         return PeerId(peer.to_base58())
 
     async def open(self, peer: PeerId, protocol: str, *, timeout_s: float) -> HivemindStream:
+        if len(peer) > LONGEST_ID:
+            raise PeerUnreachable(f"a name of {len(peer)} characters is no peer's: {peer[:LONGEST_ID]}...")
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._open_somehow(peer, protocol, timeout_s / 2)
@@ -239,7 +240,7 @@ class HivemindTransport:
         largest = LIMITS.of(protocol).largest
 
         async def accept(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            stream = HivemindStream(PeerId(info.peer_id.to_base58()), reader, writer, largest)
+            stream = HivemindStream(one_peer_id(info.peer_id.to_base58()), reader, writer, largest)
             self._tasks.create_task(_supervise(protocol, handler, stream))
 
         await self._p2p.add_binary_stream_handler(protocol, accept)

@@ -31,7 +31,7 @@ from collab.swarm.progress import HEARTBEAT_S, RECORD_LIFE_S, REFRESH_S, SwarmVi
 from collab.swarm.records import LONGEST_LIFE_S, PeerRecord, PeerState, pack_record, unpack_record
 from collab.swarm.statutes import Statutes
 from collab.swarm.summing_up import sum_up
-from collab.types import PeerId, Role
+from collab.types import PeerId, Role, one_peer_id
 
 logger = logging.getLogger(__name__)
 
@@ -255,7 +255,7 @@ class ProgressBoard:
             if subkey.startswith(CROWD_SUBKEY):
                 continue
             try:
-                record = unpack_record(data, PeerId(subkey))
+                record = unpack_record(data, one_peer_id(subkey))
             except BadMessage as error:
                 logger.debug("record refused peer=%s reason=%s", subkey, error)
                 continue

@@ -12,7 +12,7 @@ from nacl.signing import VerifyKey
 
 from collab.errors import ConfigError
 from collab.lately import kept_lately
-from collab.types import PeerId
+from collab.types import LONGEST_ID, PeerId
 
 PRIVATE_PREFIX = bytes((0x08, 0x01, 0x12, 0x40))
 """libp2p's protobuf for a private key: field 1 = type 1 (Ed25519), field 2 = 64 bytes, seed then public key."""
@@ -103,6 +103,8 @@ def is_peer_id(text: str) -> bool:
 
 def _public_key_in(peer: str) -> bytes | None:
     """None: a malformed id."""
+    if len(peer) > LONGEST_ID:
+        return None
     try:
         raw = base58.b58decode(peer)
     except ValueError:
@@ -113,7 +115,7 @@ def _public_key_in(peer: str) -> bytes | None:
 
 def is_signed_by(peer: PeerId, content: bytes, signature: bytes) -> bool:
     """Whether ``signature`` over ``content`` was made with the key inside ``peer``; False for a malformed id."""
-    if (key := _known_key_in(peer)) is None:
+    if len(peer) > LONGEST_ID or (key := _known_key_in(peer)) is None:  # no key of the cache's is long, either
         return False
     try:
         VerifyKey(key).verify(content, signature)

@@ -243,6 +243,15 @@ class TransportContract:
 
         self.run(body)
 
+    def test_nobody_is_looked_for_under_a_name_as_long_as_a_message(self) -> None:
+        """Of whom we open a stream to we may have heard from anybody; an id of this length takes hours to decode."""
+
+        async def body(transports: Sequence[Transport]) -> None:
+            with pytest.raises(PeerUnreachable):
+                await transports[0].open(PeerId("2" * 4_000_000), "echo", timeout_s=PATIENCE_S)
+
+        self.run(body)
+
     def test_a_client_mode_peer_has_no_address_but_can_be_called_back(self) -> None:
         async def body(transports: Sequence[Transport]) -> None:
             server, client = transports

@@ -8,7 +8,7 @@ from hivemind.p2p import PeerID
 from hivemind.proto import crypto_pb2
 
 from collab.errors import ConfigError
-from collab.swarm.identity import Identity, is_signed_by, load_or_create_identity
+from collab.swarm.identity import Identity, is_peer_id, is_signed_by, load_or_create_identity
 from collab.types import PeerId
 
 ALICE, BOB = Identity.from_seed(b"a" * 32), Identity.from_seed(b"b" * 32)
@@ -113,3 +113,8 @@ def test_a_signature_holds_for_its_signer_and_its_text_only() -> None:
 @pytest.mark.parametrize("peer", ["", "0OIl", "abc", "ü", ALICE.peer_id + "x", ALICE.peer_id[:-1], "1" * 52])
 def test_a_malformed_peer_id_has_signed_nothing(peer: str) -> None:
     assert not is_signed_by(PeerId(peer), b"text", ALICE.sign(b"text"))
+
+
+def test_a_name_as_long_as_a_message_is_no_id_and_is_not_decoded_for_hours() -> None:
+    assert not is_signed_by(PeerId("2" * 10_000_000), b"text", ALICE.sign(b"text"))
+    assert not is_peer_id("2" * 10_000_000)
