@@ -1,6 +1,7 @@
 """hivemind's storage as our keepers use it."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -207,6 +208,47 @@ def test_more_keys_than_any_node_asks_for_are_refused(now: Now) -> None:
     assert len(asked(keeper, *map(str, range(KEYS_ASKED))).results) == KEYS_ASKED
     with pytest.raises(ValueError, match="keys in one question"):
         asked(keeper, *map(str, range(KEYS_ASKED + 1)))
+
+
+@pytest.mark.parametrize(
+    ("ids", "is_taken"),
+    [
+        ([b"id"] * 20, True),
+        ([b"x" * 4_000_000], False),  # which would take hours
+        ([b"id", b"x" * 65], False),
+        ([bytes((number, 1)) for number in range(65)], False),
+    ],
+)
+def test_an_answer_with_ids_as_long_as_a_message_or_with_very_many_is_none(
+    now: Now, ids: list[bytes], is_taken: bool
+) -> None:
+    mend()
+    key = routing.DHTID(7)
+    nodes = [routing.DHTID(number).to_bytes() for number in range(len(ids))]
+    result = dht_pb2.FindResult(type=dht_pb2.NOT_FOUND, nearest_node_ids=nodes, nearest_peer_ids=ids)
+    answered: list[bool] = []
+
+    async def answer(*_: object) -> dht_pb2.FindResponse:
+        return dht_pb2.FindResponse(results=[result])
+
+    async def update(*_: object, responded: bool) -> None:
+        answered.append(responded)
+
+    async def main() -> None:
+        asker = a_keeper()
+        asker.p2p, asker.authorizer = SimpleNamespace(call_protobuf_handler=answer), None
+        asker.rpc_semaphore, asker.wait_timeout = asyncio.Semaphore(), 1.0
+        asker.routing_table, asker.update_routing_table = routing.RoutingTable(routing.DHTID(1), 20, 5), update
+        found = await asker.call_find(PeerID(b"teller"), [key])
+        await asyncio.sleep(0)
+        if is_taken:
+            assert list(found[key][1].values()) == [PeerID(one) for one in ids]
+            assert answered == []
+        else:
+            assert found is None
+            assert answered == [False], "as one that has not answered"
+
+    asyncio.run(main())
 
 
 REPLICAS = 3

@@ -15,6 +15,8 @@ PAGE_BYTES = 1 << 20
 """Of values under one key that are told at once, some three times what an honest swarm has there (calculated)."""
 KEYS_ASKED = 64
 """In one question at most; nodes ask for sixteen when they read, and for one when they look for where to store."""
+NODES_TOLD, ID_BYTES = 64, 64
+"""Of those near to a key that an answer names at most, and of the id of each: nodes name 20, whose ids have 38 bytes."""
 OLD_ENDS = 16
 """And as many as there are records: ends of records that were replaced, which are remembered at most."""
 _UNDER_WAY: set[asyncio.Task[Any]] = set()
@@ -34,6 +36,8 @@ def mend() -> None:
       first record of which it knows a newer one, and nothing at all where one is not right.
     - Of what is kept under a key no more is told than fits a message, and of more other records than the last time.
       hivemind's gives no answer at all then, and anybody may fill a page. Questions for too many keys are refused.
+    - An answer that names very many nodes, or one by an id as long as a message, is none: hivemind's would write such
+      an id as text, which takes the square of its length, hours for some megabytes, and nothing else runs meanwhile.
     - Where there are no more keepers than each record should have, each newcomer is handed all of them. hivemind's gets
       only those of keys to which it is nearer than another keeper.
     - Who keeps nothing, as most of a swarm, is not greeted with each record and each question. hivemind's starts a task
@@ -46,6 +50,7 @@ def mend() -> None:
     storage.DHTLocalStorage.store_subkey = _without_old_ends(storage.DHTLocalStorage.store_subkey)
     protocol.DHTProtocol.rpc_store = _record_by_record(protocol.DHTProtocol.rpc_store)
     protocol.DHTProtocol.rpc_find = _greeting_nodes(protocol.DHTProtocol.rpc_find)
+    protocol.DHTProtocol.get_stub = _wary_of_answers(protocol.DHTProtocol.get_stub)
     protocol.DHTProtocol.update_routing_table = _to_any_of_few(protocol.DHTProtocol.update_routing_table)
 
 
@@ -118,6 +123,25 @@ def _greeting_nodes(rpc_find: Callable[..., Awaitable[Any]]) -> Callable[..., Aw
         return await rpc_find(node, request, context)
 
     return greeting_nodes
+
+
+def _wary_of_answers(get_stub: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    @wraps(get_stub)
+    def wary(node: Any, peer: Any) -> Any:
+        stub = get_stub(node, peer)
+        find = stub.rpc_find
+
+        async def checked_find(request: Any, **options: Any) -> Any:
+            answer = await find(request, **options)
+            told = [result.nearest_peer_ids for result in answer.results]
+            if any(len(ids) > NODES_TOLD or any(len(one) > ID_BYTES for one in ids) for ids in told):
+                raise ValueError(f"an answer of {peer} names {sum(map(len, told))} nodes, or one by no id")
+            return answer
+
+        stub.rpc_find = checked_find
+        return stub
+
+    return wary
 
 
 def _record_by_record(rpc_store: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
