@@ -16,7 +16,7 @@ PAGE_BYTES = 1 << 20
 KEYS_ASKED = 64
 """In one question at most; nodes ask for sixteen when they read, and for one when they look for where to store."""
 NODES_TOLD, ID_BYTES = 64, 64
-"""Of those near to a key that an answer names at most, and of the id of each: nodes name 20, whose ids have 38 bytes."""
+"""Of those near to a key that an answer names at most, and of the id of each: nodes name 20, with ids of 38 bytes."""
 OLD_ENDS = 16
 """And as many as there are records: ends of records that were replaced, which are remembered at most."""
 _UNDER_WAY: set[asyncio.Task[Any]] = set()
