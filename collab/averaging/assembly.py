@@ -35,6 +35,10 @@ class Expected:
     """For how long we have looked for a peer in vain."""
     backbones: frozenset[PeerId] = frozenset()
     """Those that we have ever seen and that said no goodbye, here or not."""
+    has_met: Callable[[PeerId], bool] = lambda _: True
+    """Whether we have ever seen a peer that could vote."""
+    is_vouched: Callable[[PeerId], bool] = lambda _: False
+    """Whether the owner has named a peer as a backbone."""
 
     def whom_to_ask(self, first: Collection[PeerId]) -> list[PeerId]:
         """Peers that may know what became of a history: ``first``, and some of the others, most likely ones first."""

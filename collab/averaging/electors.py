@@ -7,6 +7,10 @@ back to a history that went on without it; it takes that over.
 
 Who cannot see the backbones either, and has seen them, is more likely cut off than all that is left, and waits longer
 (``orphaned_s``). So of two halves the one with the backbone goes on, and the other one finds what that did.
+
+Each of those who decide looks for the missing itself, so that a leader that is wrong about time finds no quorum. A
+newcomer cannot: of peers that it has never met it takes the word of a backbone that the run's owner has named, and
+otherwise begins to look when it comes. Where nobody stays for long the run would never go on.
 """
 
 from collections.abc import Collection
@@ -39,27 +43,42 @@ class Electors:
             return ()
         return tuple(peer for peer in maker.members if not self._is_excused(peer, expected, maker))
 
-    def are_gone(self, members: Collection[PeerId], expected: Expected) -> bool:
-        """Whether all who should decide are, for a member that looks for itself: half as long is enough, as below."""
-        limit_s = self._patience_s(expected) / 2
-        return all(self._is_excused(peer, expected, None, limit_s) for peer in members)
+    def are_gone(self, members: Collection[PeerId], expected: Expected, witnesses: Collection[PeerId] = ()) -> bool:
+        """Whether all who should decide are, for a member that looks for itself, as below."""
+        return all(self._is_missed(peer, expected, None, witnesses) for peer in members)
 
     def is_gone(self, peer: PeerId, expected: Expected) -> bool:
         """Whether a peer said goodbye, or has not been heard of for very long."""
         return self._is_excused(peer, expected, None)
 
     def leaves_out_too_soon(
-        self, named: Collection[PeerId], maker: CommitRecord, expected: Expected
+        self,
+        named: Collection[PeerId],
+        maker: CommitRecord,
+        expected: Expected,
+        witnesses: Collection[PeerId] = (),
     ) -> tuple[PeerId, ...]:
         """Those whom a leader leaves out, and whom we have missed for less than half as long as it should have.
 
-        A leader that is wrong about time must not find a quorum: each of those who decide looks for itself.
+        Args:
+            witnesses: who says that they are gone, and has looked for them itself.
         """
-        return tuple(
-            peer
-            for peer in maker.members
-            if peer not in named and not self._is_excused(peer, expected, maker, self._patience_s(expected) / 2)
-        )
+        left_out = (peer for peer in maker.members if peer not in named)
+        return tuple(peer for peer in left_out if not self._is_missed(peer, expected, maker, witnesses))
+
+    def _is_missed(
+        self, peer: PeerId, expected: Expected, maker: CommitRecord | None, witnesses: Collection[PeerId]
+    ) -> bool:
+        """Whether a peer is excused for who looks for itself: half as long is enough.
+
+        Of one that it has never met a backbone's word is: that has looked for it all the time. Not so for who has a
+        reason for more patience than usual.
+        """
+        patience_s = self._patience_s(expected)
+        if self._is_excused(peer, expected, maker, patience_s / 2):
+            return True
+        is_told = patience_s <= self._reform_s and any(map(expected.is_vouched, witnesses))
+        return is_told and peer not in expected.able and not expected.has_met(peer)
 
     def _patience_s(self, expected: Expected) -> float:
         """How long somebody must be missed: as long as usual for those who are with most of the backbones.

@@ -73,11 +73,20 @@ class Notary:
         await self._compute.beside(lambda: check(certified, self._fingerprint, self._keys.is_signed_by))
         if trusted is not None and not trusted.has_quorum(certified.certificate.voters):
             # whether we could be heard ourselves, the others know better
-            await self.check_electors(certified.certificate.electors, trusted, instance, excused={self._me})
+            there = (certified.certificate.voters | {teller}).intersection(certified.record.members)
+            await self.check_electors(
+                certified.certificate.electors, trusted, instance, excused={self._me}, witnesses=there
+            )
         return certified
 
     async def check_electors(
-        self, named: tuple[PeerId, ...], trusted: Electorate, instance: Instance, *, excused: Collection[PeerId] = ()
+        self,
+        named: tuple[PeerId, ...],
+        trusted: Electorate,
+        instance: Instance,
+        *,
+        excused: Collection[PeerId] = (),
+        witnesses: Collection[PeerId] = (),
     ) -> None:
         """Who decides may be fewer than the history says only by those of whom we have not heard either.
 
@@ -86,6 +95,7 @@ class Notary:
         Args:
             named: who decides, as somebody says; empty: everybody who is there.
             excused: whose absence nobody has to explain.
+            witnesses: who says so, and has looked for the others itself.
 
         Raises:
             BadCertificate: ``named`` are others, in another order, or without somebody who is here.
@@ -93,18 +103,23 @@ class Notary:
         if named == trusted.members:
             return
         told_s = self._clock.monotonic()
-        refusal = self._refusal(named, trusted, await self.roster(*instance), excused)
+        refusal = self._refusal(named, trusted, await self.roster(*instance), excused, witnesses)
         if refusal is not None:  # who names them may have read a goodbye after we looked last
-            refusal = self._refusal(named, trusted, await self.roster(*instance, since_s=told_s), excused)
+            refusal = self._refusal(named, trusted, await self.roster(*instance, since_s=told_s), excused, witnesses)
         if refusal is not None:
             raise refusal
 
     def _refusal(
-        self, named: tuple[PeerId, ...], trusted: Electorate, expected: Expected, excused: Collection[PeerId]
+        self,
+        named: tuple[PeerId, ...],
+        trusted: Electorate,
+        expected: Expected,
+        excused: Collection[PeerId],
+        witnesses: Collection[PeerId],
     ) -> BadCertificate | None:
         others = set(trusted.members).difference(excused)  # who decides alone is told by nobody that it is gone
         are_others = bool(others) and set(named).isdisjoint(trusted.members)
-        if are_others and self.electors.are_gone(others, expected):
+        if are_others and self.electors.are_gone(others, expected, witnesses):
             return None
         if not named or named != tuple(peer for peer in trusted.members if peer in set(named)):
             return BadCertificate("other_electors", "the electors named are not those who decide what follows")

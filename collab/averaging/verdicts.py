@@ -111,10 +111,12 @@ class Verdicts:
         if maker is None:
             return
         instance = group.epoch, group.lineage
-        await self.notary.check_electors(group.electors, Electorate(maker.members), instance)
+        said_by = {group.leader}
+        await self.notary.check_electors(group.electors, Electorate(maker.members), instance, witnesses=said_by)
         if len(group.electors) == len(maker.members):
             return
-        hasty = self.electors.leaves_out_too_soon(group.electors, maker, await self.notary.roster(*instance))
+        expected = await self.notary.roster(*instance)
+        hasty = self.electors.leaves_out_too_soon(group.electors, maker, expected, said_by)
         if hasty:
             text = f"leader {group.leader} leaves out {', '.join(hasty)}, who decide and were heard of not long ago"
             raise BadCertificate("electors_left_out", text)

@@ -56,7 +56,7 @@ class Membership:
         """How long that takes."""
         self._has_waited_in_vain = False
         """Whether the newest question was not answered in time: until one is, nobody waits for the next one."""
-        self._presence = Presence(clock.monotonic)
+        self._presence = Presence(clock.monotonic, board.is_vouched_backbone)
         self._doubted: dict[PeerId, float] = {}
         """Whose word about what it holds was empty, and until when it does not count."""
         self._looked_s = -math.inf

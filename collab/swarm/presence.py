@@ -21,17 +21,20 @@ MOST_REMEMBERED, MOST_BACKBONES = 4096, 64
 class Presence:
     """Fed with every look at the swarm."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], is_vouched: Callable[[PeerId], bool] = lambda _: False) -> None:
         """
         Args:
             clock: monotonic seconds.
+            is_vouched: whether the owner has named a peer as a backbone.
         """
-        self._clock = clock
+        self._clock, self._is_vouched = clock, is_vouched
         self._looked_s: float | None = None
         self._looking_s = 0.0
         """For so long we have looked for peers, all in all."""
         self._seen_s: dict[PeerId, float] = {}
-        """For how long we had when we saw each last, or were first asked for it; in that order."""
+        """For how long we had when we saw each last with a seat; in that order."""
+        self._asked_s: dict[PeerId, float] = {}
+        """For how long we had when we were first asked for each of those that we never saw with one; in that order."""
         self._left: dict[PeerId, int] = {}
         self._backbones: set[PeerId] = set()
         self._era = ""
@@ -75,13 +78,14 @@ class Presence:
         for peer in present:
             self._seen_s.pop(peer, None)
             self._seen_s[peer] = self._looking_s
+            self._asked_s.pop(peer, None)
             self._left.pop(peer, None)
         for peer in seatless:
-            self._seen_s.setdefault(peer, self._looking_s)
+            self.absent_s(peer)
         self._left.update(left)
         self._backbones = (self._backbones | set(backbones)) - left.keys()
         self._backbones.difference_update(sorted(self._backbones, key=self.absent_s)[MOST_BACKBONES:])
-        for known in (self._seen_s, self._left):
+        for known in (self._seen_s, self._asked_s, self._left):
             while len(known) > MOST_REMEMBERED:
                 del known[next(iter(known))]
 
@@ -104,8 +108,11 @@ class Presence:
             backbones=self.backbones,
             seatless=frozenset(record.peer for record in (*at_it, *view.helpers()) if not record.has_seat),
             ahead=frozenset(record.peer for record in gone_on),
+            has_met=self._seen_s.__contains__,
+            is_vouched=self._is_vouched,
         )
 
     def absent_s(self, peer: PeerId) -> float:
         """Seconds for which we have looked for a peer in vain; for one never seen, since somebody first asked."""
-        return self._looking_s - self._seen_s.setdefault(peer, self._looking_s)
+        seen_s = self._seen_s.get(peer)
+        return self._looking_s - (seen_s if seen_s is not None else self._asked_s.setdefault(peer, self._looking_s))

@@ -44,17 +44,31 @@ def refusals(ports: Ports) -> list[PeerRefused]:
     return [event for event in cast(FakeObserver, ports.observer).events if isinstance(event, PeerRefused)]
 
 
-def make_notary(ports: Ports, *, present: Sequence[PeerId] = (), missed_s: float = 0.0) -> Notary:
-    """Of a peer that knows of ``present`` as being here, and has missed all others for so long."""
+def make_notary(
+    ports: Ports, *, present: Sequence[PeerId] = (), missed_s: float = 0.0, vouched: Sequence[PeerId] = ()
+) -> Notary:
+    """Of a peer that knows of ``present`` as being here, and has missed all others for so long.
+
+    Args:
+        vouched: backbones that the owner has named; if there are any, the peer is a newcomer and has met nobody.
+    """
 
     async def roster(epoch: int, lineage: Lineage, *, since_s: float = -math.inf) -> Expected:
-        return Expected(trainers=frozenset(present), helpers=frozenset(), absent_s=lambda _: missed_s)
+        return Expected(
+            trainers=frozenset(present),
+            helpers=frozenset(),
+            absent_s=lambda _: missed_s,
+            has_met=lambda _: not vouched,
+            is_vouched=lambda peer: peer in vouched,
+        )
 
     return Notary(ports, FINGERPRINT, roster, Electors(FIRST.reform_s, FIRST.orphaned_s))
 
 
-def make_verdicts(ports: Ports, *, present: Sequence[PeerId] = (), missed_s: float = 0.0) -> Verdicts:
-    """Of a peer that knows of ``present`` as being here, and has missed all others for so long."""
+def make_verdicts(
+    ports: Ports, *, present: Sequence[PeerId] = (), missed_s: float = 0.0, vouched: Sequence[PeerId] = ()
+) -> Verdicts:
+    """Of a peer as in ``make_notary``."""
     timeouts = MeasuredTimeouts(ports.clock.monotonic, FIRST)
-    notary = make_notary(ports, present=present, missed_s=missed_s)
+    notary = make_notary(ports, present=present, missed_s=missed_s, vouched=vouched)
     return Verdicts(ports.transport, timeouts, notary, Seats(), FixedTerms(1.0))

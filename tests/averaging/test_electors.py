@@ -127,6 +127,37 @@ def test_while_somebody_is_here_who_has_gone_on_those_who_decide_are_missed_for_
     assert electors.leaves_out_too_soon((A, B), MAKER, gone_on(ORPHANED_S / 2 + 0.1)) == ()
 
 
+def test_a_newcomer_takes_the_owner_s_backbone_s_word_about_those_whom_it_has_never_met() -> None:
+    electors = Electors(REFORM_S, ORPHANED_S)
+    vouched = replace(seen(B, KEEPER, backbones=(KEEPER,)), is_vouched=lambda peer: peer == KEEPER)
+    newcomer = replace(vouched, has_met=lambda _: False)
+    assert electors.leaves_out_too_soon((B,), MAKER, newcomer, {KEEPER}) == ()
+    assert electors.are_gone((A, C), newcomer, {B, KEEPER})
+    assert electors.leaves_out_too_soon((B,), MAKER, newcomer, {B}) == (C, A), "a trainer's word is none"
+    assert electors.leaves_out_too_soon((B,), MAKER, newcomer) == (C, A)
+    assert electors.leaves_out_too_soon((), MAKER, newcomer, {KEEPER}) == (B,), "who is here is not gone"
+    assert not electors.are_gone((A, B, C), newcomer, {KEEPER})
+    knows_c = replace(vouched, has_met=lambda peer: peer == C)
+    assert electors.leaves_out_too_soon((B,), MAKER, knows_c, {KEEPER}) == (C,), "we have looked for it ourselves"
+    assert not electors.are_gone((A, C), knows_c, {KEEPER})
+
+
+def test_who_has_a_reason_for_patience_takes_nobody_s_word() -> None:
+    electors = Electors(REFORM_S, ORPHANED_S)
+    first, second = PeerId("x"), PeerId("y")
+    newcomer = Expected(
+        trainers=frozenset({B}),
+        helpers=frozenset({second}),
+        backbones=frozenset({first, second}),
+        has_met=lambda _: False,
+        is_vouched=lambda peer: peer in (first, second),
+    )
+    assert not electors.are_gone((A, C), newcomer, {second}), "of two backbones one is missed: which side are we on?"
+    assert electors.are_gone((A, C), replace(newcomer, helpers=frozenset({first, second})), {second})
+    gone_on = replace(newcomer, helpers=frozenset({first, second}), ahead=frozenset({first}))
+    assert not electors.are_gone((A, C), gone_on, {second}), "somebody has gone on, and what followed is to be had"
+
+
 def test_a_backbone_that_is_gone_for_good_holds_nobody_up() -> None:
     missed = {C: REFORM_S + 0.1, KEEPER: ORPHANED_S + 0.1}
     assert Electors(REFORM_S, ORPHANED_S).of(MAKER, seen(A, B, missed_s=missed, backbones=(KEEPER,))) == (A, B)

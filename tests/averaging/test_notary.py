@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from collab.averaging.agreement import CommitRecord
 from collab.averaging.ballots import Electorate
 from collab.averaging.timeouts import FIRST
 from collab.errors import BadCertificate, BadMessage
@@ -27,13 +28,15 @@ def verdict_on(
     present: Sequence[PeerId] = (),
     missed_s: float = 0.0,
     instance: object = INSTANCE,
+    vouched: Sequence[PeerId] = (),
+    record: CommitRecord = RECORD,
 ) -> str:
     """The reason for which a message is not believed; "" if it is. Every refusal is seen, and names the teller."""
 
     async def main() -> str:
         async with FakeNetwork() as network:
             ports = make_ports(network.join(ME))
-            notary = make_notary(ports, present=present, missed_s=missed_s)
+            notary = make_notary(ports, present=present, missed_s=missed_s, vouched=vouched)
             electorate = None if trusted is None else Electorate(tuple(trusted))
             try:
                 certified = await notary.believe(TELLER, message, instance, electorate)  # type: ignore[arg-type]
@@ -41,7 +44,7 @@ def verdict_on(
                 (refused,) = refusals(ports)
                 assert (refused.peer, refused.epoch) == (TELLER, INSTANCE[0])
                 return refused.reason
-            assert certified.record == RECORD
+            assert certified.record == record
             assert not refusals(ports)
             return ""
 
@@ -90,6 +93,21 @@ def test_strangers_are_believed_when_all_others_who_decide_are_gone_but_never_by
     assert verdict_on(message, (A, B), missed_s=long_s / 3) == "other_electors"
     assert verdict_on(message, (A, B), missed_s=long_s, present=(B,)) == "other_electors"
     assert verdict_on(message, (ME,), missed_s=long_s) == "other_electors"
+
+
+def test_a_newcomer_believes_the_owner_s_backbone_that_was_there_that_all_who_decide_are_gone() -> None:
+    """It has voted, or tells of a round that it was in; that it tells of others' proves nothing."""
+
+    def told(members: Sequence[PeerId], voters: Sequence[PeerId], vouched: PeerId) -> str:
+        record = make_record(members=members)
+        message = Message("commit", certify(record, members, voters=voters).to_fields())
+        return verdict_on(message, (A, B), present=(D, E), vouched=(vouched,), record=record)
+
+    assert told((C, D, E), (C, D), vouched=C) == "", "its vote"
+    assert told((D, E, TELLER), (D, E), vouched=TELLER) == "", "its round"
+    assert told((D, E), (D, E), vouched=TELLER) == "other_electors"
+    assert told((C, D, E), (D, E), vouched=C) == "other_electors"
+    assert told((C, D, E), (C, D), vouched=TELLER) == "other_electors"
 
 
 def test_who_does_not_know_those_who_decide_can_only_ask_for_the_voters_own_word() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from collab.averaging.agreement import CommitRecord
 from collab.averaging.ballots import Electorate
-from collab.averaging.messages import VERDICT_PROTOCOL
+from collab.averaging.messages import VERDICT_PROTOCOL, Member
 from collab.averaging.timeouts import FIRST
 from collab.averaging.verdicts import REMEMBERED_ROUNDS, Verdicts
 from collab.errors import BadCertificate
@@ -22,6 +22,7 @@ from tests.averaging.records import X, Y, make_record
 from tests.fakes import FakeNetwork, make_ports, run
 
 L = Lineage("l")
+LEADER = PeerId("leader")
 NOBODY: frozenset[PeerId] = frozenset()
 
 
@@ -210,6 +211,29 @@ def test_a_silent_member_delays_no_other_member_s_answer_and_costs_a_bounded_tim
             assert asyncio.get_running_loop().time() == began
             assert await doubting.ask([PeerId("b"), PeerId("c")], 2, L) == (None, {PeerId("b")})
             assert 0 < asyncio.get_running_loop().time() - began <= 3 * FIRST.answer_s
+
+    run(main())
+
+
+@pytest.mark.parametrize("electors", [(X,), (PeerId("stranger"),)])
+def test_a_newcomer_follows_the_owner_s_backbone_that_leaves_out_whom_the_newcomer_has_never_met(
+    electors: tuple[PeerId, ...],
+) -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            maker = make_record(members=(X, Y))
+            others = [peer for peer in electors if peer != X]  # none of those who decide: all of them are gone
+            for vouched, is_followed in ((LEADER, True), (Y, False)):
+                ports = make_ports(network.join(f"to {vouched}"))
+                ours = make_verdicts(ports, present=others or (X,), vouched=(vouched,))
+                ours.remember(certify(maker))
+                group = make_group((Member(LEADER, 1.0), Member(X, 1.0)), electors=electors)
+                group = replace(group, epoch=maker.epoch + 1, lineage=maker.next_lineage())
+                if is_followed:
+                    await ours.check_electors(group)
+                    continue
+                with pytest.raises(BadCertificate):
+                    await ours.check_electors(group)
 
     run(main())
 

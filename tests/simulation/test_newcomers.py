@@ -7,6 +7,8 @@ import pytest
 from collab.averaging.timeouts import FIRST
 from collab.metrics.records import EpochFinished, Notice, StateFetched
 from collab.simulation.peer import SimPeer
+from collab.simulation.virtual_time import EPOCH_S
+from collab.swarm.identity import Identity
 from tests.simulation.swarm import SimSwarm
 
 JOIN_S = 30.0
@@ -80,3 +82,30 @@ def test_who_reaches_nobody_with_a_newer_state_fetches_the_backbone_s_old_one_on
     (notice,) = [event for event in swarm.events(new[0], Notice) if "could not be fetched" in event.text]
     assert "no way to peer" in notice.text
     assert "which is what we hold already" in notice.text
+
+
+def test_newcomers_to_a_run_whose_trainers_were_all_killed_go_on_with_the_owner_s_backbone_at_once(
+    tmp_path: Path,
+) -> None:
+    """None of them stays as long as it would have to look for the dead itself: the run would stand still for ever."""
+    swarm = SimSwarm(tmp_path, until=10_000, every=5, owner=Identity.from_seed(bytes(32)))
+    swarm.add_backbone()
+    for peer in [swarm.add_trainer() for _ in range(4)]:
+        swarm.churn.fail_at(peer=peer.index, time_s=JOIN_S)
+    come_s = JOIN_S + FIRST.reform_s + 60.0
+    lives_s, new = FIRST.reform_s / 4, list[SimPeer]()
+
+    def come() -> None:
+        peer = swarm.add_trainer()
+        new.append(peer)
+        swarm.world.call_at(swarm.world.time_s + lives_s, lambda: (swarm.world.kill(peer.index), come()))
+
+    for number in range(4):
+        swarm.world.call_at(come_s + number * lives_s / 4, come)
+    with swarm.world:
+        swarm.world.run(until_s=come_s + 6 * lives_s)
+    assert not swarm.churn.unfired()
+    steps = sorted(step.at_s - EPOCH_S for peer in new for step in swarm.events(peer, EpochFinished))
+    assert steps[0] < come_s + 30.0
+    assert steps[-1] > come_s + 6 * lives_s - 30.0, "they live for less than half of what they would have to wait"
+    assert all(len(names) == 1 for names in lineages(swarm, new).values())

@@ -23,6 +23,7 @@ BOUNDED = {
     "Pace.shown": "those of the ledger",
     "Pace.speeds": "those who are there, when the directory was read",
     "Planner._basis": "of the last round",
+    "Presence._asked_s": "4,096",
     "Presence._seen_s": "4,096",
     "Presence._left": "4,096",
     "Uplink._paths": "ten minutes, when the next one comes",
@@ -39,7 +40,7 @@ COLLECTIONS = dict | list | set | frozenset | deque | tuple
     ("strategy", "units", "met"),
     [
         ("dedloc", "", {"Presence._seen_s", "Ledger._accounts", "Guard._quiet"}),
-        ("vc_asgd", "shards: 50, first_lease_s: 10.0", {"Presence._seen_s"}),
+        ("vc_asgd", "shards: 50, first_lease_s: 10.0", {"Presence._asked_s"}),
     ],
 )
 def test_all_that_a_backbone_remembers_of_strangers_has_a_bound(

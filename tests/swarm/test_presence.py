@@ -3,9 +3,10 @@
 import pytest
 
 from collab.swarm.presence import LONGEST_STEP_S, MOST_BACKBONES, MOST_REMEMBERED, Presence
-from collab.types import PeerId
+from collab.swarm.progress import SwarmView
+from collab.types import Lineage, PeerId
 
-A, B = PeerId("a"), PeerId("b")
+A, B, C = (PeerId(name) for name in "abc")
 
 
 class Story:
@@ -46,6 +47,30 @@ def test_a_peer_that_we_have_never_seen_is_missed_from_the_first_question_on() -
     assert story.presence.absent_s(B) == 0.0
     story.looks(A, times=5)
     assert story.presence.absent_s(B) == 5.0
+
+
+def test_whom_we_have_met_is_whom_we_have_seen_with_a_seat_and_not_whom_we_were_asked_for() -> None:
+    """One that was started again does not know what it voted: whether it is missed is asked about its earlier life."""
+    story = Story()
+    has_met = story.presence.expected(SwarmView((), 0.0), 0, Lineage("")).has_met
+    story.looks(A)
+    assert story.presence.absent_s(B) == 0.0
+    story.presence.looked([A], {}, seatless=[C])
+    story.looks(A, times=5)
+    assert [has_met(peer) for peer in (A, B, C)] == [True, False, False]
+    assert story.presence.absent_s(C) == 5.0
+    story.looks(A, B, C)
+    story.looks(A, times=5)
+    assert [has_met(peer) for peer in (A, B, C)] == [True, True, True]
+
+
+def test_of_very_many_that_were_asked_for_and_never_seen_the_first_are_forgotten() -> None:
+    story = Story()
+    for number in range(MOST_REMEMBERED + 1):
+        story.presence.absent_s(PeerId(str(number)))
+    story.looks(A, times=2)
+    assert story.presence.absent_s(PeerId("1")) > 0.0
+    assert story.presence.absent_s(PeerId("0")) == 0.0
 
 
 def test_a_goodbye_is_remembered_until_its_author_is_back() -> None:
