@@ -11,11 +11,14 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from collab.averaging.timeouts import FIRST
 from collab.metrics.records import EpochFinished, StateFetched
+from collab.swarm.identity import Identity
 from tests.simulation.swarm import SimSwarm
 
 SEARCH = settings(
     derandomize=True, database=None, print_blob=False, suppress_health_check=list(HealthCheck)
 )
+OWNER = Identity.from_seed(b"o" * 32)
+"""As every run that is begun with a backbone has one."""
 NUM_TRAINERS = 4
 BEGIN_S = 20.0
 LONGEST_S = 100.0
@@ -54,7 +57,7 @@ long_cuts = st.builds(
 
 def check(directory: Path, cuts: list[Cut]) -> SimSwarm:
     """Every epoch has one lineage, and the swarm gets on when all cuts are healed; the swarm at its end."""
-    swarm = SimSwarm(directory, until=10_000, target=96, every=10_000)
+    swarm = SimSwarm(directory, until=10_000, target=96, every=10_000, owner=OWNER)
     swarm.add_backbone()
     trainers = [swarm.add_trainer(samples_per_s=2.0) for _ in range(NUM_TRAINERS)]
     at_s = BEGIN_S
