@@ -4,6 +4,7 @@ import asyncio
 import math
 import statistics
 
+from collab.averaging.agreement import CommitRecord
 from collab.averaging.timeouts import FIRST, MeasuredTimeouts
 from collab.averaging.verdicts import ask_maker
 from collab.config import VcAsgd
@@ -125,7 +126,7 @@ async def _length_of_last_round(started: Started, view: SwarmView) -> int:
     for record in [*view.backbones(), *view.all_trainers()][:ASKED] if lineage else ():
         if record.can_be_dialled and record.peer != started.ports.transport.peer_id:
             made = await ask_maker(started.ports.transport, timeouts, record.peer, lineage)
-            if made is not None:
+            if isinstance(made, CommitRecord):
                 return made.num_elements
     return 0
 

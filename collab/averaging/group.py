@@ -82,11 +82,12 @@ class Leader:
             gone_on = (await self._roster(assembly.epoch, assembly.lineage)).ahead  # it may have taken long
             await self._dismiss_misfits(assembly)
             if assembly.epoch > 0:  # else nobody made the history; a newcomer does not know who did
-                await self._verdicts.learn_maker(assembly.lineage, expected.whom_to_ask(assembly.joined))
+                silent = await self._verdicts.learn_maker(assembly.lineage, expected.whom_to_ask(assembly.joined))
+                unheard = {peer: assembly.joined.pop(peer)[0] for peer in sorted(silent & assembly.joined.keys())}
+                await self._tell(unheard, abort_message("no_quorum", "you have not said whether you know who decides"))
             group = self._close(assembly, expected, gone_on)
             if isinstance(group, str):
-                everybody = {peer: stream for peer, (stream, _) in assembly.joined.items()}
-                await self._tell(everybody, abort_message("no_quorum", group))
+                await self._tell({p: s for p, (s, _) in assembly.joined.items()}, abort_message("no_quorum", group))
                 return {}
             streams = {member.peer: assembly.joined[member.peer][0] for member in group.members}
             await self._tell(streams, group.to_message())

@@ -73,10 +73,7 @@ class Notary:
         await self._compute.beside(lambda: check(certified, self._fingerprint, self._keys.is_signed_by))
         if trusted is not None and not trusted.has_quorum(certified.certificate.voters):
             # whether we could be heard ourselves, the others know better
-            there = (certified.certificate.voters | {teller}).intersection(certified.record.members)
-            await self.check_electors(
-                certified.certificate.electors, trusted, instance, excused={self._me}, witnesses=there
-            )
+            await self.check_electors(certified.certificate.electors, trusted, instance, excused={self._me})
         return certified
 
     async def check_electors(
@@ -86,7 +83,7 @@ class Notary:
         instance: Instance,
         *,
         excused: Collection[PeerId] = (),
-        witnesses: Collection[PeerId] = (),
+        leader: PeerId | None = None,
     ) -> None:
         """Who decides may be fewer than the history says only by those of whom we have not heard either.
 
@@ -95,7 +92,7 @@ class Notary:
         Args:
             named: who decides, as somebody says; empty: everybody who is there.
             excused: whose absence nobody has to explain.
-            witnesses: who says so, and has looked for the others itself.
+            leader: of a group, who says so and has looked for the others itself; None: nobody leads.
 
         Raises:
             BadCertificate: ``named`` are others, in another order, or without somebody who is here.
@@ -103,9 +100,9 @@ class Notary:
         if named == trusted.members:
             return
         told_s = self._clock.monotonic()
-        refusal = self._refusal(named, trusted, await self.roster(*instance), excused, witnesses)
+        refusal = self._refusal(named, trusted, await self.roster(*instance), excused, leader)
         if refusal is not None:  # who names them may have read a goodbye after we looked last
-            refusal = self._refusal(named, trusted, await self.roster(*instance, since_s=told_s), excused, witnesses)
+            refusal = self._refusal(named, trusted, await self.roster(*instance, since_s=told_s), excused, leader)
         if refusal is not None:
             raise refusal
 
@@ -115,11 +112,11 @@ class Notary:
         trusted: Electorate,
         expected: Expected,
         excused: Collection[PeerId],
-        witnesses: Collection[PeerId],
+        leader: PeerId | None,
     ) -> BadCertificate | None:
         others = set(trusted.members).difference(excused)  # who decides alone is told by nobody that it is gone
         are_others = bool(others) and set(named).isdisjoint(trusted.members)
-        if are_others and self.electors.are_gone(others, expected, witnesses):
+        if are_others and self.electors.are_gone(others, expected, leader):
             return None
         if not named or named != tuple(peer for peer in trusted.members if peer in set(named)):
             return BadCertificate("other_electors", "the electors named are not those who decide what follows")

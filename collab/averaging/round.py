@@ -67,7 +67,7 @@ class RoundEngine:
         self._accounts = Accounts(ports.transport.peer_id)
         self._butterfly = Butterfly(ports, self.links, Ruling(settings.reduction, settings.max_share))
         self._seats, self._news = Seats(), News(ports)
-        electors = Electors(settings.timeouts.reform_s, settings.timeouts.orphaned_s)
+        electors = Electors(settings.timeouts.reform_s, settings.timeouts.orphaned_s, ports.clock.monotonic)
         notary = Notary(ports, settings.fingerprint, roster, electors)
         self._verdicts = Verdicts(ports.transport, self._times, notary, self._seats, settings.terms)
         self.leading_to = self._verdicts.leading_to
@@ -217,6 +217,7 @@ class RoundEngine:
 
     async def _take_part(self, stream: Stream, group: Group, bring: Bring) -> Outcome:
         """From BEGIN to the verdict."""
+        begun_s = self._ports.clock.monotonic()
         self._news.reach(Phase.SEND_PARTS, group.epoch)
         session = self._butterfly.session(group, bring, self._accounts.encodings(group))
         async with session:
@@ -233,6 +234,7 @@ class RoundEngine:
             record = certified.record if certified is not None else voted
             holding = part.holding(record) if record is not None else None
         if certified is not None:
+            self._verdicts.electors.note_met((member.peer for member in group.members), begun_s)
             return self._decided(certified, holding, f"epoch {group.epoch} was committed without us to the end")
         if holding is not None and holding.is_held:
             self._accounts.keep(holding)
@@ -257,7 +259,10 @@ class RoundEngine:
             return Superseded(text=self._news.split(ours, record), record=record)
         holding = self._accounts.take(record) or holding
         is_held = holding is not None and holding.is_held
-        self._settle(certified, is_member=is_held and self._desk.me in record.members)
+        self._verdicts.remember(certified)
+        if is_held and self._desk.me in record.members:  # a word about what others hold may become void with them
+            self._seats.learn(record)
+        self._accounts.settle(record)  # what the round's encodings lost is owed
         if holding is None or not is_held:
             return Superseded(text=text, record=record)
         if holding.mean is None:
@@ -265,14 +270,6 @@ class RoundEngine:
         if holding.transcript is not None:
             self.history.remember(certified, holding.mean, holding.transcript)
         return Committed(mean=holding.mean, record=record)
-
-    def _settle(self, certified: Certified, *, is_member: bool) -> None:
-        """Remember, and owe what the round's encodings lost."""
-        record = certified.record
-        self._verdicts.remember(certified)
-        if is_member:  # a word about what others hold may become void with them
-            self._seats.learn(record)
-        self._accounts.settle(record)
 
     def retire(self) -> int | None:
         """Vote no more. From which epoch on others may decide without us; None: not for certain at any."""

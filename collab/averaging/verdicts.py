@@ -60,23 +60,28 @@ class Verdicts:
             known.append(self._maker)
         return next((record for record in known if record.next_lineage() == lineage), None)
 
-    async def learn_maker(self, lineage: Lineage, peers: Iterable[PeerId]) -> None:
-        """Ask who was there for the round that made a history, if we were not; its digest is the history's name."""
+    async def learn_maker(self, lineage: Lineage, peers: Iterable[PeerId]) -> frozenset[PeerId]:
+        """Ask who was there for the round that made a history, if we were not; its digest is the history's name.
+
+        Returns:
+            If nobody has told, those who may know: they have not said that they do not.
+        """
         if self.leading_to(lineage) is not None:
-            return
-        me = self._transport.peer_id
-        made = (ask_maker(self._transport, self._timeouts, peer, lineage) for peer in peers if peer != me)
-        asking = [asyncio.create_task(question) for question in made]
+            return frozenset()
+        asked = dict.fromkeys(peer for peer in peers if peer != self._transport.peer_id)
+        questions = {peer: ask_maker(self._transport, self._timeouts, peer, lineage) for peer in asked}
+        asking = {peer: asyncio.create_task(question) for peer, question in questions.items()}
         try:
-            for answer in asyncio.as_completed(asking):
+            for answer in asyncio.as_completed(asking.values()):
                 maker = await answer
-                if maker is not None:
+                if isinstance(maker, CommitRecord):
                     self._maker = maker
-                    return
+                    return frozenset()
         finally:
-            for task in asking:
+            for task in asking.values():
                 task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
+            await asyncio.gather(*asking.values(), return_exceptions=True)
+        return frozenset(peer for peer, task in asking.items() if task.result() is None)
 
     async def learn_from(self, peers: Sequence[PeerId], epoch: int, lineage: Lineage) -> Certified | None:
         """What followed a history that we may never have heard of, from those who have gone on from there."""
@@ -111,12 +116,11 @@ class Verdicts:
         if maker is None:
             return
         instance = group.epoch, group.lineage
-        said_by = {group.leader}
-        await self.notary.check_electors(group.electors, Electorate(maker.members), instance, witnesses=said_by)
+        await self.notary.check_electors(group.electors, Electorate(maker.members), instance, leader=group.leader)
         if len(group.electors) == len(maker.members):
             return
         expected = await self.notary.roster(*instance)
-        hasty = self.electors.leaves_out_too_soon(group.electors, maker, expected, said_by)
+        hasty = self.electors.leaves_out_too_soon(group.electors, maker, expected, group.leader)
         if hasty:
             text = f"leader {group.leader} leaves out {', '.join(hasty)}, who decide and were heard of not long ago"
             raise BadCertificate("electors_left_out", text)
@@ -178,14 +182,16 @@ class Verdicts:
 
 async def ask_maker(
     transport: Transport, timeouts: MeasuredTimeouts, peer: PeerId, lineage: Lineage
-) -> CommitRecord | None:
+) -> CommitRecord | Literal["unknown"] | None:
     """The round that made the history ``lineage``, which names its digest; None: ``peer`` does not say."""
     try:
         answer = await _exchange(transport, timeouts, peer, Message("made?", {"lineage": lineage}))
-        record = CommitRecord.from_fields(answer.get("record", dict)) if answer.kind == "made" else None
+        if answer.kind == "unknown":
+            return "unknown"
+        record = CommitRecord.from_fields(answer.get("record", dict))
     except NetworkError:
         return None
-    return record if record is not None and record.next_lineage() == lineage else None
+    return record if record.next_lineage() == lineage else None
 
 
 async def _exchange(transport: Transport, timeouts: MeasuredTimeouts, peer: PeerId, question: Message) -> Message:

@@ -32,10 +32,11 @@ def forms_of(packed: PackedSnapshot, most_bytes: int = MAX_HEADER_BYTES) -> Form
     Raises:
         CorruptState: it is no safetensors file, or its header is longer.
     """
+    data, length, epoch = memoryview(packed.data), header_bytes(packed), packed.manifest.epoch
+    if length > most_bytes:
+        text = f"the snapshot of epoch {epoch} has a header of {length} bytes, where at most {most_bytes} were expected"
+        raise CorruptState(text)
     try:
-        data, length = memoryview(packed.data), header_bytes(packed)
-        if length > most_bytes:
-            raise ValueError(f"a header of {length} bytes")
         header = json.loads(bytes(data[8 : 8 + length]))
         scalars = json.loads(header.pop("__metadata__", {}).get(SCALARS, "{}"))
         if header.keys() & scalars.keys():
@@ -43,7 +44,7 @@ def forms_of(packed: PackedSnapshot, most_bytes: int = MAX_HEADER_BYTES) -> Form
         tensors = {name: (str(one["dtype"]), tuple(map(int, one["shape"]))) for name, one in header.items()}
         forms = tensors | {name: ("", shape_of(value)) for name, value in scalars.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CorruptState(f"the snapshot of epoch {packed.manifest.epoch} is no safetensors file: {error}") from error
+        raise CorruptState(f"the snapshot of epoch {epoch} is no safetensors file: {error}") from error
     return {name: form for name, form in forms.items() if name.startswith((MODEL, OPTIMIZER))}
 
 

@@ -1,9 +1,10 @@
 """Who decides what follows a history, by what a peer has seen of those who should."""
 
+import time
 from dataclasses import replace
 
 from collab.averaging.assembly import Expected
-from collab.averaging.electors import Electors
+from collab.averaging.electors import MOST_REMEMBERED, Electors
 from collab.types import PeerId
 from tests.averaging.records import make_record
 
@@ -131,15 +132,45 @@ def test_a_newcomer_takes_the_owner_s_backbone_s_word_about_those_whom_it_has_ne
     electors = Electors(REFORM_S, ORPHANED_S)
     vouched = replace(seen(B, KEEPER, backbones=(KEEPER,)), is_vouched=lambda peer: peer == KEEPER)
     newcomer = replace(vouched, has_met=lambda _: False)
-    assert electors.leaves_out_too_soon((B,), MAKER, newcomer, {KEEPER}) == ()
-    assert electors.are_gone((A, C), newcomer, {B, KEEPER})
-    assert electors.leaves_out_too_soon((B,), MAKER, newcomer, {B}) == (C, A), "a trainer's word is none"
+    assert electors.leaves_out_too_soon((B,), MAKER, newcomer, KEEPER) == ()
+    assert electors.are_gone((A, C), newcomer, KEEPER)
+    assert electors.leaves_out_too_soon((B,), MAKER, newcomer, B) == (C, A), "a trainer's word is none"
     assert electors.leaves_out_too_soon((B,), MAKER, newcomer) == (C, A)
-    assert electors.leaves_out_too_soon((), MAKER, newcomer, {KEEPER}) == (B,), "who is here is not gone"
-    assert not electors.are_gone((A, B, C), newcomer, {KEEPER})
+    assert electors.leaves_out_too_soon((), MAKER, newcomer, KEEPER) == (B,), "who is here is not gone"
+    assert not electors.are_gone((A, B, C), newcomer, KEEPER)
     knows_c = replace(vouched, has_met=lambda peer: peer == C)
-    assert electors.leaves_out_too_soon((B,), MAKER, knows_c, {KEEPER}) == (C,), "we have looked for it ourselves"
-    assert not electors.are_gone((A, C), knows_c, {KEEPER})
+    assert electors.leaves_out_too_soon((B,), MAKER, knows_c, KEEPER) == (C,), "we have looked for it ourselves"
+    assert not electors.are_gone((A, C), knows_c, KEEPER)
+
+
+def test_who_was_in_a_round_was_here_then_whatever_was_seen_of_it() -> None:
+    """One that was started again says that it has no seat, until its first word after a round says otherwise."""
+    now_s = 1000.0
+    electors = Electors(REFORM_S, ORPHANED_S, lambda: now_s)
+    missed = dict.fromkeys((A, C), ORPHANED_S)
+    looked = replace(seen(B, missed_s=missed), has_met=lambda _: False, is_vouched=lambda peer: peer == KEEPER)
+    assert electors.of(MAKER, looked) == (B,)
+    assert electors.are_gone((A, C), looked, KEEPER)
+    electors.note_met(MAKER.members, now_s)
+    assert electors.of(MAKER, looked) == (C, A, B)
+    assert not electors.are_gone((A, C), looked, KEEPER)
+    now_s += REFORM_S / 2 + 0.1
+    assert electors.are_gone((A, C), looked)
+    assert electors.of(MAKER, looked) == (C, A, B)
+    now_s += REFORM_S / 2
+    assert electors.of(MAKER, looked) == (B,)
+
+
+def test_of_very_many_who_were_in_rounds_the_first_are_forgotten() -> None:
+    electors = Electors(REFORM_S, ORPHANED_S)
+    here = seen(missed_s=dict.fromkeys((A, B), ORPHANED_S))
+    electors.note_met((A,), time.monotonic())
+    for number in range(4):
+        others = tuple(PeerId(f"{number}-{index}") for index in range(MOST_REMEMBERED // 4))
+        electors.note_met(others, time.monotonic())
+    electors.note_met((B,), time.monotonic())
+    assert electors.are_gone((A,), here)
+    assert not electors.are_gone((B,), here)
 
 
 def test_who_has_a_reason_for_patience_takes_nobody_s_word() -> None:
@@ -152,10 +183,10 @@ def test_who_has_a_reason_for_patience_takes_nobody_s_word() -> None:
         has_met=lambda _: False,
         is_vouched=lambda peer: peer in (first, second),
     )
-    assert not electors.are_gone((A, C), newcomer, {second}), "of two backbones one is missed: which side are we on?"
-    assert electors.are_gone((A, C), replace(newcomer, helpers=frozenset({first, second})), {second})
+    assert not electors.are_gone((A, C), newcomer, second), "of two backbones one is missed: which side are we on?"
+    assert electors.are_gone((A, C), replace(newcomer, helpers=frozenset({first, second})), second)
     gone_on = replace(newcomer, helpers=frozenset({first, second}), ahead=frozenset({first}))
-    assert not electors.are_gone((A, C), gone_on, {second}), "somebody has gone on, and what followed is to be had"
+    assert not electors.are_gone((A, C), gone_on, second), "somebody has gone on, and what followed is to be had"
 
 
 def test_a_backbone_that_is_gone_for_good_holds_nobody_up() -> None:

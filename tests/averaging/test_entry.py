@@ -122,6 +122,7 @@ async def without_an_elector(network: FakeNetwork) -> tuple[Rounds, Committed]:
     assert isinstance(first, Committed)
     rounds.trainers.discard(PeerId("d"))
     rounds.missed_s = 10.0 * rounds.engines["a"].links.timeouts.fixed.orphaned_s
+    await asyncio.sleep(rounds.missed_s)
     return rounds, first
 
 

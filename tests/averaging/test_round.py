@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from collab.averaging.base import Aborted, Committed, Contribution, Outcome, Superseded
-from collab.averaging.messages import PARTS_PROTOCOL
+from collab.averaging.messages import PARTS_PROTOCOL, VERDICT_PROTOCOL
 from collab.averaging.plan import PART_ELEMENTS
 from collab.averaging.timeouts import FIRST
+from collab.net.base import Stream
 from collab.net.wire import Message
 from collab.types import Lineage, PeerId, Vector
 from tests.averaging.swarm import MAX_WEIGHT, L, Rounds, exact_mean, mean_of_record, random_vectors
@@ -293,7 +294,41 @@ def test_a_round_whose_result_somebody_holds_is_not_led_again_though_no_record_t
             in_doubt = await rounds.average(others)
             assert {type(outcome) for outcome in in_doubt.values()} == {Superseded}, "they may be cut off only"
             rounds.missed_s = FIRST.reform_s + 1.0
+            in_doubt = await rounds.average(others)
+            assert {type(outcome) for outcome in in_doubt.values()} == {Superseded}, "they were in a round just now"
+            await asyncio.sleep(rounds.missed_s)
             check_committed(await rounds.average(others), others, dict.fromkeys("cd", 1.0))
+
+    run(main())
+
+
+def test_who_does_not_say_whether_it_knows_who_decides_is_not_taken_along_by_a_leader_that_does_not() -> None:
+    async def main() -> None:
+        async with FakeNetwork() as network:
+            rounds = Rounds(network, "helper")
+            for name in "abc":
+                await rounds.add_trainer(name)
+            vectors = random_vectors("abc", 8)
+            rounds.leaders = [PeerId("a")]
+            first = (await rounds.average(vectors))["a"]
+            assert isinstance(first, Committed)
+            await rounds.add_auxiliary("helper")
+            rounds.leaders = [PeerId("helper")]
+
+            async def say_nothing(stream: Stream) -> None:
+                await asyncio.sleep(3600)
+
+            handlers = [network.peers[PeerId(name)].handlers for name in "abc"]
+            answers = [each[VERDICT_PROTOCOL] for each in handlers]
+            for each in handlers:
+                each[VERDICT_PROTOCOL] = say_nothing
+            unsaid = await rounds.average(vectors, epoch=1, lineage=first.lineage)
+            assert {outcome.reason for outcome in unsaid.values() if isinstance(outcome, Aborted)} == {"no_quorum"}
+            assert len(unsaid) == 3
+            for each, answer in zip(handlers, answers, strict=True):
+                each[VERDICT_PROTOCOL] = answer
+            said = await rounds.average(vectors, epoch=1, lineage=first.lineage)
+            assert {type(outcome) for outcome in said.values()} == {Committed}
 
     run(main())
 

@@ -194,6 +194,35 @@ def test_who_decides_is_known_from_the_round_that_made_the_history_or_from_the_r
     run(main())
 
 
+def test_who_does_not_say_whether_it_knows_who_made_a_history_is_told_from_who_does_not_know() -> None:
+    maker = make_record(members=(X, Y))
+
+    async def main() -> None:
+        async with FakeNetwork() as network:
+
+            async def say_nothing(stream: Stream) -> None:
+                await asyncio.sleep(3600)
+
+            async def lie(stream: Stream) -> None:
+                await stream.receive(timeout_s=1.0)
+                await stream.send(Message("made", {"record": record(7).to_fields()}), timeout_s=1.0)
+
+            await network.join("silent").serve(VERDICT_PROTOCOL, say_nothing)
+            await network.join("liar").serve(VERDICT_PROTOCOL, lie)
+            ignorant, knowing, ours = (verdicts(network, name) for name in ("ignorant", "knowing", "a"))
+            for each in (ignorant, knowing):
+                await each.serve()
+            knowing.remember(certify(maker))
+            asked = [PeerId(name) for name in ("silent", "liar", "ignorant", "a")]
+            assert await ours.learn_maker(maker.next_lineage(), asked) == {PeerId("silent"), PeerId("liar")}
+            assert ours.leading_to(maker.next_lineage()) is None
+            assert await ours.learn_maker(maker.next_lineage(), [*asked, PeerId("knowing")]) == NOBODY
+            assert ours.leading_to(maker.next_lineage()) == maker
+            assert await ours.learn_maker(maker.next_lineage(), asked) == NOBODY, "it is known"
+
+    run(main())
+
+
 def test_a_silent_member_delays_no_other_member_s_answer_and_costs_a_bounded_time() -> None:
     async def main() -> None:
         async with FakeNetwork() as network:
@@ -215,6 +244,15 @@ def test_a_silent_member_delays_no_other_member_s_answer_and_costs_a_bounded_tim
     run(main())
 
 
+async def tell(network: FakeNetwork, newcomer: Verdicts, maker: CommitRecord) -> None:
+    """Who made a history, as a donor tells it to who was in no round itself."""
+    name = f"donor {len(network.peers)}"
+    donor = verdicts(network, name)
+    await donor.serve()
+    donor.remember(certify(maker))
+    await newcomer.learn_maker(maker.next_lineage(), [PeerId(name)])
+
+
 @pytest.mark.parametrize("electors", [(X,), (PeerId("stranger"),)])
 def test_a_newcomer_follows_the_owner_s_backbone_that_leaves_out_whom_the_newcomer_has_never_met(
     electors: tuple[PeerId, ...],
@@ -226,7 +264,7 @@ def test_a_newcomer_follows_the_owner_s_backbone_that_leaves_out_whom_the_newcom
             for vouched, is_followed in ((LEADER, True), (Y, False)):
                 ports = make_ports(network.join(f"to {vouched}"))
                 ours = make_verdicts(ports, present=others or (X,), vouched=(vouched,))
-                ours.remember(certify(maker))
+                await tell(network, ours, maker)
                 group = make_group((Member(LEADER, 1.0), Member(X, 1.0)), electors=electors)
                 group = replace(group, epoch=maker.epoch + 1, lineage=maker.next_lineage())
                 if is_followed:
@@ -254,7 +292,7 @@ def test_a_leader_that_leaves_out_who_was_here_not_long_ago_is_not_followed(
         async with FakeNetwork() as network:
             ours = make_verdicts(make_ports(network.join(X)), present=(X,), missed_s=missed_s)
             maker = make_record(members=(X, Y))
-            ours.remember(certify(maker))
+            await tell(network, ours, maker)
             group = replace(make_group(electors=electors), epoch=maker.epoch + 1, lineage=maker.next_lineage())
             if is_followed:
                 await ours.check_electors(group)
