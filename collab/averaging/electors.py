@@ -56,7 +56,8 @@ class Electors:
         for peer in members:
             self._met_s.pop(peer, None)
             self._met_s[peer] = begun_s
-        while len(self._met_s) > MOST_REMEMBERED:
+        oldest_s = self._clock() - self._orphaned_s  # whom we have missed for longer is gone whatever we know of it
+        while len(self._met_s) > MOST_REMEMBERED or next(iter(self._met_s.values()), math.inf) < oldest_s:
             del self._met_s[next(iter(self._met_s))]
 
     def of(self, maker: CommitRecord | None, expected: Expected) -> tuple[PeerId, ...]:

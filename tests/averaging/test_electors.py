@@ -173,6 +173,18 @@ def test_of_very_many_who_were_in_rounds_the_first_are_forgotten() -> None:
     assert not electors.are_gone((B,), here)
 
 
+def test_who_was_in_no_group_for_as_long_as_anybody_is_waited_for_is_forgotten() -> None:
+    now_s = 1000.0
+    electors = Electors(REFORM_S, ORPHANED_S, lambda: now_s)
+    here = replace(seen(), has_met=lambda _: False, is_vouched=lambda peer: peer == KEEPER)
+    electors.note_met((A,), now_s)
+    now_s += ORPHANED_S + 1.0
+    assert not electors.are_gone((A,), here, KEEPER), "it was met"
+    electors.note_met((B,), now_s)
+    assert electors.are_gone((A,), here, KEEPER)
+    assert not electors.are_gone((B,), here, KEEPER)
+
+
 def test_who_has_a_reason_for_patience_takes_nobody_s_word() -> None:
     electors = Electors(REFORM_S, ORPHANED_S)
     first, second = PeerId("x"), PeerId("y")

@@ -16,6 +16,7 @@ BOUNDED = {
     "CommitRecord.members": "of the last rounds",
     "Courtesy._waited_at": "those whose word is there, when the next word comes",
     "Downlink._paths": "ten minutes, when the next one comes",
+    "Electors._met_s": "4,096, half an hour",
     "Guard._quiet": "two minutes, when the next one comes; 1,024 at most",
     "Holders._known": "those who are there, when trainers tell of data again",
     "Holders._words": "ten minutes, when the page is read again, or when it has long been done",
