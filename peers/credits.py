@@ -1,94 +1,79 @@
 """Who has given how much to a run, as they say themselves: for model card and dashboard. Kept on a backbone's disk."""
 
 import asyncio
-import json
 import logging
+import sqlite3
 import threading
-from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from itertools import count
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from collab.config import Run, Solo, VcAsgd
-from collab.durable import replace_file
+from collab.errors import CheckpointFailed
 from collab.ports import Ports
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
 from collab.types import PeerId, Role
+from peers.credit import Credit
+from peers.credit_file import MOST_PEERS, MOST_RANKED, CreditFile, Others
 
 logger = logging.getLogger(__name__)
 
 NOTE_S, SAVE_S = 1.0, 10.0
 """How often it is noted who has given how much, and how often that is written down."""
-MOST_PEERS = 5000
-"""Identities are free to make; of more, those that were in no round are forgotten first, then those who gave least."""
-LIVES = 4
-"""Of a peer, whose words may still come: records that are read late, or another machine that has the same key."""
-NO_OTHERS: dict[int, int] = {}
-"""What all share who have had one life: most of those who have ever come are strangers that came once."""
 
 
-@dataclass(slots=True)
-class Credit:
-    """One peer."""
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """Of all who count, over all time."""
 
-    name: str = ""
-    """Empty: it does not want to be named."""
-    earlier: int = 0
-    """Samples of its lives before those that follow."""
-    samples: int = 0
-    """Of the life that spoke last."""
-    invite: str = ""
-    """Id of the one that it has shown last; empty: none, as far as we have seen."""
-    is_seen: bool = False
-    """Whether this backbone has seen it in a round that committed."""
-    life: int = 0
-    """Which one spoke last, see ``PeerRecord``."""
-    others: Mapping[int, int] = field(default_factory=lambda: NO_OTHERS)
-    """Samples of the lives that spoke before, by their marks, the latest last. Never changed in place."""
-    said_at_s: float = 0.0
-    """When it has last said whether it wants to be named, swarm time."""
+    first: tuple[tuple[PeerId, Credit], ...]
+    """Most first, ``MOST_RANKED`` of them."""
+    number: int
+    total: int
+    """Samples of all of them."""
 
-    @property
-    def total(self) -> int:
-        """Samples of all its lives."""
-        return self.earlier + sum(self.others.values()) + self.samples
 
-    def hear(self, life: int, samples: int) -> None:
-        """So many samples of this life. One that bears no mark, of an earlier version, has ended when it says less."""
-        if self.life == 0 and samples >= self.samples:
-            self.life = life
-        if life == self.life:
-            if life == 0 and samples < self.samples:
-                self.earlier, self.samples = self.earlier + self.samples, 0
-            self.samples = max(self.samples, samples)
-            return
-        others = {**self.others, self.life: self.samples}
-        self.life, self.samples = life, max(samples, others.pop(life, 0))
-        if len(others) >= LIVES:
-            self.earlier += others.pop(next(iter(others)))
-        self.others = others
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Replaced as a whole: the event loop reads it while a thread writes to the disk."""
+
+    here: dict[PeerId, Credit] = field(default_factory=dict)
+    """Trainers that are here, also those that have given nothing yet, and whoever is not on the disk as it is here."""
+    others: Others = field(default_factory=Others)
+    """Those on the disk that are not among them."""
 
 
 class CreditBook:
-    """Of one run, as one backbone has seen it."""
+    """Of one run, as one backbone has seen it. In memory are those who are here."""
 
-    def __init__(self, path: Path) -> None:
-        """Blocks. What lies at ``path`` and cannot be read is put aside, and is never written over."""
-        self._path, self._lock = path, threading.Lock()
-        self._credits: dict[PeerId, Credit] = {}
-        self.grew_at_s: dict[PeerId, float] = {}
-        """When each of them said for the first time that it had given more, swarm time; since this process began."""
-        self._is_changed, self._is_kept = False, True
-        try:
-            self._credits = _read(path)
-        except OSError as error:
-            logger.warning(
-                "who gave how much, in %s, can neither be read nor put aside (%s); it stays as it is, and nothing is "
-                "kept beside it: make it and its directory readable and writable, and start again", path, error
-            )  # fmt: skip
-            self._is_kept = False
+    def __init__(self, path: Path, *, only_seen: bool = False) -> None:
+        """Blocks. What lies at ``path`` and cannot be read is put aside, and is never written over.
+
+        Args:
+            only_seen: whoever this backbone has not seen in a round does not count in the standings.
+        """
+        self._file, self._only_seen = CreditFile.open_or_in_memory(path), only_seen
+        self._present: set[PeerId] = set()
+        """Trainers whose word was fresh when it was last noted what they say."""
+        self._changed: set[PeerId] = set()
+        """Who is not on the disk as it is here."""
+        self._lock = threading.Lock()
+        self._is_failing = False
+        self._known = Known()
+        self._take(self._look_up([]))
+
+    def close(self) -> None:
+        """Nothing is read or written any more."""
+        self._file.close()
+
+    # -- what trainers say -------------------------------------------------------------------------------------------
+
+    def meet(self, records: Iterable[PeerRecord]) -> None:
+        """Have at hand what is known of those who were not here. Blocks, if there are any."""
+        if strangers := self._strangers(records):
+            self._take(self._look_up(strangers))
 
     def note(
         self,
@@ -96,17 +81,18 @@ class CreditBook:
         voice_of: Callable[[PeerId], PeerId] = PeerId,
         contributors: Container[PeerId] = (),
     ) -> None:
-        """What trainers say now.
+        """What trainers say now, of those that were met.
 
         Args:
             voice_of: the id of a peer's invite; its own, if it has shown none.
             contributors: to the last rounds.
         """
-        for record in records:
-            has_given = record.total_samples > 0
-            if record.role is not Role.TRAINER or not (has_given or record.peer in self._credits):
+        trainers = [record for record in records if record.role is Role.TRAINER]
+        self._present = {record.peer for record in trainers}
+        for record in trainers:
+            credit, has_given = self._known.here.get(record.peer), record.total_samples > 0
+            if credit is None or not (has_given or credit.total):
                 continue
-            credit = self._credits.setdefault(record.peer, Credit())
             known = replace(credit)
             if has_given:
                 credit.hear(record.life, record.total_samples)
@@ -116,30 +102,69 @@ class CreditBook:
             if voice != record.peer:
                 credit.invite = voice  # whose ban it is under, whatever it shows later
             credit.is_seen |= record.peer in contributors
-            self._is_changed |= credit != known
             if (credit.life, credit.samples) != (known.life, known.samples):
-                self.grew_at_s[record.peer] = record.said_at
-        if len(self._credits) > MOST_PEERS:
-            ranked = sorted(self._credits.items(), key=lambda item: (not item[1].is_seen, -item[1].total))
-            self._credits = dict(ranked[:MOST_PEERS])
-            self.grew_at_s = {peer: at_s for peer, at_s in self.grew_at_s.items() if peer in self._credits}
+                credit.grew_at_s = record.said_at
+            if credit != known:
+                self._changed.add(record.peer)
 
     def date(self, records: Iterable[PeerRecord]) -> None:
         """Remember when each of them last said whether it wants to be named: where backbones have heard both, the later
-        word counts. For records that ``note`` has had; with what that finds changed it is written down.
+        word counts. For records that ``note`` has had; it is written down with what that finds changed, or when the
+        peer has gone.
         """
         for record in records:
-            credit = self._credits.get(record.peer)
+            credit = self._known.here.get(record.peer)
             if credit is not None and credit.name == (record.name if record.wants_credit else ""):
                 credit.said_at_s = max(credit.said_at_s, record.said_at)
 
-    def all(self) -> tuple[Credit, ...]:
-        """Most first."""
-        return tuple(sorted(self._credits.values(), key=lambda credit: (-credit.total, credit.name)))
+    def _strangers(self, records: Iterable[PeerRecord]) -> list[PeerId]:
+        here = self._known.here
+        return [record.peer for record in records if record.role is Role.TRAINER and record.peer not in here]
+
+    def _look_up(self, strangers: list[PeerId]) -> Known | None:
+        """What is known with them; None: the disk does not say. Blocks."""
+        known = self._known
+        try:
+            found = self._file.read(strangers)
+            here = known.here | {peer: found.get(peer) or Credit() for peer in strangers}
+            return Known(here, self._file.but(here, only_seen=self._only_seen))
+        except sqlite3.Error as error:
+            self._complain("read", error)
+            return None
+
+    def _take(self, known: Known | None) -> None:
+        if known is not None:
+            self._known = known
+
+    # -- what is asked -----------------------------------------------------------------------------------------------
+
+    def standings(self) -> Standings:
+        """Who gave most, and how much all gave."""
+        known = self._known
+        here = [(peer, one) for peer, one in known.here.items() if one.total and one.is_seen >= self._only_seen]
+        ranked = sorted([*here, *known.others.first], key=_rank)
+        total = sum(one.total for _, one in here)
+        return Standings(tuple(ranked[:MOST_RANKED]), len(here) + known.others.number, total + known.others.total)
+
+    def grew_at_s(self, peer: PeerId) -> float | None:
+        """When a trainer that is here said for the first time that it had given more, swarm time."""
+        credit = self._known.here.get(peer)
+        return credit.grew_at_s or None if credit is not None else None
 
     def by_peer(self) -> list[tuple[PeerId, Credit]]:
-        """Most first."""
-        return sorted(self._credits.items(), key=lambda item: (-item[1].total, item[0]))
+        """All, most first. Blocks.
+
+        Raises:
+            CheckpointFailed: the disk gives nothing.
+        """
+        here = {peer: one for peer, one in self._known.here.items() if one.total}
+        try:
+            return sorted((self._file.all() | here).items(), key=_rank)
+        except sqlite3.Error as error:
+            text = f"who gave how much cannot be read: {error}"
+            raise CheckpointFailed(text, hint="mend the disk; the next checkpoint is published") from error
+
+    # -- the disk ----------------------------------------------------------------------------------------------------
 
     async def keep(
         self,
@@ -153,64 +178,65 @@ class CreditBook:
         Args:
             voice_of, contributors: as for ``note``.
         """
-        clock = ports.clock
+        clock, beside = ports.clock, ports.compute.beside  # a busy disk takes its time
         saved_s = clock.monotonic()
         try:
             while True:
                 records = view().records
+                if strangers := self._strangers(records):
+                    self._take(await beside(partial(self._look_up, strangers)))
                 self.note(records, voice_of, contributors())
                 self.date(records)
                 if clock.monotonic() >= saved_s + SAVE_S:
                     saved_s = clock.monotonic()
-                    await ports.compute.beside(self.save)  # a busy disk takes its time
+                    await beside(self.save)
                 await asyncio.sleep(NOTE_S)
         finally:
             self.save()
 
     def save(self) -> None:
-        """For the next life; what cannot be written is only lost to the card. Blocks."""
+        """Write down what has changed, and forget here who has gone; what cannot be written stays. Blocks."""
         with self._lock:  # one that is under way when the backbone leaves is waited for
-            if not self._is_changed or not self._is_kept:
+            here = self._known.here
+            gone = here.keys() - self._present
+            due = {peer: here[peer] for peer in gone | self._changed if here[peer].total}
+            if not due and not gone:
                 return
-            content = {peer: asdict(credit) for peer, credit in self._credits.items()}
-            self._is_changed = False
             try:
-                replace_file(self._path, json.dumps(content).encode())
-            except OSError as error:
-                self._is_changed = True
-                logger.warning("who gave how much cannot be written to %s: %s; free some space", self._path, error)
+                if due:
+                    self._file.write(due)
+                staying = {peer: one for peer, one in here.items() if peer not in gone}
+                self._known = Known(staying, self._file.but(staying, only_seen=self._only_seen))
+                self._changed.clear()
+                self._is_failing = False
+            except sqlite3.Error as error:
+                self._complain("written", error)
+                self._forget_least()
+
+    def _complain(self, what: str, error: sqlite3.Error) -> None:
+        if not self._is_failing:  # said once, not every time
+            logger.warning("who gave how much cannot be %s: %s; free some space, training goes on", what, error)
+        self._is_failing = True
+
+    def _forget_least(self) -> None:
+        """While the disk takes nothing, no more than it would."""
+        known = self._known
+        if len(known.here) > MOST_PEERS:
+            ranked = sorted(known.here.items(), key=lambda item: (not item[1].is_seen, *_rank(item)))
+            self._known = replace(known, here=dict(ranked[:MOST_PEERS]))
+            self._changed &= self._known.here.keys()
+
+
+def has_rounds(run: Run) -> bool:
+    """Whether training goes in rounds, in which a backbone sees who brings something."""
+    return not isinstance(run.strategy, VcAsgd | Solo)
 
 
 def who_counts(given: Iterable[tuple[PeerId, Credit]], run: Run) -> list[tuple[PeerId, Credit]]:
     """Of those who say to have given something: where training goes in rounds, who was seen in one."""
-    has_rounds = not isinstance(run.strategy, VcAsgd | Solo)
-    return [(peer, one) for peer, one in given if one.is_seen or not has_rounds]
+    return [(peer, one) for peer, one in given if one.is_seen or not has_rounds(run)]
 
 
-def _credit(one: dict[str, Any]) -> Credit:
-    """What an earlier version has written has no mark, and was in the book before anybody looked for it."""
-    name, earlier, samples = str(one["name"]), int(one["earlier"]), int(one["samples"])
-    others = {int(life): int(given) for life, given in one.get("others", {}).items()} or NO_OTHERS
-    invite, is_seen, life = str(one.get("invite", "")), bool(one.get("is_seen", True)), int(one.get("life", 0))
-    return Credit(name, earlier, samples, invite, is_seen, life, others, float(one.get("said_at_s", 0.0)))
-
-
-def _read(path: Path) -> dict[PeerId, Credit]:
-    """
-    Raises:
-        OSError: there is something that can neither be read nor put aside.
-    """
-    try:
-        content = json.loads(path.read_bytes())
-        return {PeerId(str(peer)): _credit(one) for peer, one in content.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        names = (path.with_name(f"{path.stem}.unreadable-{number}{path.suffix}") for number in count(1))
-        aside = next(name for name in names if not name.exists())
-        path.rename(aside)
-        logger.warning(
-            "who gave how much cannot be read from %s (%r); it lies in %s, and all begin at 0: to have it back, stop "
-            "this backbone and put a mended file, or one of a backup, in its place", path, error, aside
-        )  # fmt: skip
-        return {}
+def _rank(item: tuple[PeerId, Credit]) -> tuple[int, PeerId]:
+    peer, credit = item
+    return -credit.total, peer

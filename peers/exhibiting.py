@@ -7,8 +7,8 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from collab.config import Run
 from collab.metrics.recorder import Recorder
 from collab.metrics.records import Notice
 from collab.metrics.sinks import JsonLines, Sink
@@ -18,7 +18,7 @@ from collab.ports import Ports
 from collab.swarm.bundle import Bundle
 from collab.swarm.progress import SwarmView
 from peers.backbone import Backbone
-from peers.credits import CreditBook
+from peers.credits import CreditBook, has_rounds
 from peers.dashboard.recent import Recent
 from peers.places import DataDir
 
@@ -65,18 +65,22 @@ class Kept:
         return self.log, self.recorder, self.recent
 
 
-async def keep_record(ports: Ports, data_dir: DataDir, stack: ExitStack, view: Callable[[], SwarmView]) -> Kept:
+async def keep_record(
+    ports: Ports, run: Run, data_dir: DataDir, stack: ExitStack, view: Callable[[], SwarmView]
+) -> Kept:
     """Begin to write down what happens, until ``stack`` ends.
 
     Args:
         view: the swarm as last seen; asked for when something happens.
     """
-    history = await ports.compute.beside(lambda: open_history(data_dir.history))
+    history = await ports.compute.beside(lambda: MetricsStore.open_or_in_memory(data_dir.history))
     stack.callback(history.close)
     recorder = Recorder(ports.compute, history)
     stack.callback(recorder.write)
     recent = Recent(history, lambda: [record.peer for record in view().records])
-    return Kept(CreditBook(data_dir.credits), history, recorder, recent, JsonLines(data_dir.metrics))
+    book = await ports.compute.beside(lambda: CreditBook(data_dir.credits, only_seen=has_rounds(run)))
+    stack.callback(book.close)
+    return Kept(book, history, recorder, recent, JsonLines(data_dir.metrics))
 
 
 def start_tracking(service: Service | None, ports: Ports, bundle: Bundle, data_dir: DataDir) -> Tracker | None:
@@ -99,15 +103,6 @@ def start_tracking(service: Service | None, ports: Ports, bundle: Bundle, data_d
     tracker = Tracker(service, tracked, say)
     tracker.start()
     return tracker
-
-
-def open_history(path: Path) -> MetricsStore:
-    """The metrics on the disk; where that takes nothing, in memory: the run is not to wait for them."""
-    try:
-        return MetricsStore.open(path)
-    except OSError as error:
-        logger.warning("metrics are kept in memory only: %s; free some space and start again", error)
-        return MetricsStore.in_memory()
 
 
 async def show(listening: socket.socket, ports: Ports, backbone: Backbone, data_dir: DataDir, kept: Kept) -> None:

@@ -17,7 +17,7 @@ from collab.metrics.store import MetricsStore
 from collab.swarm.orders import OrderBook
 from collab.swarm.statements import FOREVER, Ban
 from collab.types import PeerId
-from peers.credits import Credit
+from peers.credit import MOST_OF_ONE, Credit
 from peers.model_card import Point
 
 MOST_POINTS = 400
@@ -26,8 +26,8 @@ MOST_NAMED, MOST_WITHDRAWN = 500, 1000
 """Of one run: those who gave most, and those who took it back last that they are named."""
 MOST_CHARACTERS = 40
 """Of a name, and of the mark of an era."""
-MOST_OF_ONE, MOST_SAMPLES, MOST_MACHINES = 1 << 50, 1 << 62, 1 << 30
-"""Samples of one machine and of all, and machines: beyond it somebody lies."""
+MOST_SAMPLES, MOST_MACHINES = 1 << 62, 1 << 30
+"""Samples of all, and machines: beyond it somebody lies."""
 CURVES = (LOSS.name, EVAL_LOSS.name, SAMPLES_PER_S.name, LEARNING_RATE.name)
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 

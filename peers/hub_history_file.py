@@ -11,12 +11,12 @@ from typing import Any
 from collab.checkpoints.hub_repository import There
 from collab.errors import CorruptState
 from collab.metrics.names import MAX_EPOCH
+from peers.credit import MOST_OF_ONE
 from peers.hub_history import (
     CURVES,
     MOST_CHARACTERS,
     MOST_MACHINES,
     MOST_NAMED,
-    MOST_OF_ONE,
     MOST_POINTS,
     MOST_SAMPLES,
     MOST_WITHDRAWN,

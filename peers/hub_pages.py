@@ -19,7 +19,8 @@ from collab.swarm.snapshots import MAX_HEADER_BYTES
 from collab.swarm.statements import Amend
 from collab.types import PeerId
 from collab.version import VERSION
-from peers.credits import Credit, who_counts
+from peers.credit import Credit
+from peers.credits import who_counts
 from peers.hub_history import (
     Curves,
     History,

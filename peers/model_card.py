@@ -12,7 +12,7 @@ import yaml
 
 from collab.config import BuiltinData, CausalLMTask, FilesData, HubData, ImageClassificationTask, Run
 from collab.simulation.curves import Curve, draw
-from peers.credits import Credit
+from peers.credit import Credit
 from peers.licences import licence_metadata
 
 MARKUP = frozenset("\\`*_{}[]()#+-.!|~@:=")

@@ -56,7 +56,7 @@ class DataDir:
     @property
     def credits(self) -> Path:
         """Who has given how much, as a backbone has heard."""
-        return self.path / "credits.json"
+        return self.path / "credits.sqlite"
 
     @property
     def state(self) -> Path:

@@ -92,8 +92,8 @@ async def serve_backbone(
         stores = await ports.compute.beside(lambda: open_stores(bundle, place.store, place.data_dir.parameters))
         if stores is not None:
             stack.callback(stores.close)
-        kept = await keep_record(ports, place.data_dir, stack, lambda: backbone.membership.view) if has_record else None
-        noted_era = await ports.compute.beside(kept.history.era) if kept is not None else None
+        of_this = ports, bundle.run, place.data_dir, stack
+        kept = await keep_record(*of_this, lambda: backbone.membership.view) if has_record else None
         teller = ProgressTeller(serving.relay.observe, ports.clock)
         settings = BackboneSettings(
             name=place.name,
@@ -101,7 +101,7 @@ async def serve_backbone(
             stores=stores,
             owner=place.owner,
             off=place.off,
-            noted_era=noted_era,
+            noted_era=await ports.compute.beside(kept.history.era) if kept is not None else None,
             tell_writing=partial(teller.tell, "writing a checkpoint"),
         )
         backbone = Backbone(ports, started.identity, bundle, workshop, settings)

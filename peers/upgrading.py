@@ -14,6 +14,7 @@ from pathlib import Path
 from collab.durable import replace_file
 from collab.errors import ConfigError
 from collab.version import VERSION
+from peers.credit_file import take_over
 from peers.disk_remedy import remedy
 
 logger = logging.getLogger(__name__)
@@ -47,9 +48,14 @@ def _with_settled_passes(_: Path) -> None:
     """``parameters.sqlite`` is read as it is; the version before would count again what is settled from now on."""
 
 
+def _with_credits_in_a_table(path: Path) -> None:
+    take_over(path / "credits.json", path / "credits.sqlite")
+
+
 STEPS: Sequence[Step] = (
     Step(add=_apart_from_checkpoints, obsolete=("checkpoints/last-seen.json", "checkpoints/coverage.json")),
     Step(add=_with_settled_passes, obsolete=()),
+    Step(add=_with_credits_in_a_table, obsolete=("credits.json",)),
 )
 """In order; the format is how many of them a directory has behind it."""
 

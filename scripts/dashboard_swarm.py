@@ -81,7 +81,7 @@ class InventedSwarm:
             me=BACKBONE,
             view=self.view,
             credible=Credible(bundle.run, str, lambda: self.rounds, trusts=lambda peer: peer == BACKBONE),
-            credits=CreditBook(directory / "credits.json"),
+            credits=CreditBook(directory / "credits.sqlite", only_seen=True),
             store=self.store,
             recent=self.recent,
             problem=lambda: self.problem,
@@ -94,6 +94,7 @@ class InventedSwarm:
 
     def close(self) -> None:
         self.recorder.write()
+        self.sources.credits.close()
         self.store.close()
 
     def view(self) -> SwarmView:
@@ -162,6 +163,7 @@ class InventedSwarm:
             self.sink.observe(
                 CheckpointSaved(at_s=now_s, epoch=self.epoch, path=place, num_bytes=21_300_000, seconds=0.2)
             )
+        self.sources.credits.meet(self.view().records)
         self.sources.credits.note(self.view().records, contributors=self.names)
 
     @property

@@ -44,6 +44,7 @@ LAYERS = {
     "collab.clock": PORTS,
     "collab.compute": PORTS,
     "collab.durable": PORTS,
+    "collab.database": PORTS,
     "collab.net.base": PORTS,
     "collab.net.buckets": PURE,
     "collab.net.errands": PORTS,

@@ -1,16 +1,14 @@
 """A backbone's metrics in SQLite: curves, counters and the last events of each kind. Bounded, and kept for ever."""
 
 import json
-import logging
 import sqlite3
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any
 
+from collab.database import Database
 from collab.metrics.backbone_events import RolledBack, RoundPlanned, RoundShared
 from collab.metrics.names import counter_of, figures_of
 from collab.metrics.records import (
@@ -24,18 +22,9 @@ from collab.metrics.records import (
 )
 from collab.metrics.sinks import event_fields
 
-logger = logging.getLogger(__name__)
-T = TypeVar("T")
-
-VERSION = 1
-"""Of the tables; a file of a later one is put aside, since what it means is not known."""
 MOST_POINTS = 10_000
 """Of one curve. Of more, every second one of the older half goes, so that the oldest are the sparsest. About 4 MB in
 all."""
-JOURNALS = ("-wal", "-shm")
-LONGEST_JOURNAL_BYTES = 4 << 20
-CACHE_KIB = 256
-"""Of pages of the file in this process; the system caches them anyway."""
 KEPT: Mapping[type[Event], int] = {
     SwarmReport: 1,
     RolledBack: 1,
@@ -84,69 +73,19 @@ class Curve:
     values: tuple[float, ...]
 
 
-class MetricsStore:
-    """One file. All methods block, and may be called from any thread.
+class MetricsStore(Database):
+    """One file. All methods block, and may be called from any thread."""
 
-    A file that turns out to be damaged is put aside, whenever that is, and a new one begins.
-    """
+    holds, tables, version = "the record of metrics", TABLES, 1
 
-    def __init__(self, database: sqlite3.Connection, path: Path | None = None) -> None:
-        """
-        Args:
-            path: of the database; None: it is in memory.
-        """
-        self._database, self._path, self._lock = database, path, threading.Lock()
+    def __init__(self, connection: sqlite3.Connection, path: Path | None = None) -> None:
+        super().__init__(connection, path)
         self._added: dict[str, int] = {}
         """Points of each curve since it was looked at how many there are; not in it: that was never done."""
 
-    @classmethod
-    def open(cls, path: Path) -> Self:
-        """The store in a file, which is made if it is not there. One that is none, or damaged, is put aside.
-
-        Raises:
-            OSError: the disk takes nothing, or gives nothing.
-        """
-        try:
-            return cls(_opened(path), path)
-        except sqlite3.OperationalError as error:
-            raise OSError(f"{path}: {error}") from error
-        except sqlite3.DatabaseError as error:
-            _put_aside(path, error)
-        try:
-            return cls(_opened(path), path)
-        except sqlite3.Error as error:
-            raise OSError(f"{path}: {error}") from error
-
-    @classmethod
-    def in_memory(cls) -> Self:
-        """One that ends with the process: for a disk that takes nothing, and for tests."""
-        return cls(_in_memory())
-
-    def close(self) -> None:
-        with self._lock:
-            self._database.close()
-
-    def _use(self, work: Callable[[], T]) -> T:
-        """Do something with the database; if it is damaged, with a new one: what was in it cannot be had any more."""
-        with self._lock:
-            try:
-                return work()
-            except sqlite3.DatabaseError as error:
-                if type(error) is not sqlite3.DatabaseError or self._path is None:  # a full disk has a class of its own
-                    raise
-                self._begin_anew(self._path, error)
-                return work()
-
     def _begin_anew(self, path: Path, error: sqlite3.DatabaseError) -> None:
-        with suppress(sqlite3.Error):
-            self._database.close()
         self._added.clear()
-        try:
-            _put_aside(path, error)
-            self._database = _opened(path)
-        except (OSError, sqlite3.Error) as failure:
-            logger.warning("metrics are kept in memory only: %s; mend the disk and start again", failure)
-            self._database, self._path = _in_memory(), None
+        super()._begin_anew(path, error)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -160,7 +99,7 @@ class MetricsStore:
 
     def _write(self, events: Sequence[Event]) -> None:
         with self._transaction():
-            execute = self._database.execute
+            execute = self._connection.execute
             for event in events:
                 if isinstance(event, RolledBack):
                     execute("DELETE FROM figures WHERE epoch > ?", (event.epoch,))
@@ -177,26 +116,15 @@ class MetricsStore:
 
     def _keep_small(self, events: Sequence[Event]) -> None:
         for kind in {type(event) for event in events} & KEPT.keys():
-            self._database.execute(FORGET, {"kind": kind.__name__, "most": KEPT[kind]})
+            self._connection.execute(FORGET, {"kind": kind.__name__, "most": KEPT[kind]})
         for name, added in Counter(figure.name for event in events for figure in figures_of(event)).items():
             self._added[name] = self._added.get(name, MOST_POINTS) + added
             if self._added[name] < MOST_POINTS // 20:
                 continue
             self._added[name] = 0
-            (number,) = self._database.execute("SELECT count(*) FROM figures WHERE name = ?", (name,)).fetchone()
+            (number,) = self._connection.execute("SELECT count(*) FROM figures WHERE name = ?", (name,)).fetchone()
             if number > MOST_POINTS:
-                self._database.execute(THIN, {"name": name})
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._database.execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:  # a full disk may have ended it already
-                self._database.execute("ROLLBACK")
-            raise
+                self._connection.execute(THIN, {"name": name})
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -234,48 +162,3 @@ class MetricsStore:
         """Mark of the last rollback that the curves know of; empty: there was none; None: its mark was not kept."""
         told = self.newest(RolledBack, 1)
         return told[0].get("era") if told else ""
-
-    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        return self._use(lambda: self._database.execute(query, values).fetchall())
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    """A database in a file.
-
-    Raises:
-        sqlite3.DatabaseError: it is none, damaged, or of a later version.
-    """
-    return _prepared(sqlite3.connect(path, check_same_thread=False, isolation_level=None))
-
-
-def _in_memory() -> sqlite3.Connection:
-    return _prepared(sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None))
-
-
-def _put_aside(path: Path, error: sqlite3.DatabaseError) -> None:
-    """Raises ``OSError``."""
-    aside = path.with_suffix(".unreadable.sqlite")
-    logger.warning("metrics in %s cannot be read (%s); they lie in %s, and new ones begin", path, error, aside)
-    for suffix in JOURNALS:
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    path.replace(aside)
-
-
-def _prepared(database: sqlite3.Connection) -> sqlite3.Connection:
-    try:
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if version > VERSION:
-            raise sqlite3.DatabaseError(f"it is of version {version}, and this program knows {VERSION}")
-        (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict)
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last seconds, and nothing else
-        database.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        database.execute(f"PRAGMA journal_size_limit = {LONGEST_JOURNAL_BYTES}")
-        database.executescript(TABLES)
-        database.execute(f"PRAGMA user_version = {VERSION}")
-    except BaseException:
-        database.close()
-        raise
-    return database

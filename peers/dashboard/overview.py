@@ -22,7 +22,6 @@ from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
 from collab.types import Lineage, PeerId, Role
 from collab.version import VERSION
-from peers.credits import who_counts
 from peers.dashboard.link_use import Use, fullest, links_used
 from peers.dashboard.plain import finite, short_id, shown
 from peers.dashboard.sources import Sources
@@ -37,8 +36,6 @@ MOST_ROUNDS, MOST_NAMES = 10, 16
 """Told of, and in each list of a round, largest first: all of 64 peers would be most of the page's traffic."""
 NO_USE: Use = (math.nan, math.nan)
 MOST_PEERS = 256
-MOST_CONTRIBUTORS = 50
-"""By name; the others are told of together."""
 
 
 class Overview:
@@ -192,8 +189,8 @@ class Overview:
 
     def _brought_at_s(self, peer: PeerId) -> float | None:
         """When a peer's samples were in a round last; where there are none, when it said that it has given more."""
-        book = self.sources.recent.brought_at_s if self._is_one_history else self.sources.credits.grew_at_s
-        return book.get(peer)
+        sources = self.sources
+        return sources.recent.brought_at_s.get(peer) if self._is_one_history else sources.credits.grew_at_s(peer)
 
     def _rounds(self) -> list[dict[str, Any]]:
         recent, home = self.sources.recent, self.sources.home
@@ -243,9 +240,8 @@ class Overview:
         return {"name": self._name(found[0]), "way": found[1], "used": finite(found[2], 3)} if found else None
 
     def _contributors(self, view: SwarmView) -> dict[str, Any]:
-        given = who_counts(self.sources.credits.by_peer(), self.sources.run)
-        here = {record.peer for record in view.records}
-        total = sum(credit.total for _, credit in given)
+        standings = self.sources.credits.standings()
+        here, total = {record.peer for record in view.records}, standings.total
         rows = [
             {
                 "id": shown(peer),
@@ -254,10 +250,10 @@ class Overview:
                 "share": finite(credit.total / total, 4),
                 "is_here": peer in here,
             }
-            for peer, credit in given[:MOST_CONTRIBUTORS]
+            for peer, credit in standings.first
         ]
-        others = given[MOST_CONTRIBUTORS:]
-        return {"total": total, "rows": rows, "others": len(others), "samples": sum(c.total for _, c in others)}
+        named = sum(credit.total for _, credit in standings.first)
+        return {"total": total, "rows": rows, "others": standings.number - len(rows), "samples": total - named}
 
     def _checkpoints(self) -> list[dict[str, Any]]:
         recent, here = self.sources.recent, self.sources.on_disk()

@@ -128,7 +128,7 @@ def test_a_backbone_starts_on_a_disk_that_takes_nothing_for_the_convenience_of_p
     with live_swarm(tmp_path / "run", RUN.format(until=10, rate=1)) as swarm:
         backbone = swarm.backbone()
         backbone.wait_to_say(f"cannot write {kept / 'addresses.json'}: Is a directory")
-        backbone.wait_to_say("metrics are kept in memory only")
+        backbone.wait_to_say("the record of metrics is kept in memory only")
     assert sorted(path.name for path in kept.glob(".addresses*")) == []
 
 

@@ -28,7 +28,7 @@ def test_two_backbones_share_the_duties_and_the_run_is_finished(tmp_path: Path) 
         second.leave()
         first.leave()
         files = {path.name for path in (swarm.directory / "backbone").iterdir()}
-        assert files.isdisjoint({"metrics.sqlite", "metrics.jsonl", "credits.json"})
+        assert files.isdisjoint({"metrics.sqlite", "metrics.jsonl", "credits.sqlite"})
         assert not first.all("DashboardServed")
         assert (swarm.directory / "second" / "metrics.sqlite").is_file()
         address = (swarm.directory / "anna" / "backbones.json").read_text()

@@ -11,11 +11,12 @@ from typing import TypeVar
 
 import pytest
 
+from collab.database import LONGEST_JOURNAL_BYTES
 from collab.metrics import store as store_module
 from collab.metrics.backbone_events import RolledBack
 from collab.metrics.recorder import MOST_WAITING, TRY_AGAIN_S, Recorder
 from collab.metrics.records import Event, MicrobatchDone, Notice, RoundEnded, SwarmReport
-from collab.metrics.store import KEPT, LONGEST_JOURNAL_BYTES, MetricsStore, matters
+from collab.metrics.store import KEPT, MetricsStore, matters
 from tests.fakes import FakeCompute, run
 from tests.metrics.test_names import REPORT, ROUND
 
@@ -258,13 +259,13 @@ def test_a_disk_that_is_really_full_leaves_what_was_there_and_takes_the_rest_lat
         recorder = Recorder(FakeCompute(), store)
         recorder.observe(report(1))
         recorder.write()
-        (pages,) = store._database.execute("PRAGMA page_count").fetchone()
-        store._database.execute(f"PRAGMA max_page_count = {pages}")
+        (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+        store._connection.execute(f"PRAGMA max_page_count = {pages}")
         for epoch in range(2, 2_000):
             recorder.observe(report(epoch))
         recorder.write()
         assert store.curve("loss").epochs == (1,), "all of it, or nothing"
-        store._database.execute("PRAGMA max_page_count = 100000")
+        store._connection.execute("PRAGMA max_page_count = 100000")
         recorder.write()
         assert store.curve("loss").epochs == tuple(range(1, 2_000))
 

@@ -38,7 +38,8 @@ def overview(swarm: SimSwarm) -> Overview:
     with closing(MetricsStore.in_memory()) as store:
         store.write(peer.events)
         recent = Recent(store, lambda: [record.peer for record in backbone.membership.view.records])
-    book = CreditBook(swarm.directory / "credits.json")
+    book = CreditBook(swarm.directory / "credits.sqlite", only_seen=True)
+    book.meet(backbone.membership.view.records)
     book.note(backbone.membership.view.records, contributors=backbone.contributors())
     assert peer.ports is not None
     return Overview(

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,9 @@ from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
 from collab.types import Lineage, PeerId, Role
 from peers.credible import Credible
-from peers.dashboard.overview import MOST_CONTRIBUTORS, MOST_NAMES, Overview
+from peers.credit_file import MOST_RANKED
+from peers.credits import CreditBook
+from peers.dashboard.overview import MOST_NAMES, Overview
 from peers.dashboard.plain import short_id
 from peers.dashboard.recent import Recent
 from peers.summary import ABSENT, DEFERRED
@@ -371,28 +374,35 @@ def test_metrics_have_the_names_and_values_that_the_store_has_also_after_a_resta
 
 
 def test_of_very_many_contributors_the_first_are_named_and_the_others_counted(tmp_path: Path) -> None:
-    crowd = InventedSwarm(tmp_path, MOST_CONTRIBUTORS + 30)
+    crowd = InventedSwarm(tmp_path, MOST_RANKED + 30)
     crowd.step()
     crowd.step()
     everything = state(crowd)
     told = everything["contributors"]
     crowd.close()
     assert len(everything["rounds"][0]["brought"]) == MOST_NAMES
-    assert everything["rounds"][0]["contributors"] == MOST_CONTRIBUTORS + 30
-    assert len(told["rows"]) == MOST_CONTRIBUTORS
+    assert everything["rounds"][0]["contributors"] == MOST_RANKED + 30
+    assert len(told["rows"]) == MOST_RANKED
     assert told["others"] == 30
     assert told["samples"] + sum(row["samples"] for row in told["rows"]) == told["total"]
 
 
-def test_a_claim_alone_makes_nobody_a_contributor_where_training_goes_in_rounds(swarm: InventedSwarm) -> None:
-    swarm.step()
-    told = state(swarm)["contributors"]
-    honest = next(record for record in swarm.view().records if record.role is Role.TRAINER)
-    swarm.sources.credits.note([replace(honest, peer=PeerId("stranger"), total_samples=10**15)])
-    assert state(swarm)["contributors"] == told
-    pushes = swarm.sources.run.model_copy(update={"strategy": VcAsgd(name="vc_asgd")})
-    swarm.sources = replace(swarm.sources, run=pushes)
-    assert state(swarm)["contributors"]["rows"][0]["id"] == "stranger", "there are no rounds to be seen in"
+@pytest.mark.parametrize("only_seen", [True, False])
+def test_a_claim_alone_makes_nobody_a_contributor_where_training_goes_in_rounds(
+    swarm: InventedSwarm, tmp_path: Path, only_seen: bool
+) -> None:
+    with closing(CreditBook(tmp_path / "another.sqlite", only_seen=only_seen)) as book:
+        swarm.sources = replace(swarm.sources, credits=book)
+        swarm.step()
+        told = state(swarm)["contributors"]
+        honest = next(record for record in swarm.view().records if record.role is Role.TRAINER)
+        boast = [replace(honest, peer=PeerId("stranger"), total_samples=10**15)]
+        book.meet(boast)
+        book.note(boast)
+        if only_seen:
+            assert state(swarm)["contributors"] == told
+        else:
+            assert state(swarm)["contributors"]["rows"][0]["id"] == "stranger", "there are no rounds to be seen in"
 
 
 def test_memory_of_rounds_is_bounded_and_begins_with_the_store() -> None:
