@@ -1,7 +1,10 @@
 """Who has given how much to a run, on a backbone's disk: of thousands who came once and went nothing is in memory."""
 
+import errno
 import json
 import logging
+import os
+import sqlite3
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from collab.database import Database
+from collab.database import Database, os_error
 from collab.types import PeerId
 from peers.credit import MOST_OF_ONE, NO_OTHERS, Credit
 
@@ -54,6 +57,7 @@ class CreditFile(Database):
     """One file, of ``MOST_PEERS``. All methods block, and may be called from any thread."""
 
     holds, tables, version = "the book of contributors", TABLES, 1
+    outlives_power_cuts = True
 
     def write(self, changed: Mapping[PeerId, Credit]) -> None:
         """Put them in, each in the place of what it has there.
@@ -63,6 +67,15 @@ class CreditFile(Database):
         """
         rows = [_row(peer, credit) for peer, credit in changed.items()]
         self._use(lambda: self._write(rows))
+
+    def add(self, known: Mapping[PeerId, Credit]) -> None:
+        """Put them in, but for those that have more there.
+
+        Raises:
+            sqlite3.Error: as for ``write``.
+        """
+        there = self.read(known.keys())
+        self.write({peer: one for peer, one in known.items() if peer not in there or one.total > there[peer].total})
 
     def _write(self, rows: list[tuple[Any, ...]]) -> None:
         with self._transaction():
@@ -75,14 +88,14 @@ class CreditFile(Database):
         Raises:
             sqlite3.Error: the disk gives nothing.
         """
-        return dict(map(_credit, self._rows(AMONG, (json.dumps([*peers]),))))
+        return dict(_credits(self._rows(AMONG, (json.dumps([*peers]),))))
 
     def all(self) -> dict[PeerId, Credit]:
         """
         Raises:
             sqlite3.Error: as for ``read``.
         """
-        return dict(map(_credit, self._rows("SELECT * FROM credits")))
+        return dict(_credits(self._rows("SELECT * FROM credits")))
 
     def but(self, peers: Collection[PeerId], *, only_seen: bool) -> Others:
         """All but these.
@@ -96,7 +109,7 @@ class CreditFile(Database):
         whom = int(only_seen), json.dumps([*peers])
         [(number, total)] = self._rows(SUMS_BUT, whom)
         first = self._rows(FIRST_BUT, (*whom, MOST_RANKED))
-        return Others(tuple(map(_credit, first)), number, total)
+        return Others(tuple(_credits(first)), number, total)
 
 
 def _row(peer: PeerId, one: Credit) -> tuple[Any, ...]:
@@ -106,10 +119,15 @@ def _row(peer: PeerId, one: Credit) -> tuple[Any, ...]:
     return (peer, one.name, *given, *said, one.total)
 
 
-def _credit(row: tuple[Any, ...]) -> tuple[PeerId, Credit]:
-    peer, name, earlier, samples, invite, is_seen, life, others, said_at_s, grew_at_s, _ = row
-    lives = {int(mark): given for mark, given in json.loads(others).items()} if others else NO_OTHERS
-    return PeerId(peer), Credit(name, earlier, samples, invite, bool(is_seen), life, lives, said_at_s, grew_at_s)
+def _credits(rows: Iterable[tuple[Any, ...]]) -> Iterable[tuple[PeerId, Credit]]:
+    """Those that are what was written; the disk may have spoiled others without SQLite's noticing."""
+    for peer, name, earlier, samples, invite, is_seen, life, others, said_at_s, grew_at_s, _ in rows:
+        try:
+            lives = {int(mark): int(given) for mark, given in json.loads(others).items()} if others else NO_OTHERS
+            numbers = int(earlier), int(samples), str(invite), bool(is_seen), int(life)
+            yield PeerId(peer), Credit(str(name), *numbers, lives, float(said_at_s), float(grew_at_s))
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            logger.warning("what %s has given is spoiled on the disk (%r), and begins at 0", peer, error)
 
 
 # -- what earlier versions wrote ---------------------------------------------------------------------------------------
@@ -124,7 +142,12 @@ def take_over(earlier: Path, path: Path) -> None:
     if not (known := _read(earlier)):
         return
     with closing(CreditFile.open(path)) as file:
-        file.write(known)
+        try:
+            file.add(known)
+        except sqlite3.Error as error:
+            raise os_error(error, path) from error
+        if file.is_in_memory:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
 
 def _read(path: Path) -> dict[PeerId, Credit]:
@@ -136,13 +159,14 @@ def _read(path: Path) -> dict[PeerId, Credit]:
         return dict(_told(json.loads(path.read_bytes())))
     except FileNotFoundError:
         return {}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         names = (path.with_name(f"{path.stem}.unreadable-{number}{path.suffix}") for number in count(1))
         aside = next(name for name in names if not name.exists())
         path.rename(aside)
         logger.warning(
-            "who gave how much cannot be read from %s (%r); it lies in %s, and all begin at 0", path, error, aside
-        )
+            "who gave how much cannot be read from %s (%r); it lies in %s, and all begin at 0: to have it back, stop "
+            "this backbone, put a mended file in its place again, and delete version.json beside it", path, error, aside
+        )  # fmt: skip
         return {}
 
 

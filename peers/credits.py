@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 NOTE_S, SAVE_S = 1.0, 10.0
 """How often it is noted who has given how much, and how often that is written down."""
+MOST_TRIES = 3
+"""At one time, with files that turn out to be damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +51,29 @@ class CreditBook:
     """Of one run, as one backbone has seen it. In memory are those who are here."""
 
     def __init__(self, path: Path, *, only_seen: bool = False) -> None:
-        """Blocks. What lies at ``path`` and cannot be read is put aside, and is never written over.
+        """Blocks. What lies at ``path`` and cannot be read is put aside.
 
         Args:
             only_seen: whoever this backbone has not seen in a round does not count in the standings.
         """
-        self._file, self._only_seen = CreditFile.open_or_in_memory(path), only_seen
+        self._path, self._only_seen = path, only_seen
+        self._file = CreditFile.open_or_in_memory(path)
+        self._beginnings = self._file.beginnings
+        """Of the file that holds what was written so far."""
         self._present: set[PeerId] = set()
         """Trainers whose word was fresh when it was last noted what they say."""
         self._changed: set[PeerId] = set()
         """Who is not on the disk as it is here."""
         self._lock = threading.Lock()
-        self._is_failing = False
+        self._failing: set[str] = set()
+        """What the disk does not do just now, which has been said."""
+        self._is_closed = False
         self._known = Known()
         self._take(self._look_up([]))
 
     def close(self) -> None:
         """Nothing is read or written any more."""
+        self._is_closed = True
         self._file.close()
 
     # -- what trainers say -------------------------------------------------------------------------------------------
@@ -124,13 +132,19 @@ class CreditBook:
     def _look_up(self, strangers: list[PeerId]) -> Known | None:
         """What is known with them; None: the disk does not say. Blocks."""
         known = self._known
+        first = dict(known.others.first)
         try:
-            found = self._file.read(strangers)
+            found = first | self._file.read(strangers)
             here = known.here | {peer: found.get(peer) or Credit() for peer in strangers}
-            return Known(here, self._file.but(here, only_seen=self._only_seen))
+            others = self._file.but(here, only_seen=self._only_seen)
         except sqlite3.Error as error:
             self._complain("read", error)
             return None
+        if self._file.beginnings != self._beginnings:  # nothing is in the new file before it is written down
+            left = {peer: one for peer, one in first.items() if peer not in here}
+            others = Others(tuple(left.items()), len(left), sum(one.total for one in left.values()))
+        self._failing.discard("read")
+        return Known(here, others)
 
     def _take(self, known: Known | None) -> None:
         if known is not None:
@@ -157,12 +171,13 @@ class CreditBook:
         Raises:
             CheckpointFailed: the disk gives nothing.
         """
-        here = {peer: one for peer, one in self._known.here.items() if one.total}
+        known = self._known
+        here = {peer: one for peer, one in known.here.items() if one.total}
         try:
-            return sorted((self._file.all() | here).items(), key=_rank)
+            return sorted((dict(known.others.first) | self._file.all() | here).items(), key=_rank)
         except sqlite3.Error as error:
-            text = f"who gave how much cannot be read: {error}"
-            raise CheckpointFailed(text, hint="mend the disk; the next checkpoint is published") from error
+            hint = "mend the disk: nothing is published while nobody knows who wants to be named"
+            raise CheckpointFailed(f"who gave how much cannot be read: {error}", hint=hint) from error
 
     # -- the disk ----------------------------------------------------------------------------------------------------
 
@@ -183,7 +198,7 @@ class CreditBook:
         try:
             while True:
                 records = view().records
-                if strangers := self._strangers(records):
+                if (strangers := self._strangers(records)) or "read" in self._failing:
                     self._take(await beside(partial(self._look_up, strangers)))
                 self.note(records, voice_of, contributors())
                 self.date(records)
@@ -197,26 +212,62 @@ class CreditBook:
     def save(self) -> None:
         """Write down what has changed, and forget here who has gone; what cannot be written stays. Blocks."""
         with self._lock:  # one that is under way when the backbone leaves is waited for
-            here = self._known.here
-            gone = here.keys() - self._present
-            due = {peer: here[peer] for peer in gone | self._changed if here[peer].total}
-            if not due and not gone:
-                return
             try:
-                if due:
-                    self._file.write(due)
-                staying = {peer: one for peer, one in here.items() if peer not in gone}
-                self._known = Known(staying, self._file.but(staying, only_seen=self._only_seen))
-                self._changed.clear()
-                self._is_failing = False
+                self._try_the_disk_again()
+                any(self._is_written_down() for _ in range(MOST_TRIES))
             except sqlite3.Error as error:
                 self._complain("written", error)
                 self._forget_least()
 
+    def _is_written_down(self) -> bool:
+        """Write it down; not so: a damaged file was found meanwhile, and a new one is to hold all that is known here.
+
+        Raises:
+            sqlite3.Error: the disk does not take it.
+        """
+        here, beginnings = self._known.here, self._file.beginnings
+        gone, is_new = here.keys() - self._present, beginnings != self._beginnings
+        due = {peer: here[peer] for peer in (here if is_new else gone | self._changed) if here[peer].total}
+        if is_new:
+            due = dict(self._known.others.first) | due
+        if not due and not gone:
+            return True
+        if due:
+            self._file.write(due)
+        staying = {peer: one for peer, one in here.items() if peer not in gone}
+        others = self._file.but(staying, only_seen=self._only_seen)
+        if self._file.beginnings != beginnings:
+            return False
+        self._known, self._beginnings = Known(staying, others), beginnings
+        self._changed.clear()
+        self._failing.discard("written")
+        return True
+
+    def _try_the_disk_again(self) -> None:
+        """Where the file could not be opened, or could not be put aside.
+
+        Raises:
+            sqlite3.Error: it can, and does not take what is in memory.
+        """
+        if not self._file.is_in_memory:
+            return
+        try:
+            file = CreditFile.open(self._path)
+        except OSError:
+            return
+        try:
+            file.add(self._file.all())
+        except BaseException:
+            file.close()
+            raise
+        self._file.close()
+        self._file, self._beginnings = file, file.beginnings
+
     def _complain(self, what: str, error: sqlite3.Error) -> None:
-        if not self._is_failing:  # said once, not every time
-            logger.warning("who gave how much cannot be %s: %s; free some space, training goes on", what, error)
-        self._is_failing = True
+        if what not in self._failing and not self._is_closed:  # said once, not every time
+            hint = "free some space, or mend the disk: training goes on"
+            logger.warning("who gave how much cannot be %s: %s; %s", what, error, hint)
+        self._failing.add(what)
 
     def _forget_least(self) -> None:
         """While the disk takes nothing, no more than it would."""

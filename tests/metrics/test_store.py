@@ -169,7 +169,8 @@ def test_a_file_that_is_damaged_meanwhile_is_put_aside_and_what_comes_is_kept(
         assert store.curve("loss").epochs[-1] == 5001
         assert len(store.curve("loss").epochs) <= 2
     assert (tmp_path / "m.unreadable.sqlite").exists() != is_disk_gone
-    assert "m.unreadable.sqlite" in caplog.text
+    assert ("m.unreadable.sqlite" in caplog.text) != is_disk_gone
+    assert str(path) in caplog.text
     assert ("in memory only" in caplog.text) == is_disk_gone
 
 

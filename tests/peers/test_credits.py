@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from collab.errors import CheckpointFailed
+from collab.errors import CheckpointFailed, ConfigError
 from collab.swarm.progress import SwarmView
 from collab.swarm.records import PeerRecord
 from collab.types import PeerId
@@ -127,11 +127,12 @@ def test_standings_are_of_those_who_were_seen_where_that_is_asked_for(tmp_path: 
     for only_seen, expected in ((True, (1, 10)), (False, (2, 30))):
         with book_in(tmp_path, only_seen=only_seen) as book:
             hear(book, [told(10), told(20, person=1)], contributors=(told(1).peer,))
-            for _ in range(2):
+            for _ in range(3):
                 standings = book.standings()
                 assert (standings.number, standings.total, len(standings.first)) == (*expected, expected[0])
-                book.save()
                 book.note(())
+                book.save()
+            assert not book._known.here
 
 
 def test_a_disk_that_takes_nothing_loses_nobody_and_is_told_of_once(
@@ -157,6 +158,96 @@ def test_a_disk_that_takes_nothing_loses_nobody_and_is_told_of_once(
         assert not book._known.here
     with book_in(tmp_path) as again:
         assert [one.total for one in all_of(again)] == [30, 20], "it is tried again"
+
+
+def test_who_was_in_a_round_stays_when_the_disk_takes_nothing_and_memory_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with book_in(tmp_path) as book:
+        hear(book, [told(1), told(20, person=1), told(30, person=2)], contributors=(told(1).peer,))
+        monkeypatch.setattr(CreditFile, "_write", lambda *_: book._file._connection.execute("no such thing"))
+        monkeypatch.setattr("peers.credits.MOST_PEERS", 2)
+        book.save()
+        assert [one.total for one in all_of(book)] == [30, 1]
+
+
+@pytest.mark.parametrize("met_by", ["a save", "a look at strangers", "a publication"])
+def test_a_file_that_is_damaged_meanwhile_costs_nobody_who_is_known_here(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, met_by: str
+) -> None:
+    crowd = [told(10 + person, person=person) for person in range(3000)]
+    here, going, rest = crowd[:20], crowd[20:40], crowd[40:]
+    with book_in(tmp_path) as book:
+        hear(book, rest)
+        book.note(())
+        book.save()
+        hear(book, [*here, *going])
+        book.save()
+        first = {peer for peer, _ in book._known.others.first}
+        here = [*(replace(one, total_samples=one.total_samples + 1) for one in here[:10]), *here[10:]]
+        hear(book, here)
+        book._file._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with (tmp_path / "credits.sqlite").open("r+b") as file:  # all but the first pages
+            for start in range(5 * 4096, (tmp_path / "credits.sqlite").stat().st_size, 4096):
+                file.seek(start)
+                file.write(b"\xa5" * 4096)
+        book._file._connection.execute("PRAGMA shrink_memory")
+        if met_by == "a look at strangers":
+            hear(book, [*here, told(7, person=9999), replace(crowd[-1], total_samples=5, life=3)])
+        elif met_by == "a publication":
+            assert len(book.by_peer()) >= 70
+        book.save()
+    assert (tmp_path / "credits.unreadable.sqlite").exists()
+    with book_in(tmp_path) as again:
+        known = dict(again.by_peer())
+    assert {one.peer for one in (*here, *going)} | first <= known.keys()
+    assert all(known[one.peer].total == one.total_samples for one in (*here, *going))
+    if met_by == "a look at strangers":
+        assert known[crowd[-1].peer].total == crowd[-1].total_samples + 5, "it was among those who gave most"
+
+
+@pytest.mark.parametrize(
+    "spoiled", ["others = '{\"'", "others = '[3]'", "said_at_s = NULL", "name = CAST(x'ff' AS TEXT)"]
+)
+def test_a_row_that_the_disk_has_spoiled_is_one_row(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, spoiled: str
+) -> None:
+    with book_in(tmp_path) as book:
+        hear(book, [told(10), told(20, person=1)])
+        book.save()
+    with closing(sqlite3.connect(tmp_path / "credits.sqlite", isolation_level=None)) as database:
+        database.execute(f"UPDATE credits SET {spoiled} WHERE total = 20")
+    with book_in(tmp_path) as again:
+        is_lost = "name" not in spoiled
+        assert [one.total for one in all_of(again)] == ([10] if is_lost else [20, 10])
+        assert (told(1, person=1).peer in caplog.text) == is_lost
+        hear(again, [replace(told(5, person=1), life=2)])
+        again.save()
+        assert [one.total for one in all_of(again)] == ([10, 5] if is_lost else [25, 10])
+
+
+def test_who_was_known_before_a_start_on_a_full_disk_is_known_and_all_is_written_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with book_in(tmp_path) as book:
+        hear(book, [told(10), told(20, person=1)])
+        book.save()
+    with monkeypatch.context() as full:
+
+        def refuse(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        full.setattr(CreditFile, "open", refuse)
+        again = CreditBook(tmp_path / "credits.sqlite")
+        assert again.standings().total == 30
+        hear(again, [replace(told(5), life=2), told(1, person=2)])
+        again.save()
+    with closing(again):
+        assert "the book of contributors is kept in memory only" in caplog.text
+        again.save()
+        assert again.standings().total == 36
+    with book_in(tmp_path) as last:
+        assert [one.total for one in all_of(last)] == [20, 15, 1]
 
 
 def test_a_disk_that_gives_nothing_makes_nobody_begin_at_nothing(
@@ -276,9 +367,11 @@ def test_when_somebody_has_last_said_whether_to_be_named_is_known_after_our_rest
         hear(book, [replace(told(7), said_at=7.0)])
         assert [one.name for one in all_of(book)] == [""], "a record that is read late"
         book.save()
-        same = [replace(told(20, credit=False), said_at=40.0)]
-        hear(book, same)
-        book.date(same)
+        for said_at in (30.0, 40.0):
+            same = [replace(told(7, credit=False), said_at=said_at)]
+            hear(book, same)
+            book.date(same)
+            book._changed.clear()
         book.note(())
         book.save()
     with book_in(tmp_path) as again:
@@ -344,6 +437,43 @@ def test_a_book_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
             known = dict(book.by_peer())
             assert known[told(1).peer] == Credit("Anna", 5, 30, is_seen=True), "nobody had looked whether it was seen"
             assert known[PeerId("b")] == Credit("", 1, 2, "an invite", False, 9, {7: 4, 8: 3}, 12.5)
+
+
+def test_a_mended_book_of_an_earlier_version_is_taken_over_later_and_costs_nobody_anything(tmp_path: Path) -> None:
+    of_before(tmp_path, b"{")
+    bring_up_to_date(tmp_path)
+    with book_in(tmp_path) as book:
+        hear(book, [told(100), told(3, person=1)])
+        book.save()
+    mended = {told(1).peer: {"name": "A", "earlier": 5, "samples": 30}}
+    mended |= {told(1, person=1).peer: {"name": "B", "earlier": 5, "samples": 30}}
+    (tmp_path / "credits.json").write_text(json.dumps(mended))
+    (tmp_path / MARK).unlink()
+    bring_up_to_date(tmp_path)
+    with book_in(tmp_path) as book:
+        assert [one.total for one in all_of(book)] == [100, 35]
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_a_disk_that_does_not_take_the_book_over_keeps_the_directory_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    def full(self: CreditFile, *_: object) -> None:
+        self._connection.execute("PRAGMA max_page_count = 1")
+        self._connection.execute("CREATE TABLE more (than, there, is, room, for)")
+
+    of_before(tmp_path, json.dumps({told(1).peer: {"name": "Anna", "earlier": 5, "samples": 30}}).encode())
+    with monkeypatch.context() as broken:
+        if is_full:
+            broken.setattr(CreditFile, "_write", full)
+        else:
+            broken.setattr(CreditFile, "open", lambda _: CreditFile.in_memory())
+        with pytest.raises(ConfigError, match="cannot be brought up to date"):
+            bring_up_to_date(tmp_path)
+    assert (tmp_path / "credits.json").exists()
+    bring_up_to_date(tmp_path)
+    with book_in(tmp_path) as book:
+        assert [one.total for one in all_of(book)] == [35]
 
 
 def test_a_kill_in_the_middle_of_taking_over_loses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

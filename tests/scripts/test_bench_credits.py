@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from peers.credit_file import CreditFile
-from scripts.bench_credits import __file__ as script
-from scripts.bench_credits import peer, table, whole
+from scripts.bench_credits import __file__ as script, peer, table, whole
 
 
 def test_both_ways_write_down_the_same(tmp_path: Path) -> None:
