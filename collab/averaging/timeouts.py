@@ -56,6 +56,8 @@ MOVES_SHORTEST_S, MOVES_LONGEST_S = 20.0, 600.0
 """Of the time without anything of use: the queue of a slow link, and a vector of gigabytes that is encoded."""
 MOST_MISSED, MOST_SIGNS = 256, 2 * MAX_MEMBERS
 """Peers that are known not to have answered, and those of which it is known when something of theirs came last."""
+ASKED_AGAIN_S, MOST_DOUBLINGS = 15.0, 10
+"""After the first question in vain, as long as a word in the directory lives; each further one doubles it."""
 FORGOTTEN_S = 600.0
 """What was not said again for so long is of somebody who has gone, or of long ago."""
 
@@ -126,9 +128,12 @@ class MeasuredTimeouts:
         self._missed[peer] = (self._missed.get(peer, (0, 0.0))[0] + 1, self._clock())
 
     def has_missed(self, peer: PeerId) -> bool:
-        """Whether ``peer`` did not answer what we asked it last, and has shown no life since."""
-        missed = self._missed.get(peer)
-        return missed is not None and missed[1] >= self._signs_s.get(peer, -math.inf)
+        """Whether ``peer`` did not answer what we asked it last, has shown no life since, and is not to be asked again
+        yet: it may have been our own link, and nobody goes to the trouble of calling a peer that missed its calls.
+        """
+        times, at_s = self._missed.get(peer, (0, -math.inf))
+        again_s = at_s + ASKED_AGAIN_S * 2.0 ** (min(times, MOST_DOUBLINGS) - 1)
+        return at_s >= self._signs_s.get(peer, -math.inf) and self._clock() < again_s
 
     def responsive(self, peers: Iterable[PeerId]) -> list[PeerId]:
         """In the same order, but those at the end that did not answer."""
@@ -142,7 +147,8 @@ class MeasuredTimeouts:
     def answer_s(self, peer: PeerId | None = None, *, is_quiet: bool = False) -> float:
         """For opening a stream, for taking a small message, and for the answer to it."""
         limit_s = (self._quiet if is_quiet else self._loaded).limit_s(self.fixed.answer_s)
-        return min(limit_s * 2.0 ** self._missed.get(peer, (0, 0.0))[0], LONGEST_S) if peer is not None else limit_s
+        times = min(self._missed.get(peer, (0, 0.0))[0], MOST_DOUBLINGS) if peer is not None else 0
+        return min(limit_s * 2.0**times, LONGEST_S) if times else limit_s
 
     @property
     def rival_s(self) -> float:

@@ -76,6 +76,11 @@ class Beside(Generic[T]):
             finally:
                 self._over.set()
 
+    def let_go(self) -> None:
+        """Of the result that nobody has taken: it was none."""
+        if self._result is not None:
+            self._result, self.is_under_way = None, False
+
     @property
     def untaken(self) -> T | None:
         """What came of the work, while nobody has taken it."""

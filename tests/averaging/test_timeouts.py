@@ -6,6 +6,7 @@ import pytest
 
 from collab.answers import ENOUGH, FACTOR, SLOT_S, SLOTS
 from collab.averaging.timeouts import (
+    ASKED_AGAIN_S,
     FIRST,
     FORGOTTEN_S,
     LONGEST_S,
@@ -131,13 +132,29 @@ def test_ever_new_peers_that_do_not_answer_take_a_bounded_memory() -> None:
     assert doubled == list(range(9 * MOST_MISSED, 10 * MOST_MISSED))
 
 
+def test_who_did_not_answer_is_asked_after_the_others_for_a_while_and_longer_each_time() -> None:
+    """It may be our own link that was away."""
+    story = Story()
+    for wait_s in (ASKED_AGAIN_S, 2 * ASKED_AGAIN_S, 4 * ASKED_AGAIN_S):
+        story.timeouts.miss(A)
+        story.now_s += wait_s - 0.1
+        assert story.timeouts.responsive([A, B]) == [B, A]
+        story.now_s += 0.2
+        assert story.timeouts.responsive([A, B]) == [A, B]
+    for _ in range(2000):
+        story.timeouts.miss(A)
+    assert story.timeouts.responsive([A, B]) == [B, A]
+    with story.timeouts.asking(A):
+        pass
+    assert story.timeouts.responsive([A, B]) == [A, B]
+
+
 def test_who_did_not_answer_long_ago_is_asked_as_anybody_else() -> None:
     story = Story()
     story.timeouts.miss(A)
     story.now_s += FORGOTTEN_S - 1.0
     story.timeouts.miss(B)
-    assert story.timeouts.responsive([A, B]) == [A, B]
-    assert story.timeouts.has_missed(A)
+    assert story.timeouts.answer_s(A) == story.timeouts.answer_s(B) == 2 * FIRST.answer_s
     story.now_s += 2.0
     assert story.timeouts.responsive([B, A]) == [A, B]
     assert story.timeouts.answer_s(A) == FIRST.answer_s < story.timeouts.answer_s(B)
