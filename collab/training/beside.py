@@ -76,9 +76,9 @@ class Beside(Generic[T]):
             finally:
                 self._over.set()
 
-    def let_go(self) -> None:
-        """Of the result that nobody has taken: it was none."""
-        if self._result is not None:
+    def let_go(self, kind: type) -> None:
+        """A result of this kind that nobody has taken was none."""
+        if isinstance(self._result, kind):
             self._result, self.is_under_way = None, False
 
     @property

@@ -96,19 +96,16 @@ class Participant:
         """Answer a leader's call; a peer whose gradients are not finite at the moment sits the round out.
 
         When our microbatch ends too late for the others, we come at once with what we have accumulated before it; so we
-        do always where rounds go on beside microbatches, but for the last one, and for one that follows a lost one
-        that has begun: it may have used what we brought.
+        do always where rounds go on beside microbatches, but for the last one, and after one that may have used that.
         """
         free_in_s = self.vitals.busy_for_s(self.ports.clock.monotonic())
         if self.vitals.skipped_in_a_row or not self.membership.is_training_at(call.epoch, call.lineage):
             return NOT_COMING
         waits = free_in_s <= call.patience_s and (self._strategy.is_synchronous or self._is_last_step)
-        lost = self._round.untaken
-        if waits or (isinstance(lost, Aborted) and (lost.rounds or self.replica.windows > 1)):
+        if waits or (isinstance(lost := self._round.untaken, Aborted) and (lost.rounds or self.replica.windows > 1)):
             self._watch.note_call((call.epoch, call.lineage))
             return Reply(is_coming=True, comes_in_s=free_in_s, free_in_s=free_in_s)
-        if isinstance(lost, Aborted):
-            self._round.let_go()
+        self._round.let_go(Aborted)
         if self._round.is_under_way or not self.replica.samples:
             return Reply(is_coming=False, free_in_s=free_in_s)
         self._round.begin()
