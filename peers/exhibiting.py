@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import logging
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,9 +20,6 @@ from peers.backbone import Backbone
 from peers.credits import CreditBook, has_rounds
 from peers.dashboard.recent import Recent
 from peers.places import DataDir
-
-logger = logging.getLogger(__name__)
-
 
 TRACKING_LIMIT_S = 1.5
 """For a tracking service to take what is left when the backbone leaves."""

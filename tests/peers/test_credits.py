@@ -53,6 +53,7 @@ def test_what_a_machine_gave_in_earlier_lives_counts_also_after_our_own_restart(
             hear(book, [told(samples)])
         hear(book, [told(100, person=1, credit=False)])
         book.save()
+        assert book._file._connection.execute("PRAGMA synchronous").fetchone() == (2,), "a power cut costs nothing"
     with book_in(tmp_path) as again:
         assert [(one.name, one.total) for one in all_of(again)] == [("", 100), ("person 0", 38)]
 
